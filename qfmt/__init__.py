@@ -1,0 +1,62 @@
+"""qfmt: a portable file format (`.qfb`) and converter for quantized neural networks.
+
+    import qfmt
+
+    model = qfmt.convert("quantized.pt")     # no torch needed, no code of the file executed
+    qfmt.save(model, "model.qfb")
+    model = qfmt.load("model.qfb")           # memory-mapped, digests verified
+    model.tensors["conv1.weight"].array      # NumPy, zero-copy
+    model.run({"x": x})                      # the reference interpreter: exact, NumPy only
+
+Importing this module imports neither NumPy nor any framework.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import QfmtError
+
+if TYPE_CHECKING:
+    from .file import load, save
+    from .frontends import convert
+    from .model import Graph, Model, Node, Quantization, Tensor
+    from .rules import check
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Graph",
+    "Model",
+    "Node",
+    "QfmtError",
+    "Quantization",
+    "Tensor",
+    "check",
+    "convert",
+    "load",
+    "save",
+]
+
+_HOMES = {
+    "Graph": "model",
+    "Model": "model",
+    "Node": "model",
+    "Quantization": "model",
+    "Tensor": "model",
+    "check": "rules",
+    "convert": "frontends",
+    "load": "file",
+    "save": "file",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for (PEP 562): the command line starts in milliseconds."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'qfmt' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

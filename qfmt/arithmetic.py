@@ -1,0 +1,152 @@
+"""Every rounding rule, once. Formulas as in spec.md, "Arithmetic"; everything else calls these.
+
+`f32` is rounding to float32, `rint` rounding half to even, `clamp` to [quant_min, quant_max] of the
+result. `s` and `z` are scale and zero point. A fused multiply-add rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import RunError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .model import Quantization
+
+    Array = NDArray[Any]
+    Floats = NDArray[np.float32]
+
+f32 = np.float32
+
+
+def dequantize(values: Array, quantization: Quantization) -> Floats:
+    """`f32(q - z) · f32(s)`: float32, of the shape of `values`."""
+    rank = np.ndim(values)
+    centred = values.astype(np.int32) - quantization.zero_points(rank)
+    return centred.astype(f32) * quantization.scales(rank).astype(f32)
+
+
+def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:
+    """float32 → integers by a quantize rule (a key of QUANTIZE). NaN becomes quant_min."""
+    rank = np.ndim(values)
+    scale = quantization.scales(rank).astype(f32)
+    zero_point = quantization.zero_points(rank).astype(f32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = named(QUANTIZE, rule)(values.astype(f32), scale, zero_point)
+    return clamp(rounded, quantization, dtype)
+
+
+def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
+    """Integral values (float or integer) into the range of the result, as integers of `dtype`."""
+    low, high = quantization.quant_min, quantization.quant_max
+    if np.issubdtype(rounded.dtype, np.floating):
+        rounded = np.where(np.isnan(rounded), low, rounded)
+    return np.clip(rounded, low, high).astype(dtype)
+
+
+def _divide(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(x / s) + z`"""
+    return np.rint(x / s) + z
+
+
+def _reciprocal(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(x · f32(1 / s)) + z`"""
+    return np.rint(x * (f32(1) / s)) + z
+
+
+def _reciprocal_offset(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(f32(x · f32(1 / s)) + z)`"""
+    return np.rint(x * (f32(1) / s) + z)
+
+
+def _reciprocal_fma(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(fma(x, f32(1 / s), z))`"""
+    return np.rint(fma(x, f32(1) / s, z))
+
+
+QUANTIZE: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "divide": _divide,
+    "reciprocal": _reciprocal,
+    "reciprocal_offset": _reciprocal_offset,
+    "reciprocal_fma": _reciprocal_fma,
+}
+"""Rules that turn a real number into an integer; before the clamp."""
+
+
+def fma(a: Floats, b: Floats, c: Floats) -> Floats:
+    """`a · b + c` in float32 with one rounding.
+
+    The product is exact in float64. The sum is rounded to odd there, which makes the second rounding,
+    to float32, come out as if it were the only one (Boldo and Melquiond, "When double rounding is odd").
+    """
+    product = a.astype(np.float64) * b.astype(np.float64)
+    addend = np.asarray(c, np.float64)
+    total = product + addend
+    virtual = total - product
+    error = (product - (total - virtual)) + (addend - virtual)
+    bits = total.view(np.int64)
+    inexact_even = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
+    towards = np.where((error > 0) == (total > 0), 1, -1)
+    return (bits + np.where(inexact_even, towards, 0)).view(np.float64).astype(f32)
+
+
+def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(f32(f32(acc) + B) · f32(at / s)) + z`, `B` = `b / at` per channel, `b · f32(1 / at)` per tensor
+
+    fbgemm, `requantizationParams_t` with a float bias: the bias is brought to the accumulator's unit.
+    """
+    scaled = bias / at if at.size > 1 else bias * (f32(1) / at)
+    return np.rint((acc.astype(f32) + scaled) * (at / s)) + z
+
+
+def _integer_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
+    whole = np.rint(bias.astype(f32) / at).astype(np.int64)
+    return np.rint((acc + whole).astype(f32) * (at / s)) + z
+
+
+def _affine(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
+    return np.rint((acc.astype(f32) * at + bias) * (f32(1) / s) + z)
+
+
+REQUANTIZE: dict[str, Callable[[Array, Floats, Floats, Floats, Floats], Floats]] = {
+    "float_bias": _float_bias,
+    "integer_bias": _integer_bias,
+    "affine": _affine,
+}
+"""Rules that turn an exact integer accumulator into an output integer; before the clamp.
+
+`at` = `f32(f32(sx) · f32(sw))` is the accumulator's unit, `s` and `z` are the output's.
+"""
+
+
+def requantize(
+    acc: Array,
+    bias: Floats | None,
+    input_scale: float,
+    weight_scales: Array,
+    output: Quantization,
+    dtype: np.dtype[Any],
+    rule: str,
+) -> Array:
+    """Accumulators → output integers by a requantize rule (a key of REQUANTIZE).
+
+    `acc` holds exact integers, `bias` is float32 or None; it and `weight_scales` broadcast against `acc`.
+    """
+    at = f32(input_scale) * np.asarray(weight_scales).astype(f32)
+    addend = np.zeros((), f32) if bias is None else bias
+    scale, zero_point = f32(output.scale[0]), f32(output.zero_point[0])
+    return clamp(named(REQUANTIZE, rule)(acc, addend, at, scale, zero_point), output, dtype)
+
+
+def named(rules: dict[str, Callable[..., Any]], rule: str) -> Callable[..., Any]:
+    """The rule of that name; RunError if this version of qfmt does not know it."""
+    if rule not in rules:
+        raise RunError(f"arithmetic rule {rule!r} is not known here", hint=f"known are {', '.join(rules)}")
+    return rules[rule]

@@ -1,0 +1,127 @@
+"""Every error that qfmt raises on purpose. Catch `QfmtError` and nothing of a bad file escapes you.
+
+QfmtError
+├── FormatError              a `.qfb` that breaks the specification
+│   ├── DigestError          its bytes are not those that were written
+│   ├── VersionError         it needs a newer reader, and names what it needs
+│   └── ValidityError        it can be decoded, but breaks validity rules (all of them, by number)
+├── SourceError              a file or object that cannot be converted
+│   ├── UnsafePickleError    its pickle asks for something that is not on the list of harmless types
+│   ├── ControlFlowError     its code takes a decision that depends on the data
+│   └── UnsupportedOperators it holds operators without a meaning in qfmt (all of them, counted)
+├── RunError                 a model cannot be run on what it was given
+├── DestinationError         the result cannot be written where it should go
+└── MissingPackageError      an optional package is needed for this
+
+A message is one line: where it is wrong, what is wrong, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+class QfmtError(Exception):
+    """The root of the tree.
+
+    `what` is the finding, `where` the place (file, node, tensor, line of source), `hint` what to do.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        advice = f"; {self.hint}" if self.hint else ""
+        return f"{place}{self.what}{advice}"
+
+    def at(self, where: str) -> QfmtError:
+        """The same error, placed: an outer layer knows the file, an inner one only the table."""
+        self.where = f"{where}: {self.where}" if self.where else where
+        return self
+
+
+class FormatError(QfmtError):
+    """A `.qfb` file breaks the specification."""
+
+
+class DigestError(FormatError):
+    """Bytes do not have the sha256 that the file states for them."""
+
+
+class VersionError(FormatError):
+    """The file needs something that this reader does not know."""
+
+
+class Violation:
+    """One broken validity rule: its number (`V12`), the place, and the finding."""
+
+    __slots__ = ("rule", "what", "where")
+
+    def __init__(self, rule: str, where: str, what: str) -> None:
+        self.rule = rule
+        self.where = where
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.where}: {self.what}"
+
+    def __repr__(self) -> str:
+        return f"Violation({str(self)!r})"
+
+
+class ValidityError(FormatError):
+    """A model breaks validity rules; `violations` holds every one of them."""
+
+    def __init__(self, violations: Iterable[Violation], *, where: str = "") -> None:
+        self.violations = tuple(violations)
+        first = str(self.violations[0])
+        rest = len(self.violations) - 1
+        more = f" (and {rest} more)" if rest else ""
+        hint = "`qfmt check` lists them all" if rest else ""
+        super().__init__(f"breaks rule {first}{more}", where=where, hint=hint)
+
+
+class SourceError(QfmtError):
+    """A source cannot be converted: not readable, not quantized, or of a kind without a graph."""
+
+
+class UnsafePickleError(SourceError):
+    """A pickle names a global that qfmt will not resolve. Nothing of it has been executed."""
+
+
+class ControlFlowError(SourceError):
+    """The code of a source decides on data, so there is no single graph to write down."""
+
+
+class UnsupportedOperators(SourceError):
+    """Operators without a meaning in qfmt; `operators` maps each to the places that call it."""
+
+    def __init__(self, operators: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
+        self.operators = {name: tuple(places) for name, places in operators.items()}
+        listed = ", ".join(
+            f"{name} ({len(places)}×: {_some(places)})" for name, places in sorted(self.operators.items())
+        )
+        count = len(self.operators)
+        noun = "operator has" if count == 1 else "operators have"
+        super().__init__(f"{count} {noun} no meaning in qfmt: {listed}", where=where, hint=hint)
+
+
+def _some(places: tuple[str, ...], limit: int = 3) -> str:
+    shown = ", ".join(dict.fromkeys(places[:limit]))
+    return f"{shown}, …" if len(places) > limit else shown
+
+
+class RunError(QfmtError):
+    """A model cannot be run: an input is missing or misshapen, or a node has no reference."""
+
+
+class DestinationError(QfmtError):
+    """The destination cannot be written. What was there before is untouched."""
+
+
+class MissingPackageError(QfmtError):
+    """An optional package is missing; the hint is the command that installs it."""

@@ -1,0 +1,26 @@
+"""The operators: one module per family, one decorated function per operator.
+
+Importing this package fills the table `OPERATORS`.
+"""
+
+from . import activation, convolution, elementwise, layout, linear, normalization, pooling, quantization, resize
+from .registry import OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
+
+__all__ = [
+    "OPERATORS",
+    "Inference",
+    "Operand",
+    "Operator",
+    "Quantized",
+    "Result",
+    "UnknownRank",
+    "activation",
+    "convolution",
+    "elementwise",
+    "layout",
+    "linear",
+    "normalization",
+    "pooling",
+    "quantization",
+    "resize",
+]

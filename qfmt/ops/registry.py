@@ -1,0 +1,214 @@
+"""What an operator is, and the table of all of them.
+
+An operator is defined in one place: a function decorated with `@operator`. The function is its exact
+reference on real numbers (NumPy, float32), its docstring is its meaning in spec.md, and the decorator
+says the rest: signature, attributes, shape rule, what happens on quantized tensors, and, as plain data,
+how each ecosystem spells it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import QfmtError
+from ..model import Attribute, Dimension, Quantization, Shape, attribute_kind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+class Quantized(enum.Enum):
+    """What an operator does when its tensors are quantized."""
+
+    FLOAT_ONLY = "takes no quantized tensors"
+    MOVES = "moves integers: the output has the quantization of the first input"
+    COMPUTES = "dequantizes, computes in float32, quantizes by the stated quantize rule"
+    ACCUMULATES = "accumulates exact integers, requantizes by the stated requantize rule"
+    OWN = "has an integer formula of its own"
+
+
+QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma")
+REQUANTIZE_RULES = ("float_bias", "integer_bias", "affine")
+
+FBGEMM_REQUANTIZE = {"fbgemm": "float_bias", "qnnpack": "integer_bias", "onednn": "affine", "onnx": "integer_bias"}
+FBGEMM_QUANTIZE = {"fbgemm": "reciprocal", "qnnpack": "reciprocal", "onednn": "reciprocal", "onnx": "divide"}
+
+
+class Parameter(NamedTuple):
+    """An input or output: `X`, optional `B?`, or any number `inputs*` (the last one only)."""
+
+    name: str
+    optional: bool
+    variadic: bool
+
+
+class AttributeSpec(NamedTuple):
+    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list."""
+
+    kind: str
+    default: Attribute | None
+    meaning: str
+
+
+class Operand(NamedTuple):
+    """An input of an integer reference: the stored integers (or floats) and what they mean."""
+
+    array: Array
+    quantization: Quantization | None
+
+
+class Result(NamedTuple):
+    """What an integer reference has to produce: dtype, quantization, and the stated rule."""
+
+    dtype: np.dtype[Any]
+    quantization: Quantization
+    rule: str
+
+
+class Inference(NamedTuple):
+    """What a shape rule knows: input shapes, attributes, and the values of inputs that are constants.
+
+    An absent optional input has the shape None and the value None.
+    """
+
+    shapes: Sequence[Shape]
+    attributes: Mapping[str, Any]
+    values: Sequence[Array | None]
+
+    def known(self, index: int) -> tuple[Dimension, ...]:
+        """The shape of an input whose rank the rule needs; QfmtError if there is none."""
+        shape = self.shapes[index]
+        if shape is None:
+            raise UnknownRank(index)
+        return shape
+
+
+class UnknownRank(Exception):
+    """A shape rule needs the rank of input `index`; whoever asked may know how to find it out."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+ShapeRule = Callable[[Inference], list[Shape]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One entry of the table; see the module docstring and spec.md, "Operators"."""
+
+    name: str
+    version: int
+    family: str
+    meaning: str
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    attributes: Mapping[str, AttributeSpec]
+    quantized: Quantized
+    rules: tuple[str, ...]
+    engines: Mapping[str, str]
+    dtype: str
+    shape: ShapeRule
+    reference: Callable[..., Any]
+    integer: Callable[..., Any] | None
+    torch: tuple[str, ...] = field(default=())
+
+    def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
+        """All attributes, those not given at their defaults; QfmtError for one missing or unknown."""
+        unknown = given.keys() - self.attributes.keys()
+        if unknown:
+            raise QfmtError(f"{self.name} has no attribute {', '.join(sorted(unknown))}")
+        values = {}
+        for name, spec in self.attributes.items():
+            value = given.get(name, spec.default)
+            if value is None:
+                raise QfmtError(f"{self.name} needs the attribute {name}")
+            values[name] = value
+        return values
+
+
+OPERATORS: dict[str, Operator] = {}
+"""Every operator by name; filled when `qfmt.ops` is imported."""
+
+
+def required(kind: str, meaning: str) -> AttributeSpec:
+    """An attribute without a default; kind is i, f, s, ii, ff or ss (doubled: a list)."""
+    return AttributeSpec(kind, None, meaning)
+
+
+def optional(default: Attribute, meaning: str) -> AttributeSpec:
+    """An attribute with a default, which also tells its kind. Nodes in a file write it all the same."""
+    kind = attribute_kind(default)
+    return AttributeSpec(kind * 2 if isinstance(default, tuple) else kind, default, meaning)
+
+
+def operator(
+    name: str,
+    version: int,
+    signature: str,
+    *,
+    shape: ShapeRule,
+    quantized: Quantized,
+    attributes: Mapping[str, AttributeSpec] | None = None,
+    rules: tuple[str, ...] | None = None,
+    engines: Mapping[str, str] | None = None,
+    dtype: str = "same",
+    integer: Callable[..., Any] | None = None,
+    torch: tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated float reference as an operator.
+
+    `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, or a dtype name, or
+    "attribute:NAME". `engines`: the rule that each engine uses, where it rounds.
+    """
+
+    def register(reference: Callable[..., Any]) -> Callable[..., Any]:
+        left, _, right = signature.partition("->")
+        default_rules, default_engines = _DEFAULTS[quantized]
+        OPERATORS[name] = Operator(
+            name=name,
+            version=version,
+            family=reference.__module__.rpartition(".")[2],
+            meaning=_meaning(reference),
+            inputs=_parameters(left),
+            outputs=_parameters(right),
+            attributes=dict(attributes or {}),
+            quantized=quantized,
+            rules=default_rules if rules is None else rules,
+            engines=default_engines if engines is None else engines,
+            dtype=dtype,
+            shape=shape,
+            reference=reference,
+            integer=integer,
+            torch=torch,
+        )
+        return reference
+
+    return register
+
+
+_DEFAULTS: dict[Quantized, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    Quantized.FLOAT_ONLY: ((), {}),
+    Quantized.MOVES: ((), {}),
+    Quantized.COMPUTES: (QUANTIZE_RULES, FBGEMM_QUANTIZE),
+    Quantized.ACCUMULATES: (REQUANTIZE_RULES, FBGEMM_REQUANTIZE),
+    Quantized.OWN: ((), {}),
+}
+
+
+def _parameters(text: str) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(word.rstrip("?*"), word.endswith("?"), word.endswith("*")) for word in text.split()
+    )
+
+
+def _meaning(reference: Callable[..., Any]) -> str:
+    lines = (reference.__doc__ or "").strip().splitlines()
+    return "\n".join(line.strip() for line in lines)

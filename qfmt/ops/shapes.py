@@ -1,0 +1,68 @@
+"""Shape rules that several operators share. A dimension is a size, a name, or None (not known)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import QfmtError
+from ..model import Dimension, Shape
+from .registry import Inference
+
+
+def same(given: Inference) -> list[Shape]:
+    """The shape of the first input."""
+    return [given.shapes[0]]
+
+
+def broadcast(given: Inference) -> list[Shape]:
+    """NumPy's broadcasting over all inputs."""
+    result: Shape = ()
+    for shape in given.shapes:
+        if shape is None or result is None:
+            return [None]
+        result = broadcast_pair(result, shape)
+    return [result]
+
+
+def broadcast_pair(a: Sequence[Dimension], b: Sequence[Dimension]) -> tuple[Dimension, ...]:
+    rank = max(len(a), len(b))
+    left = (1,) * (rank - len(a)) + tuple(a)
+    right = (1,) * (rank - len(b)) + tuple(b)
+    return tuple(_broadcast_size(x, y) for x, y in zip(left, right, strict=True))
+
+
+def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
+    if x == y or y == 1:
+        return x
+    if x == 1:
+        return y
+    if isinstance(x, int) and isinstance(y, int):
+        raise QfmtError(f"sizes {x} and {y} do not broadcast")
+    return x if isinstance(x, int) else y if isinstance(y, int) else None
+
+
+def window(
+    size: Dimension, kernel: int, stride: int, pads: int, dilation: int, *, ceil_mode: bool = False, head: int = 0
+) -> Dimension:
+    """The number of positions of a window (convolution, pooling) along one dimension.
+
+    `pads` is the sum of both sides, `head` the padding before; with ceil_mode a last, partial window
+    counts if it starts inside the input or the padding before it (PyTorch and ONNX alike).
+    """
+    reach = dilation * (kernel - 1) + 1
+    if not isinstance(size, int):
+        return size if stride == 1 and pads == reach - 1 else None
+    room = size + pads - reach
+    if room < 0:
+        raise QfmtError(f"a window of {reach} does not fit into {size} + {pads} of padding")
+    if not ceil_mode:
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + head else count
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """A possibly negative axis as one from 0; QfmtError if the rank has no such axis."""
+    if not -rank <= axis < rank:
+        raise QfmtError(f"axis {axis} is outside rank {rank}")
+    return axis % rank if rank else 0
