@@ -1,0 +1,161 @@
+"""The reference interpreter: each node as spec.md states it, NumPy only. Exact before fast."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .arithmetic import dequantize, quantize
+from .errors import QfmtError, RunError
+from .model import Model, Node, Tensor, numpy_dtype
+from .ops import OPERATORS, Operand, Operator, Quantized, Result
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """{input: array} → {output: array}. A quantized input takes its integers, as a quantized output gives them."""
+    values: dict[str, Array] = {}
+    for _ in trace(model, inputs, values):
+        pass
+    return {name: values[name] if name in values else model.tensors[name].array for name in model.graph.outputs}
+
+
+def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array]) -> Iterator[Node]:
+    """Run node by node: after each yield the outputs of that node are in `values`.
+
+    A value is dropped when its last reader has run, unless it is an output of the graph; whoever wants to
+    keep one takes it from `values` when its node is yielded.
+    """
+    graph, tensors = model.graph, model.graph.tensors
+    values.update(_checked_inputs(model, inputs))
+    readers = Counter(name for node in graph.nodes for name in node.inputs)
+    readers.update(graph.outputs)
+    constants: dict[str, Array] = {}
+    for node in graph.nodes:
+        operands = [_operand(name, values, constants, tensors) for name in node.inputs]
+        results = execute(node, operands, [tensors[name] for name in node.outputs])
+        values.update(zip(node.outputs, results, strict=True))
+        yield node
+        for name in node.inputs:
+            readers[name] -= 1
+            if readers[name] == 0:
+                values.pop(name, None)
+                constants.pop(name, None)
+
+
+def _operand(
+    name: str, values: Mapping[str, Array], constants: dict[str, Array], tensors: Mapping[str, Tensor]
+) -> Operand | None:
+    if not name:
+        return None
+    if name not in values and name not in constants:
+        constants[name] = tensors[name].array
+    return Operand(values[name] if name in values else constants[name], tensors[name].quantization)
+
+
+def _checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    expected = model.graph.inputs
+    if unknown := [name for name in inputs if name not in expected]:
+        raise RunError(f"the model has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(expected)}")
+    sizes: dict[str, int] = {}
+    arrays = {}
+    for name in expected:
+        if name not in inputs:
+            raise RunError(f"input {name!r} is missing", hint=f"the inputs are {', '.join(expected)}")
+        arrays[name] = _checked_input(model.tensors[name], np.asarray(inputs[name]), sizes)
+    return arrays
+
+
+def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array:
+    dtype = numpy_dtype(tensor.dtype)
+    if array.dtype != dtype:
+        if not np.can_cast(array.dtype, dtype, "same_kind") or tensor.quantization is not None:
+            raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
+        array = array.astype(dtype)
+    if tensor.shape is None:
+        return array
+    if array.ndim != len(tensor.shape):
+        raise RunError(f"takes {len(tensor.shape)} dimensions, not {array.ndim}", where=f"input {tensor.name}")
+    for axis, (size, wanted) in enumerate(zip(array.shape, tensor.shape, strict=True)):
+        if isinstance(wanted, str):
+            wanted = sizes.setdefault(wanted, size)
+        if wanted is not None and size != wanted:
+            raise RunError(f"dimension {axis} is {size}, must be {wanted}", where=f"input {tensor.name}")
+    return array
+
+
+def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
+    """The outputs of one node, from its operands; `outputs` says what dtype and quantization they have.
+
+    Raises RunError, placed at the node, for an operator or rule without a reference.
+    """
+    try:
+        return _execute(node, operands, outputs)
+    except RunError as error:
+        raise error.at(place(node)) from None
+    except QfmtError as error:
+        raise RunError(error.what, where=place(node), hint=error.hint) from None
+
+
+def place(node: Node) -> str:
+    """What to call a node in a message."""
+    return f"node {node.name or node.outputs[0]} ({node.operator})"
+
+
+def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
+    operator = OPERATORS.get(node.operator)
+    if operator is None:
+        raise RunError("this operator has no reference in qfmt", hint="its arrays can be read all the same")
+    wanted = outputs[0].quantization
+    quantized = any(operand is not None and operand.quantization is not None for operand in operands)
+    attributes = dict(node.attributes)
+    if wanted is not None and operator.integer is not None:
+        result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
+        return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
+    if operator.quantized is Quantized.MOVES:
+        _check_same_grid(operands[0], outputs)
+        arrays = _filled(operator, [operand and operand.array for operand in operands])
+    else:
+        arrays = _filled(operator, [operand and _real(operand) for operand in operands] if quantized else [
+            operand and operand.array for operand in operands
+        ])
+    with np.errstate(all="ignore"):
+        computed = operator.reference(*arrays, **attributes)
+    results = list(computed) if isinstance(computed, tuple | list) else [computed]
+    if operator.quantized is Quantized.MOVES:
+        return [np.asarray(result) for result in results]
+    return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
+
+
+def _filled(operator: Operator, given: Sequence[Any]) -> list[Any]:
+    """The operands, with None for optional ones at the end that the node does not name."""
+    fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
+    return [*given, *[None] * (len(fixed) - len(given))]
+
+
+def _real(operand: Operand) -> Array:
+    if operand.quantization is None:
+        return operand.array
+    return dequantize(operand.array, operand.quantization)
+
+
+def _finish(result: Array, tensor: Tensor, node: Node) -> Array:
+    dtype = numpy_dtype(tensor.dtype)
+    if tensor.quantization is None:
+        return result.astype(dtype, copy=False)
+    return quantize(result.astype(np.float32, copy=False), tensor.quantization, dtype, node.arithmetic)
+
+
+def _check_same_grid(source: Operand | None, outputs: Sequence[Tensor]) -> None:
+    quantization = source.quantization if source is not None else None
+    for tensor in outputs:
+        same = tensor.quantization is None if quantization is None else quantization.same_grid(tensor.quantization)
+        if not same:
+            raise RunError("moves integers, so its output must have the quantization of its input")
