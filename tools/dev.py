@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Set up and run: `python3 tools/dev.py demo`, `python3 tools/dev.py test`, `python3 tools/dev.py lint`.
+
+Each command makes the virtual environment that it needs, once: `.venv-demo` holds qfmt and what it depends on,
+and no torch; `.venv-test` holds the test extra too. An environment is made anew when pyproject.toml or the
+Python that runs this changes. Needs Python 3.10 or newer and a network, and only the standard library.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = ROOT / "pyproject.toml"
+OLDEST = (3, 10)
+SCRIPTS = "Scripts" if os.name == "nt" else "bin"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("demo", help="rescue the network of examples/digits in an environment without torch")
+    commands.add_parser("test", help="lint, then pytest; with arguments, pytest alone with these", add_help=False)
+    commands.add_parser("lint", help="ruff check, ruff format --check, mypy")
+    options, rest = parser.parse_known_args()
+    if rest and options.command != "test":
+        parser.error("unknown arguments: " + " ".join(rest))
+    if sys.version_info < OLDEST:
+        sys.exit("qfmt needs Python {}.{} or newer; this is {}.{}".format(*OLDEST, *sys.version_info))
+    os.chdir(ROOT)
+    try:
+        sys.exit({"demo": demo, "test": test, "lint": lint}[options.command](rest))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"failed with status {error.returncode}: {' '.join(error.cmd)}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def demo(_rest):
+    """The main job on a real network: convert, check, inspect, run. Stops at the first failure."""
+    python = environment("demo", [["-e", "."]])
+    qfmt = str(Path(python).with_name("qfmt"))
+    source, result = "examples/digits/digits_int8.pt", "digits.qfb"
+    for command in (
+        ["qfmt", "convert", source, result],
+        ["qfmt", "check", result],
+        ["qfmt", "inspect", result],
+        ["python", "examples/digits/demo.py", result],
+    ):
+        say("\n$ " + " ".join(command))
+        call([{"qfmt": qfmt, "python": python}[command[0]], *command[1:]])
+    return 0
+
+
+def test(rest):
+    """Lint and pytest; both run even if the first fails. pytest's closing line comes last."""
+    python = test_environment()
+    failed = False if rest else bool(lint(rest))
+    finished = subprocess.run([python, "-m", "pytest", *rest], env=clean_environment())
+    return finished.returncode or int(failed)
+
+
+def lint(_rest):
+    """Everything that reads the code without running it. Returns 1 if anything was found."""
+    python = test_environment()
+    failed = 0
+    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]):
+        say("$ " + " ".join(command))
+        failed |= subprocess.run([python, "-m", *command], env=clean_environment()).returncode
+    return int(failed != 0)
+
+
+def test_environment():
+    """torch comes first and alone: what depends on it then takes the build that is there."""
+    torch = re.search(r'"(torch==[^"]+)"', PYPROJECT.read_text(encoding="utf-8")).group(1)
+    return environment("test", [[torch], ["-e", ".[test]"]])
+
+
+def environment(name, installs):
+    """The Python of `.venv-NAME`, made and filled by `pip install` unless its stamp says that it is current."""
+    folder = ROOT / f".venv-{name}"
+    python = str(folder / SCRIPTS / "python")
+    stamp = folder / "stamp"
+    wanted = hashlib.sha256(f"{sys.version}\n{sys.base_prefix}\n{installs}\n".encode() + PYPROJECT.read_bytes())
+    if stamp.is_file() and stamp.read_text() == wanted.hexdigest():
+        return python
+    begin = time.monotonic()
+    say(f"making {folder.name} (only the first time, or when pyproject.toml changed)")
+    make(folder)
+    for packages in installs:
+        say("$ pip install " + " ".join(packages))
+        call([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
+    stamp.write_text(wanted.hexdigest())
+    say(f"made {folder.name} in {time.monotonic() - begin:.0f} s")
+    return python
+
+
+def make(folder):
+    """An empty virtual environment with pip, in place of whatever stood there."""
+    try:
+        import ensurepip  # noqa: F401  Debian leaves it out of its Python, and venv then fails halfway
+        import venv  # noqa: F401
+    except ImportError as error:
+        sys.exit(
+            f"this Python cannot make virtual environments ({error.name} is missing). On Debian and Ubuntu: "
+            f"apt-get install python3-venv; elsewhere use a Python from python.org, uv or conda"
+        )
+    if folder.exists():
+        shutil.rmtree(folder)
+    call([sys.executable, "-m", "venv", str(folder)])
+
+
+def call(command):
+    """Run to the end; CalledProcessError if it fails."""
+    subprocess.run(command, env=clean_environment(), check=True)
+
+
+def clean_environment():
+    """This process's environment without what would let packages from outside in."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    return {**{key: value for key, value in os.environ.items() if key not in hidden}, "PYTHONNOUSERSITE": "1"}
+
+
+def say(line):
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
