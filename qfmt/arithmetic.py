@@ -145,6 +145,29 @@ def requantize(
     return clamp(named(REQUANTIZE, rule)(acc, addend, at, scale, zero_point), output, dtype)
 
 
+def _mean_divide(total: Array, count: Floats, z: Floats) -> Floats:
+    """`rint(f32(Σ) / n) + z`"""
+    return np.rint(total.astype(f32) / count) + z
+
+
+def _mean_divide_offset(total: Array, count: Floats, z: Floats) -> Floats:
+    """`rint(f32(f32(Σ) / n) + z)`"""
+    return np.rint(total.astype(f32) / count + z)
+
+
+def _mean_reciprocal(total: Array, count: Floats, z: Floats) -> Floats:
+    """`rint(f32(Σ) · f32(1 / n)) + z`"""
+    return np.rint(total.astype(f32) * (f32(1) / count)) + z
+
+
+MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
+    "mean_divide": _mean_divide,
+    "mean_divide_offset": _mean_divide_offset,
+    "mean_reciprocal": _mean_reciprocal,
+}
+"""Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
+
+
 def named(rules: dict[str, Callable[..., Any]], rule: str) -> Callable[..., Any]:
     """The rule of that name; RunError if this version of qfmt does not know it."""
     if rule not in rules:

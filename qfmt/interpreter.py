@@ -123,9 +123,12 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and operand.array for operand in operands])
     else:
-        arrays = _filled(operator, [operand and _real(operand) for operand in operands] if quantized else [
-            operand and operand.array for operand in operands
-        ])
+        arrays = _filled(
+            operator,
+            [operand and _real(operand) for operand in operands]
+            if quantized
+            else [operand and operand.array for operand in operands],
+        )
     with np.errstate(all="ignore"):
         computed = operator.reference(*arrays, **attributes)
     results = list(computed) if isinstance(computed, tuple | list) else [computed]

@@ -94,9 +94,7 @@ def _convolve(
     """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out]."""
     rank = len(kernel_shape)
     padded = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[rank + i]) for i in range(rank))])
-    out = tuple(
-        (padded.shape[2 + i] - dilations[i] * (kernel_shape[i] - 1) - 1) // strides[i] + 1 for i in range(rank)
-    )
+    out = tuple((padded.shape[2 + i] - dilations[i] * (kernel_shape[i] - 1) - 1) // strides[i] + 1 for i in range(rank))
     batch, per_group, filters = x.shape[0], w.shape[1], w.shape[0] // group
     if per_group == 1 and filters == 1:
         return _depthwise(padded, w, strides, dilations, out)

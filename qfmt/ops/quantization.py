@@ -31,7 +31,9 @@ def quantize_linear(x: Array) -> Array:
     return x
 
 
-@operator("DequantizeLinear", 23, "X -> Y", shape=same, quantized=Quantized.COMPUTES, rules=(), engines={}, dtype="float32")
+@operator(
+    "DequantizeLinear", 23, "X -> Y", shape=same, quantized=Quantized.COMPUTES, rules=(), engines={}, dtype="float32"
+)
 def dequantize_linear(x: Array) -> Array:
     """Y = f32(X - zero_point) · f32(scale), by X's quantization."""
     return x

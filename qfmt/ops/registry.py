@@ -204,9 +204,7 @@ _DEFAULTS: dict[Quantized, tuple[tuple[str, ...], Mapping[str, str]]] = {
 
 
 def _parameters(text: str) -> tuple[Parameter, ...]:
-    return tuple(
-        Parameter(word.rstrip("?*"), word.endswith("?"), word.endswith("*")) for word in text.split()
-    )
+    return tuple(Parameter(word.rstrip("?*"), word.endswith("?"), word.endswith("*")) for word in text.split())
 
 
 def _meaning(reference: Callable[..., Any]) -> str:

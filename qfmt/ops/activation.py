@@ -1,0 +1,283 @@
+"""Activations: functions of one element, and softmax."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import clamp, f32
+from ..model import Shape
+from .registry import Inference, Operand, Quantized, Result, operator, optional
+from .shapes import axis_of, same
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def _relu_integer(x: Operand, *, result: Result) -> Array:
+    """y = max(q, z)"""
+    return clamp(np.maximum(x.array, result.quantization.zero_point[0]), result.quantization, result.dtype)
+
+
+@operator(
+    "Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer, torch=("aten::relu(self:X)",)
+)
+def relu(x: Array) -> Array:
+    """Y = max(X, 0)."""
+    return np.maximum(x, x.dtype.type(0))
+
+
+def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, result: Result) -> Array:
+    """y = min(max(q, Q(min)), Q(max)), Q(v) = rint(v · f32(1 / s)) + z"""
+    q = result.quantization
+    y = x.array
+    for bound, limit in ((low, np.maximum), (high, np.minimum)):
+        if bound is not None:
+            whole = np.rint(bound.array.astype(f32) * (f32(1) / f32(q.scale[0]))) + q.zero_point[0]
+            y = limit(y, whole)
+    return clamp(y, q, result.dtype)
+
+
+@operator("Clip", 13, "input min? max? -> output", shape=same, quantized=Quantized.MOVES, integer=_clip_integer)
+def clip(x: Array, low: Array | None, high: Array | None) -> Array:
+    """output = min(max(input, min), max); an absent bound does not bound."""
+    y = x if low is None else np.maximum(x, low)
+    return y if high is None else np.minimum(y, high)
+
+
+@operator(
+    "LeakyRelu",
+    16,
+    "X -> Y",
+    attributes={"alpha": optional(0.01, "slope below zero")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::leaky_relu(self:X, negative_slope:alpha=0.01)",
+        "quantized::leaky_relu(qx:X, negative_slope:alpha, inplace:_, output_scale:$scale, output_zero_point:$zero_point)",
+    ),
+)
+def leaky_relu(x: Array, *, alpha: float) -> Array:
+    """Y = X where X > 0, alpha · X elsewhere."""
+    return np.where(x > 0, x, x * x.dtype.type(alpha))
+
+
+@operator(
+    "Elu",
+    22,
+    "X -> Y",
+    attributes={"alpha": optional(1.0, "limit for large negative X is -alpha")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::elu(self:X, alpha=1.0, scale==1=1, input_scale==1=1)",
+        "quantized::elu(self:X, output_scale:$scale, output_zero_point:$zero_point, alpha=1.0, scale==1=1, input_scale==1=1)",
+    ),
+)
+def elu(x: Array, *, alpha: float) -> Array:
+    """Y = X where X > 0, alpha · (exp(X) - 1) elsewhere."""
+    return np.where(x > 0, x, x.dtype.type(alpha) * np.expm1(x))
+
+
+@operator(
+    "Celu",
+    12,
+    "X -> Y",
+    attributes={"alpha": optional(1.0, "limit for large negative X is -alpha")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::celu(self:X, alpha=1.0)",
+        "quantized::celu(self:X, output_scale:$scale, output_zero_point:$zero_point, alpha=1.0)",
+    ),
+)
+def celu(x: Array, *, alpha: float) -> Array:
+    """Y = X where X > 0, alpha · (exp(X / alpha) - 1) elsewhere."""
+    a = x.dtype.type(alpha)
+    return np.where(x > 0, x, a * np.expm1(x / a))
+
+
+@operator(
+    "Selu",
+    22,
+    "X -> Y",
+    attributes={
+        "alpha": optional(1.6732632423543772, "limit for large negative X is -gamma · alpha"),
+        "gamma": optional(1.0507009873554805, "slope above zero"),
+    },
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=("aten::selu(self:X)",),
+)
+def selu(x: Array, *, alpha: float, gamma: float) -> Array:
+    """Y = gamma · X where X > 0, gamma · alpha · (exp(X) - 1) elsewhere."""
+    kind = x.dtype.type
+    return kind(gamma) * np.where(x > 0, x, kind(alpha) * np.expm1(x))
+
+
+@operator("PRelu", 16, "X slope -> Y", shape=same, quantized=Quantized.COMPUTES)
+def prelu(x: Array, slope: Array) -> Array:
+    """Y = X where X > 0, slope · X elsewhere; slope broadcasts to X (one per channel: [C, 1, 1])."""
+    return np.where(x > 0, x, x * slope)
+
+
+@operator(
+    "HardSigmoid",
+    22,
+    "X -> Y",
+    attributes={"alpha": optional(0.2, "slope"), "beta": optional(0.5, "value at zero")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+)
+def hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
+    """Y = max(0, min(1, alpha · X + beta))."""
+    kind = x.dtype.type
+    return np.clip(x * kind(alpha) + kind(beta), kind(0), kind(1))
+
+
+@operator(
+    "HardSwish",
+    22,
+    "X -> Y",
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::hardswish(self:X)",
+        "quantized::hardswish(input:X, output_scale:$scale, output_zero_point:$zero_point)",
+    ),
+)
+def hard_swish(x: Array) -> Array:
+    """Y = X · max(0, min(6, X + 3)) / 6."""
+    kind = x.dtype.type
+    return x * np.clip(x + kind(3), kind(0), kind(6)) / kind(6)
+
+
+@operator(
+    "Sigmoid",
+    13,
+    "X -> Y",
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::sigmoid(self:X)",
+        "quantized::sigmoid(qx:X, output_scale:$scale, output_zero_point:$zero_point)",
+    ),
+)
+def sigmoid(x: Array) -> Array:
+    """Y = 1 / (1 + exp(-X))."""
+    return x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))
+
+
+@operator("Tanh", 13, "input -> output", shape=same, quantized=Quantized.COMPUTES, torch=("aten::tanh(self:input)",))
+def tanh(x: Array) -> Array:
+    """output = tanh(input)."""
+    return np.tanh(x)
+
+
+@operator(
+    "Softplus",
+    22,
+    "X -> Y",
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=("aten::softplus(self:X, beta==1=1, threshold==20=20)",),
+)
+def softplus(x: Array) -> Array:
+    """Y = ln(exp(X) + 1)."""
+    return np.logaddexp(x, x.dtype.type(0))
+
+
+@operator("Mish", 22, "X -> Y", shape=same, quantized=Quantized.COMPUTES, torch=("aten::mish(self:X)",))
+def mish(x: Array) -> Array:
+    """Y = X · tanh(ln(exp(X) + 1))."""
+    return x * np.tanh(softplus(x))
+
+
+@operator(
+    "ThresholdedRelu",
+    22,
+    "X -> Y",
+    attributes={"alpha": optional(1.0, "threshold")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::threshold(self:X, threshold:alpha, value==0)",
+        "quantized::threshold(qx:X, threshold:alpha, value==0)",
+    ),
+)
+def thresholded_relu(x: Array, *, alpha: float) -> Array:
+    """Y = X where X > alpha, 0 elsewhere."""
+    return np.where(x > x.dtype.type(alpha), x, x.dtype.type(0))
+
+
+@operator(
+    "Gelu",
+    20,
+    "X -> Y",
+    attributes={"approximate": optional("none", "`none`, or `tanh`: by the hyperbolic tangent")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+    torch=("aten::gelu(self:X, approximate='none')",),
+)
+def gelu(x: Array, *, approximate: str) -> Array:
+    """Y = X · (1 + erf(X / √2)) / 2; with `tanh` Y = X · (1 + tanh(√(2/π) · (X + 0.044715 · X³))) / 2.
+
+    erf is computed in float64.
+    """
+    kind = x.dtype.type
+    if approximate == "tanh":
+        inner = kind(sqrt(2 / np.pi)) * (x + kind(0.044715) * x * x * x)
+        return kind(0.5) * x * (kind(1) + np.tanh(inner))
+    return (x.astype(np.float64) * 0.5 * (1 + _erf(x.astype(np.float64) / sqrt(2)))).astype(x.dtype)
+
+
+def _erf(x: Array) -> Array:
+    """The error function, float64."""
+    from math import erf
+
+    return np.vectorize(erf, otypes=[np.float64])(x)
+
+
+def _along_axis(given: Inference) -> list[Shape]:
+    shape = given.shapes[0]
+    if shape is not None:
+        axis_of(given.attributes["axis"], len(shape))
+    return [shape]
+
+
+@operator(
+    "Softmax",
+    13,
+    "input -> output",
+    attributes={"axis": optional(-1, "the axis that sums to 1")},
+    shape=_along_axis,
+    quantized=Quantized.COMPUTES,
+    torch=(
+        "aten::softmax(self:input, dim:axis, dtype==None=None)",
+        "aten::_softmax(self:input, dim:axis, half_to_float==False)",
+        "quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",
+    ),
+)
+def softmax(x: Array, *, axis: int) -> Array:
+    """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+@operator(
+    "LogSoftmax",
+    13,
+    "input -> output",
+    attributes={"axis": optional(-1, "the axis whose exponentials sum to 1")},
+    shape=_along_axis,
+    quantized=Quantized.COMPUTES,
+    torch=("aten::log_softmax(self:input, dim:axis, dtype==None=None)",),
+)
+def log_softmax(x: Array, *, axis: int) -> Array:
+    """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""
+    shifted = x - x.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))

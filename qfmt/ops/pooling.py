@@ -1,0 +1,272 @@
+"""Pooling and reductions."""
+
+from __future__ import annotations
+
+from itertools import product as grid
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import MEAN, clamp, f32, named
+from ..errors import QfmtError
+from ..model import Dimension, Shape
+from .registry import (
+    FBGEMM_QUANTIZE,
+    QUANTIZE_RULES,
+    Inference,
+    Operand,
+    Quantized,
+    Result,
+    operator,
+    optional,
+    required,
+)
+from .shapes import axis_of, window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+WINDOW = {
+    "ceil_mode": optional(0, "1: a last, partial window counts too"),
+    "dilations": required("ii", "step between taps, one per spatial dimension"),
+    "kernel_shape": required("ii", "size of the window"),
+    "pads": required("ii", "added before each spatial dimension, then after each"),
+    "strides": required("ii", "step of the window"),
+}
+MEAN_RULES = ("mean_divide", "mean_divide_offset", "mean_reciprocal", *QUANTIZE_RULES)
+
+
+def _engines(rule: str) -> dict[str, str]:
+    return dict.fromkeys(FBGEMM_QUANTIZE, rule) | {"onnx": "divide"}
+
+
+def _pool_shape(given: Inference) -> list[Shape]:
+    x, a = given.known(0), given.attributes
+    rank = len(a["kernel_shape"])
+    if len(x) != rank + 2:
+        raise QfmtError(f"a {rank}-d window needs an input of rank {rank + 2}, not {len(x)}")
+    return [(*x[:2], *_windows(x[2:], a))]
+
+
+def _windows(spatial: tuple[Dimension, ...], a: Any) -> list[Dimension]:
+    rank = len(spatial)
+    return [
+        window(
+            size,
+            a["kernel_shape"][i],
+            a["strides"][i],
+            a["pads"][i] + a["pads"][rank + i],
+            a["dilations"][i],
+            ceil_mode=bool(a["ceil_mode"]),
+            head=a["pads"][i],
+        )
+        for i, size in enumerate(spatial)
+    ]
+
+
+def _taps(x: Array, fill: Any, **a: Any) -> list[Array]:
+    """One array per tap of the window: the elements it meets, `fill` outside of the input."""
+    rank = len(a["kernel_shape"])
+    out = [size for size in _windows(x.shape[2:], a) if isinstance(size, int)]
+    reach = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
+    after = [max(0, reach[i] - x.shape[2 + i] - a["pads"][i]) for i in range(rank)]
+    padded = np.pad(x, [(0, 0), (0, 0), *((a["pads"][i], after[i]) for i in range(rank))], constant_values=fill)
+    taps = []
+    for position in grid(*(range(size) for size in a["kernel_shape"])):
+        starts = [p * d for p, d in zip(position, a["dilations"], strict=True)]
+        slices = [
+            slice(start, start + (count - 1) * stride + 1, stride)
+            for start, count, stride in zip(starts, out, a["strides"], strict=True)
+        ]
+        taps.append(padded[(..., *slices)])
+    return taps
+
+
+@operator("MaxPool", 22, "X -> Y", attributes=WINDOW, shape=_pool_shape, quantized=Quantized.MOVES)
+def max_pool(x: Array, **attributes: Any) -> Array:
+    """Y = the largest element of the window; padding never wins. X is [N, C, *spatial]."""
+    lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
+    return np.maximum.reduce(_taps(x, lowest, **attributes))
+
+
+def _counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
+    """How many elements each window divides by: those inside the input, or inside input and pads."""
+    ones = np.ones((1, 1, *shape), np.int32)
+    if not count_include_pad:
+        return np.add.reduce(_taps(ones, 0, **a))
+    rank = len(shape)
+    padded = np.ones([1, 1, *(shape[i] + a["pads"][i] + a["pads"][rank + i] for i in range(rank))], np.int32)
+    return np.add.reduce(_taps(padded, 0, **{**a, "pads": (0,) * (2 * rank)}))
+
+
+def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
+    """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
+    q = _same_grid(x, result)
+    total = np.add.reduce(_taps(x.array.astype(np.int32) - q.zero_point[0], 0, **attributes))
+    counts = _counts(x.array.shape[2:], count_include_pad, attributes)
+    return _mean(total, counts, result)
+
+
+def _same_grid(x: Operand, result: Result) -> Any:
+    if x.quantization is None or not x.quantization.same_grid(result.quantization):
+        raise QfmtError(f"the rule `{result.rule}` keeps the quantization of the input")
+    return x.quantization
+
+
+def _mean(total: Array, count: Any, result: Result) -> Array:
+    q = result.quantization
+    rounded = named(MEAN, result.rule)(total, np.asarray(count).astype(f32), f32(q.zero_point[0]))
+    return clamp(rounded, q, result.dtype)
+
+
+@operator(
+    "AveragePool",
+    22,
+    "X -> Y",
+    attributes={**WINDOW, "count_include_pad": optional(0, "1: padding counts as elements")},
+    shape=_pool_shape,
+    quantized=Quantized.OWN,
+    integer=_average_pool_integer,
+    rules=MEAN_RULES,
+    engines=_engines("mean_divide_offset"),
+)
+def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Array:
+    """Y = the mean of the window; padding counts as zeros if count_include_pad, else not at all.
+
+    X is [N, C, *spatial]. What lies beyond the padding (ceil_mode) never counts.
+    """
+    counts = _counts(x.shape[2:], count_include_pad, attributes)
+    return np.add.reduce(_taps(x, 0, **attributes)) / counts.astype(x.dtype)
+
+
+def _global_shape(given: Inference) -> list[Shape]:
+    x = given.known(0)
+    return [(*x[:2], *(1 for _ in x[2:]))]
+
+
+def _global_average_integer(x: Operand, *, result: Result) -> Array:
+    """By the stated mean rule, over Σ (q - z) of all spatial dimensions."""
+    return _mean_over(x, tuple(range(2, x.array.ndim)), 1, result)
+
+
+def _mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:
+    q = _same_grid(x, result)
+    centred = x.array.astype(np.int32) - q.zero_point[0]
+    total = centred.sum(axes, keepdims=bool(keepdims), dtype=np.int64)
+    return _mean(total, prod(x.array.shape[axis] for axis in axes), result)
+
+
+@operator(
+    "GlobalAveragePool",
+    22,
+    "X -> Y",
+    shape=_global_shape,
+    quantized=Quantized.OWN,
+    integer=_global_average_integer,
+    rules=MEAN_RULES,
+    engines=_engines("mean_divide"),
+)
+def global_average_pool(x: Array) -> Array:
+    """Y = the mean over all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
+    return x.mean(tuple(range(2, x.ndim)), keepdims=True)
+
+
+def _adaptive_shape(given: Inference) -> list[Shape]:
+    x, size = given.known(0), given.attributes["output_size"]
+    if len(x) not in (len(size) + 1, len(size) + 2):
+        raise QfmtError(f"an output of {len(size)} dimensions needs an input of rank {len(size) + 2}, not {len(x)}")
+    return [(*x[: -len(size)], *size)]
+
+
+def _bins(size: int, count: int) -> list[slice]:
+    """PyTorch's bins: from floor(i · size / count) to ceil((i + 1) · size / count), which may overlap."""
+    return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def _adaptive_integer(x: Operand, *, result: Result, output_size: tuple[int, ...]) -> Array:
+    """By the stated mean rule, over Σ (q - z) of the bin."""
+    q = _same_grid(x, result)
+    centred = x.array.astype(np.int32) - q.zero_point[0]
+    total, counts = _bin_sums(centred, output_size, np.dtype(np.int64))
+    return _mean(total, counts, result)
+
+
+def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    rank = len(output_size)
+    lead = x.ndim - rank
+    bins = [_bins(x.shape[lead + i], output_size[i]) for i in range(rank)]
+    total = np.empty((*x.shape[:lead], *output_size), dtype)
+    counts = np.empty(output_size, np.int64)
+    for position in grid(*(range(size) for size in output_size)):
+        part = x[(..., *(bins[i][p] for i, p in enumerate(position)))]
+        total[(..., *position)] = part.sum(tuple(range(lead, x.ndim)), dtype=dtype)
+        counts[position] = prod(part.shape[lead:])
+    return total, counts
+
+
+@operator(
+    "qfmt.AdaptiveAveragePool",
+    1,
+    "X -> Y",
+    attributes={"output_size": required("ii", "size of each spatial dimension of the output")},
+    shape=_adaptive_shape,
+    quantized=Quantized.OWN,
+    integer=_adaptive_integer,
+    rules=MEAN_RULES,
+    engines=_engines("mean_divide"),
+)
+def adaptive_average_pool(x: Array, *, output_size: tuple[int, ...]) -> Array:
+    """Y[…, i] = the mean of X[…, floor(i · in / out) … ceil((i + 1) · in / out) - 1], in each spatial dimension."""
+    total, counts = _bin_sums(x, output_size, x.dtype)
+    return total / counts.astype(x.dtype)
+
+
+def _reduce_shape(given: Inference) -> list[Shape]:
+    x = given.known(0)
+    keep = bool(given.attributes["keepdims"])
+    if len(given.values) < 2 or (given.shapes[1] is None and given.values[1] is None):
+        axes = set(range(len(x)))
+    elif given.values[1] is None:
+        return [tuple(None for _ in x) if keep else None]
+    else:
+        axes = {axis_of(int(axis), len(x)) for axis in given.values[1]}
+    return [tuple(1 if i in axes else size for i, size in enumerate(x) if keep or i not in axes)]
+
+
+def _axes(x: Array, axes: Array | None) -> tuple[int, ...]:
+    return tuple(range(x.ndim)) if axes is None else tuple(int(axis) for axis in axes)
+
+
+def _reduce_mean_integer(x: Operand, axes: Operand | None, *, result: Result, keepdims: int) -> Array:
+    """By the stated mean rule, over Σ (q - z) of the axes."""
+    return _mean_over(x, _axes(x.array, axes and axes.array), keepdims, result)
+
+
+KEEPDIMS = {"keepdims": optional(1, "1: reduced axes stay with size 1")}
+
+
+@operator(
+    "ReduceMean",
+    18,
+    "data axes? -> reduced",
+    attributes=KEEPDIMS,
+    shape=_reduce_shape,
+    quantized=Quantized.OWN,
+    integer=_reduce_mean_integer,
+    rules=MEAN_RULES,
+    engines=_engines("mean_divide"),
+)
+def reduce_mean(x: Array, axes: Array | None, *, keepdims: int) -> Array:
+    """reduced = the mean over the axes (an int64 vector); over all of them if absent."""
+    return x.mean(_axes(x, axes), keepdims=bool(keepdims))
+
+
+@operator(
+    "ReduceSum", 13, "data axes? -> reduced", attributes=KEEPDIMS, shape=_reduce_shape, quantized=Quantized.COMPUTES
+)
+def reduce_sum(x: Array, axes: Array | None, *, keepdims: int) -> Array:
+    """reduced = the sum over the axes (an int64 vector); over all of them if absent."""
+    return x.sum(_axes(x, axes), keepdims=bool(keepdims), dtype=x.dtype)
