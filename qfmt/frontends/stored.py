@@ -1,0 +1,176 @@
+"""Tensors as an archive stores them: a window (offset, shape, strides) on a storage, read only when asked for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SourceError
+from ..model import DTYPES, numpy_dtype, unpack
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ELEMENT_BITS = {name: dtype.bits for name, dtype in DTYPES.items()} | {"complex64": 64, "complex128": 128}
+
+EXPANSION_LIMIT = 64 << 20
+"""Bytes that a tensor with overlapping or zero strides may have beyond those of its storage."""
+
+
+class Storage:
+    """A run of elements of one dtype; `fetch` gets the bytes, at the first use and only then."""
+
+    __slots__ = ("_bytes", "_fetch", "dtype", "name")
+
+    def __init__(self, name: str, dtype: str, fetch: Callable[[], memoryview]) -> None:
+        self.name = name
+        self.dtype = dtype
+        self._fetch = fetch
+        self._bytes: memoryview | None = None
+
+    def bytes(self) -> memoryview:
+        if self._bytes is None:
+            self._bytes = self._fetch()
+        return self._bytes
+
+    def as_dtype(self, dtype: str) -> Storage:
+        """The same bytes seen as another dtype (PyTorch's untyped storages)."""
+        return Storage(self.name, dtype, self.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class PerTensor:
+    """A quantizer with one scale and zero point."""
+
+    scale: float
+    zero_point: int
+
+    axis = None
+
+    def scales(self) -> tuple[float, ...]:
+        return (self.scale,)
+
+    def zero_points(self) -> tuple[int | float, ...]:
+        return (self.zero_point,)
+
+
+@dataclass(frozen=True, slots=True)
+class PerChannel:
+    """A quantizer with a scale and zero point per slice of `axis`.
+
+    Zero points are integers, or floats (PyTorch's `per_channel_affine_float_qparams`): their dtype tells.
+    """
+
+    scale: StoredTensor
+    zero_point: StoredTensor
+    axis: int
+
+    def scales(self) -> tuple[float, ...]:
+        return tuple(self.scale.array().reshape(-1).tolist())
+
+    def zero_points(self) -> tuple[int | float, ...]:
+        return tuple(self.zero_point.array().reshape(-1).tolist())
+
+
+@dataclass(slots=True, eq=False)
+class StoredTensor:
+    """A tensor of an archive.
+
+    `dtype` is a name of `qfmt.model.DTYPES` (qint8 is int8 with a quantizer) or complex64/128. `offset` and
+    `strides` count elements. `names` are the paths by which the module tree reaches it, the best first.
+    """
+
+    storage: Storage
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    quantizer: PerTensor | PerChannel | None = None
+    names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, values: Sequence[float], dtype: str) -> StoredTensor:
+        """A one-dimensional tensor that no archive stores: `dtype` float64 or int64."""
+        raw = struct.pack(f"<{len(values)}{'d' if dtype == 'float64' else 'q'}", *values)
+        return cls(Storage("", dtype, lambda: memoryview(raw)), dtype, (len(values),), (1,))
+
+    @property
+    def path(self) -> str:
+        return self.names[0] if self.names else ""
+
+    def unsqueeze(self, axis: int) -> StoredTensor:
+        """The same tensor with a dimension of 1 put in at `axis` (not the quantized axis or before it)."""
+        shape = (*self.shape[:axis], 1, *self.shape[axis:])
+        strides = (*self.strides[:axis], 0, *self.strides[axis:])
+        return StoredTensor(self.storage, self.dtype, shape, strides, self.offset, self.quantizer, self.names)
+
+    def array(self) -> NDArray[Any]:
+        """The elements in logical order, contiguous and read-only; zero-copy where they are stored so.
+
+        Sub-byte types come one value a byte. Raises SourceError if the window leaves its storage.
+        """
+        import numpy as np
+
+        raw = self.storage.bytes()
+        self._check_bounds(len(raw))
+        if prod(self.shape) == 0:
+            return np.empty(self.shape, _element_type(self.dtype))
+        values = _elements(raw, self.dtype, self._last() + 1)[self.offset :]
+        steps = tuple(stride * values.itemsize for stride in self.strides)
+        window = np.lib.stride_tricks.as_strided(values, self.shape, steps, writeable=False)
+        array = np.ascontiguousarray(window).reshape(self.shape)  # ascontiguousarray makes 0-d 1-d
+        array.flags.writeable = False
+        return array
+
+    def item(self) -> int | float | bool | complex:
+        """The value of a tensor of one element; floats keep their value as doubles."""
+        if prod(self.shape) != 1 or self.quantizer is not None:
+            raise SourceError(f"a tensor of shape {list(self.shape)} stands where one number is needed")
+        value: int | float | bool | complex = self.array().reshape(-1)[0].item()
+        return value
+
+    def _last(self) -> int:
+        return self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+    def _check_bounds(self, nbytes: int) -> None:
+        where = self.path or self.storage.name
+        numbers = (self.offset, *self.shape, *self.strides)
+        if len(self.shape) != len(self.strides) or len(self.shape) > 32 or min(numbers) < 0:
+            layout = f"shape {_short(self.shape)}, strides {_short(self.strides)}, offset {self.offset}"
+            raise SourceError(f"a tensor with {layout} makes no sense", where=where, hint="the file is damaged")
+        if prod(self.shape) == 0:
+            return
+        bits = ELEMENT_BITS[self.dtype]
+        if (self._last() + 1) * bits > nbytes * 8:
+            what = f"a tensor needs {_last_byte(self._last(), bits)} bytes of a storage that has {nbytes}"
+            raise SourceError(what, where=where, hint="the file is damaged or cut off")
+        if prod(self.shape) * bits > (nbytes + EXPANSION_LIMIT) * 8:
+            what = f"a tensor of shape {_short(self.shape)} repeats a storage of {nbytes} bytes over and over"
+            raise SourceError(what, where=where, hint="qfmt does not expand it")
+
+
+def _short(sizes: tuple[int, ...]) -> str:
+    return str(list(sizes)) if len(sizes) <= 32 else f"of {len(sizes)} dimensions"
+
+
+def _last_byte(last: int, bits: int) -> int:
+    return -(-(last + 1) * bits // 8)
+
+
+def _element_type(dtype: str) -> np.dtype[Any]:
+    bits = ELEMENT_BITS[dtype]
+    return numpy_dtype(dtype if bits >= 8 else "int8" if DTYPES[dtype].kind == "i" else "uint8")
+
+
+def _elements(raw: memoryview, dtype: str, count: int) -> NDArray[Any]:
+    """The first `count` elements of a storage; `raw` is known to be long enough."""
+    import numpy as np
+
+    bits = ELEMENT_BITS[dtype]
+    if bits < 8:
+        return unpack(raw[: -(-count * bits // 8)], bits, DTYPES[dtype].kind == "i", count)
+    return np.frombuffer(raw[: count * bits // 8], _element_type(dtype))

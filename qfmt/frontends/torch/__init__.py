@@ -1,0 +1,1 @@
+"""Calls of PyTorch operators, and what they mean as a Model."""

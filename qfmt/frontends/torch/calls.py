@@ -1,0 +1,102 @@
+"""What every PyTorch front end hands to the lifter: a stream of operator calls on symbolic values.
+
+A TorchScript evaluator, an FX walk, a module hook: each of them drives a `Recorder`, and gets back
+concrete Python values where the recorder knows them, or `Value`s where only a run could tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from ..stored import StoredTensor
+
+
+class Place(NamedTuple):
+    """Where a call stands in its source.
+
+    `scope` is the module path of the current `self` ("features.0.0", "" for the root), `variable` the
+    name the result is assigned to ("a, b" for several, "" for none).
+    """
+
+    scope: str
+    file: str
+    line: int
+    variable: str
+
+    def __str__(self) -> str:
+        position = f"{self.file}:{self.line}" if self.file else ""
+        return " ".join(part for part in (self.scope, position and f"({position})") if part) or "the root module"
+
+
+class Value:
+    """Something known only at run time: a tensor, a number, a list of unknown length.
+
+    Recorders subclass it; evaluators pass it around and never look inside.
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a symbolic value has no truth")
+
+
+@dataclass(slots=True, eq=False)
+class Packed:
+    """The parameters of one quantized convolution, linear or embedding, as PyTorch packs them.
+
+    `kind` is "conv" (1d to 3d: the lengths of `stride` and the weight's rank tell; PyTorch keeps a 1d
+    convolution as a 2d one of height 1), "linear", "linear_fp16" (float32 weight), "embedding" (`bits`
+    4 or 8). `weight` is `[out, in/groups, *kernel]`, transposed `[in, out/groups, *kernel]`.
+    `version` is that of the stored state, 0 where the code of the archive packed it.
+    `path` is where it was found in the module tree ("fc._packed_params._packed_params"), `aliases` every
+    other name.
+    """
+
+    kind: str
+    weight: StoredTensor
+    bias: StoredTensor | None = None
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    groups: int = 1
+    transposed: bool = False
+    bits: int = 8
+    version: int = 0
+    path: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class PackedState:
+    """A packed object without a record of its own here: its TorchScript class, and its state as stored.
+
+    `class_name` is "rnn.CellParamsBase", "sparse.LinearPackedParamsBase", "xnnpack.Conv2dOpContext"…;
+    packed objects within `state` are `Packed` already.
+    """
+
+    class_name: str
+    state: Any
+    path: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+class Recorder(Protocol):
+    """Receives every call that cannot be finished on concrete values."""
+
+    def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
+        """Record one call, and return its result: concrete values where they are known, else `Value`s.
+
+        Arguments are Python numbers, strings, None, lists, tuples, dicts, `StoredTensor`, `Packed`,
+        `PackedState` and `Value`s, nested. Targets are "namespace::name": `ops.quantized.conv2d` is
+        "quantized::conv2d", `torch.relu` is "aten::relu". Beyond those of PyTorch:
+
+        - "prim::ListUnpack" (value, count): a sequence of `count` results, from a list or a tuple;
+        - "aten::__getitem__" (value, index): an element of a list, tuple or dict;
+        - "prim::TupleSlice" (value, start, stop): part of a tuple, start or stop None where open;
+        - "aten::Int", "aten::Float", "aten::Bool" (value): `int(x)`, `float(x)`, `bool(x)`;
+        - "prim::NAME" (value): the attribute `x.NAME`, such as "prim::shape".
+        """
+        ...

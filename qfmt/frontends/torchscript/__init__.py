@@ -1,0 +1,1 @@
+"""TorchScript archives, read without torch."""
