@@ -1,0 +1,263 @@
+"""Torch's element-wise operators that are not one-to-one, and the way into and out of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import SourceError
+from ...model import DTYPES, Quantization
+from ..stored import StoredTensor
+from .lift import Lifter, lifts
+from .sizes import Size, size_arithmetic
+from .values import DTYPE_CODES, TensorValue, narrowest
+
+
+@lifts("aten::quantize_per_tensor")
+def quantize_per_tensor(lift: Lifter, self: Any, scale: Any, zero_point: Any, dtype: int) -> Any:
+    kind = DTYPE_CODES[dtype]
+    quantization = lift.quantization(scale, zero_point, kind)
+    return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind)
+
+
+@lifts("aten::quantize_per_channel")
+def quantize_per_channel(lift: Lifter, self: Any, scales: Any, zero_points: Any, axis: int, dtype: int) -> Any:
+    kind = DTYPE_CODES[dtype]
+    values = [float(scale) for scale in _constants(scales)]
+    points = tuple(int(point) for point in _constants(zero_points))
+    source = "float32" if all(narrowest(scale) == "float32" for scale in values) else "float64"
+    limits = DTYPES[kind]
+    quantization = Quantization(tuple(values), points, limits.minimum, limits.maximum, axis, source)
+    return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind)
+
+
+def _constants(value: Any) -> list[Any]:
+    if not isinstance(value, StoredTensor):
+        raise SourceError("takes scales that are known only when the network runs")
+    return list(value.array().reshape(-1).tolist())
+
+
+@lifts("aten::dequantize")
+def dequantize(lift: Lifter, self: Any) -> Any:
+    if isinstance(self, list | tuple):
+        return [dequantize(lift, value) for value in self]
+    x = lift.tensor(self)
+    return lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else x
+
+
+@lifts(
+    "aten::contiguous",
+    "aten::clone",
+    "aten::detach",
+    "aten::alias",
+    "aten::lift_fresh",
+    "aten::cpu",
+    "aten::dropout",
+    "aten::feature_dropout",
+    "aten::alpha_dropout",
+    "aten::feature_alpha_dropout",
+    "quantized::dropout",
+    "prim::data",
+)
+def unchanged(lift: Lifter, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Memory layout, copies and dropout (of a network in eval mode) do not change values."""
+    if "dropout" in lift.target and True in args:
+        raise SourceError("is in training mode", hint="call model.eval() before saving")
+    return self if not isinstance(self, TensorValue) else lift.alias(self)
+
+
+@lifts("aten::to", "aten::type_as", "aten::_to_copy", "aten::float", "aten::type")
+def to(lift: Lifter, self: Any, *args: Any, **kwargs: Any) -> Any:
+    x = lift.tensor(self)
+    dtype = _target_dtype(lift, args, kwargs)
+    if dtype is None or x.dtype == dtype:
+        return lift.alias(x)
+    if x.quantization is not None:
+        raise SourceError(f"casts a quantized tensor to {dtype}")
+    return lift.emit("Cast", [x], {"to": dtype})
+
+
+def _target_dtype(lift: Lifter, args: Any, kwargs: Any) -> str | None:
+    if lift.target == "aten::float":
+        return "float32"
+    for value in (kwargs.get("dtype"), *args):
+        if isinstance(value, TensorValue | StoredTensor):
+            return value.dtype
+        if isinstance(value, int) and not isinstance(value, bool):
+            return DTYPE_CODES.get(value)
+    return None
+
+
+def _binary(lift: Lifter, operator: str, a: Any, b: Any) -> Any:
+    if isinstance(a, Size) or isinstance(b, Size):
+        return size_arithmetic(lift, operator, a, b)
+    x, y = lift.operands(a, b)
+    return lift.emit(operator, [x, y], dtype="float32" if operator == "Div" and x.dtype == "int64" else None)
+
+
+@lifts("aten::add", "aten::add_relu")
+def add(lift: Lifter, self: Any, other: Any, alpha: Any = 1) -> Any:
+    if isinstance(self, list) and isinstance(other, list):
+        return self + other
+    return _binary(lift, "Add", self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
+
+
+@lifts("aten::sub")
+def sub(lift: Lifter, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _binary(lift, "Sub", self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
+
+
+@lifts("aten::rsub")
+def rsub(lift: Lifter, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _binary(lift, "Sub", other, self if alpha == 1 else _binary(lift, "Mul", self, alpha))
+
+
+@lifts("aten::mul")
+def mul(lift: Lifter, self: Any, other: Any) -> Any:
+    return _binary(lift, "Mul", self, other)
+
+
+@lifts("aten::div", "aten::true_divide")
+def div(lift: Lifter, self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is not None and not isinstance(self, Size):
+        return NotImplemented
+    return _binary(lift, "Div", self, other)
+
+
+@lifts("aten::floor_divide", "aten::floordiv")
+def floor_divide(lift: Lifter, self: Any, other: Any) -> Any:
+    return size_arithmetic(lift, "Div", self, other) if isinstance(self, Size) else NotImplemented
+
+
+@lifts("aten::pow")
+def power(lift: Lifter, self: Any, exponent: Any) -> Any:
+    return _binary(lift, "Pow", self, exponent)
+
+
+@lifts("aten::neg")
+def neg(lift: Lifter, self: Any) -> Any:
+    return size_arithmetic(lift, "Mul", self, -1) if isinstance(self, Size) else lift.emit("Neg", [self])
+
+
+@lifts("quantized::add_scalar", "quantized::mul_scalar")
+def quantized_scalar(lift: Lifter, qa: Any, b: Any) -> Any:
+    """PyTorch leaves the integers and changes scale or zero point; written as what that means."""
+    x, number = lift.tensor(qa), float(lift.number(b))
+    if x.quantization is None:
+        raise SourceError("gets an input that is not quantized")
+    if lift.target.startswith("quantized::mul_scalar"):
+        return _times(lift, x, x.quantization, number)
+    return _plus(lift, x, x.quantization, number)
+
+
+def _times(lift: Lifter, x: TensorValue, q: Quantization, factor: float) -> Any:
+    scale, low, high = q.scale[0], DTYPES[x.dtype].minimum, DTYPES[x.dtype].maximum
+    if factor == 0:
+        quantization = lift.quantization(1.0, 0, x.dtype)
+    else:
+        zero_point = q.zero_point[0] if factor > 0 else low + high - q.zero_point[0]
+        quantization = lift.quantization(abs(factor) * scale, zero_point, x.dtype)
+    return lift.emit("Mul", [x, lift.constant(factor)], quantization=quantization)
+
+
+def _plus(lift: Lifter, x: TensorValue, q: Quantization, addend: float) -> Any:
+    """aten/native/quantized/cpu/qadd.cpp, _add_scalar_out: steps = rint(c / s), zero point z - steps; where
+    that leaves the range, the scale grows until it fits."""
+    scale, low, high = q.scale[0], DTYPES[x.dtype].minimum, DTYPES[x.dtype].maximum
+    steps = int(np.rint(addend / scale))
+    zero_point = q.zero_point[0] - steps
+    if zero_point < low:
+        quantization = lift.quantization((high - zero_point) / (high - low) * scale, low, x.dtype)
+    elif zero_point > high:
+        quantization = lift.quantization((zero_point - low) / (high - low) * scale, high, x.dtype)
+    else:
+        quantization = lift.quantization(scale, zero_point, x.dtype)
+    return lift.emit("Add", [x, lift.constant(steps * scale)], quantization=quantization)
+
+
+@lifts("aten::relu", "quantized::relu")
+def relu(lift: Lifter, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Relu", [x], quantization=x.quantization)
+
+
+@lifts("aten::relu6", "quantized::relu6")
+def relu6(lift: Lifter, self: Any) -> Any:
+    return clamp(lift, self, 0.0, 6.0)
+
+
+@lifts("aten::clamp", "aten::hardtanh", "aten::clip", "quantized::clamp")
+def clamp(lift: Lifter, self: Any, min: Any = None, max: Any = None) -> Any:
+    if lift.target.startswith("aten::hardtanh"):
+        min, max = -1.0 if min is None else min, 1.0 if max is None else max
+    x = lift.tensor(self)
+    bounds = [
+        None if bound is None else lift.constant(np.array(lift.number(bound), _bound_dtype(x))) for bound in (min, max)
+    ]
+    return lift.emit("Clip", [x, *bounds], quantization=x.quantization)
+
+
+def _bound_dtype(x: TensorValue) -> str:
+    return "float32" if x.quantization is not None else x.dtype
+
+
+@lifts("aten::clamp_min")
+def clamp_min(lift: Lifter, self: Any, min: Any) -> Any:
+    return clamp(lift, self, min, None)
+
+
+@lifts("aten::clamp_max")
+def clamp_max(lift: Lifter, self: Any, max: Any) -> Any:
+    return clamp(lift, self, None, max)
+
+
+FIXED_OUTPUT = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
+"""Scale and zero point (for uint8, for int8) that torch gives these outputs whatever the input had."""
+
+
+@lifts("aten::sigmoid", "aten::tanh", "aten::hardsigmoid")
+def bounded(lift: Lifter, self: Any) -> Any:
+    x = lift.tensor(self)
+    operator = {"sigmoid": "Sigmoid", "tanh": "Tanh", "hardsigmoid": "HardSigmoid"}[lift.target[6:].rstrip("_")]
+    attributes = {"alpha": 1 / 6, "beta": 0.5} if operator == "HardSigmoid" else {}
+    quantization = None
+    if x.quantization is not None:
+        scale, unsigned, signed = FIXED_OUTPUT[operator]
+        quantization = lift.quantization(scale, unsigned if x.dtype == "uint8" else signed, x.dtype)
+    return lift.emit(operator, [x], attributes, quantization=quantization)
+
+
+@lifts("aten::silu")
+def silu(lift: Lifter, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Mul", [x, lift.emit("Sigmoid", [x])])
+
+
+@lifts("aten::prelu")
+def prelu(lift: Lifter, self: Any, weight: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=x.quantization)
+
+
+@lifts("quantized::prelu")
+def quantized_prelu(lift: Lifter, qx: Any, weight: Any, output_scale: Any, output_zero_point: Any) -> Any:
+    x = lift.tensor(qx)
+    quantization = lift.quantization(output_scale, output_zero_point, x.dtype)
+    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=quantization)
+
+
+def _slope(lift: Lifter, x: TensorValue, weight: Any) -> TensorValue:
+    """Torch's slope runs over the channels (dimension 1); ONNX's broadcasts from the last dimension."""
+    slope = lift.tensor(weight)
+    rank = lift.rank(x)
+    if slope.shape and slope.shape != (1,) and rank > 2:
+        return lift.reshape(slope, [-1, *[1] * (rank - 2)])
+    return slope
+
+
+@lifts("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax")
+def softmax(lift: Lifter, self: Any, dim: int, dtype: Any = None) -> Any:
+    x = lift.tensor(self)
+    operator = "LogSoftmax" if "log" in lift.target else "Softmax"
+    return lift.emit(operator, [x], {"axis": dim}, quantization=x.quantization)

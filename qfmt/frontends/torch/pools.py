@@ -1,0 +1,163 @@
+"""Torch's pooling, means and interpolation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import SourceError
+from .lift import Lifter, lifts
+from .products import many
+from .values import TensorValue
+
+
+def _batched(lift: Lifter, x: Any, rank: int) -> TensorValue:
+    value = lift.tensor(x)
+    lift.need(value, (None,) * (rank + 2))
+    if value.shape is not None and len(value.shape) != rank + 2:
+        raise SourceError(f"takes {rank + 2} dimensions here, its input has {len(value.shape)}")
+    return value
+
+
+def _rank(target: str) -> int:
+    return next(int(c) for c in target if c.isdigit())
+
+
+def _window(rank: int, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    shape = many(kernel, rank)
+    pads = many(padding, rank)
+    return {
+        "kernel_shape": shape,
+        "strides": many(stride, rank) if stride not in (None, [], ()) else shape,
+        "pads": pads + pads,
+    }
+
+
+@lifts("aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d", "quantized::max_pool1d", "quantized::max_pool2d")
+def max_pool(
+    lift: Lifter,
+    self: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    rank = _rank(lift.target)
+    attributes = _window(rank, kernel_size, stride, padding)
+    attributes |= {"dilations": many(dilation, rank), "ceil_mode": int(ceil_mode)}
+    return lift.emit("MaxPool", [_batched(lift, self, rank)], attributes)
+
+
+@lifts("aten::max_pool1d_with_indices", "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices")
+def max_pool_with_indices(lift: Lifter, *args: Any) -> Any:
+    """Networks that only pool drop the indices; one that reads them is refused where it does."""
+    return max_pool(lift, *args), lift.unused_result()
+
+
+@lifts("aten::avg_pool1d", "aten::avg_pool2d", "aten::avg_pool3d")
+def avg_pool(
+    lift: Lifter,
+    self: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    rank = _rank(lift.target)
+    x = _batched(lift, self, rank)
+    attributes = _window(rank, kernel_size, stride, padding)
+    attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad), "dilations": (1,) * rank}
+    if divisor_override not in (None, int(np.prod(attributes["kernel_shape"]))):
+        return NotImplemented
+    return lift.emit("AveragePool", [x], attributes, quantization=x.quantization)
+
+
+@lifts("aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d", "aten::adaptive_avg_pool3d")
+def adaptive_avg_pool(lift: Lifter, self: Any, output_size: Any) -> Any:
+    rank = _rank(lift.target)
+    x = _batched(lift, self, rank)
+    sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
+    if all(size == 1 for size in sizes):
+        return lift.emit("GlobalAveragePool", [x], quantization=x.quantization)
+    sizes = [_kept(x, 2 + i) if size is None else size for i, size in enumerate(sizes)]
+    return lift.emit("qfmt.AdaptiveAveragePool", [x], {"output_size": tuple(sizes)}, quantization=x.quantization)
+
+
+def _kept(x: TensorValue, axis: int) -> int:
+    size = x.shape[axis] if x.shape is not None else None
+    if not isinstance(size, int):
+        raise SourceError("keeps a size that is not known", hint="give the input's shape with --input-shape")
+    return size
+
+
+@lifts("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
+def adaptive_max_pool(lift: Lifter, self: Any, output_size: Any) -> Any:
+    rank = _rank(lift.target)
+    x = _batched(lift, self, rank)
+    if any(size != 1 for size in many(output_size, rank)):
+        return NotImplemented
+    axes = np.arange(2, 2 + rank, dtype=np.int64)
+    pooled = lift.emit("ReduceMax", [x, lift.constant(axes)], {"keepdims": 1})
+    return pooled, lift.unused_result()
+
+
+@lifts("aten::mean")
+def mean(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _reduced(lift, "ReduceMean", self, dim, keepdim)
+
+
+@lifts("aten::sum")
+def total(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _reduced(lift, "ReduceSum", self, dim, keepdim)
+
+
+def _reduced(lift: Lifter, operator: str, self: Any, dim: Any, keepdim: bool) -> Any:
+    x = lift.tensor(self)
+    axes = None
+    if dim is not None and dim != []:
+        axes = lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
+    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)}, quantization=x.quantization)
+
+
+@lifts(
+    "aten::upsample_nearest1d",
+    "aten::upsample_nearest2d",
+    "aten::upsample_nearest3d",
+    "aten::_upsample_nearest_exact1d",
+    "aten::_upsample_nearest_exact2d",
+    "aten::_upsample_nearest_exact3d",
+)
+def upsample_nearest(lift: Lifter, input: Any, output_size: Any, *scales: Any) -> Any:
+    exact = "exact" in lift.target
+    attributes = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "half_pixel" if exact else "asymmetric",
+        # PyTorch takes floor(i / scale), nearest-exact floor((i + 0.5) / scale): half_pixel's -0.5, rounded up
+        "nearest_mode": "round_prefer_ceil" if exact else "floor",
+    }
+    return _resized(lift, input, output_size, scales, attributes)
+
+
+@lifts("aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d")
+def upsample_linear(lift: Lifter, input: Any, output_size: Any, align_corners: bool, *scales: Any) -> Any:
+    attributes = {
+        "mode": "linear",
+        "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
+    }
+    return _resized(lift, input, output_size, scales, attributes)
+
+
+def _resized(lift: Lifter, input: Any, size: Any, scales: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    rank = _rank(lift.target.rpartition("::")[2])
+    x = _batched(lift, input, rank)
+    factors = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], list | tuple) else list(scales)
+    if size is None:
+        values = np.array([1.0, 1.0, *(lift.number(factor) for factor in factors)], np.float32)
+        return lift.emit("Resize", [x, None, lift.constant(values)], attributes, quantization=x.quantization)
+    whole = [lift.size(x, 0), lift.size(x, 1), *size]
+    return lift.emit("Resize", [x, None, None, lift.shape_tensor(whole)], attributes, quantization=x.quantization)

@@ -1,0 +1,182 @@
+"""Torch's convolutions and matrix products, quantized and float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import SourceError
+from .calls import Packed
+from .lift import Lifter, lifts
+from .values import TensorValue
+
+
+def many(value: Any, count: int) -> tuple[int, ...]:
+    """Torch takes one number for all dimensions, too."""
+    items = tuple(int(item) for item in value) if isinstance(value, list | tuple) else (int(value),)
+    return items * count if len(items) == 1 else items
+
+
+def _attributes(
+    rank: int, kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int
+) -> dict[str, Any]:
+    pads = many(padding, rank)
+    return {
+        "kernel_shape": tuple(kernel),
+        "strides": many(stride, rank),
+        "pads": pads + pads,
+        "dilations": many(dilation, rank),
+        "group": int(groups),
+    }
+
+
+def _quantized_conv(lift: Lifter, x: Any, packed: Packed, rest: Sequence[Any], rank: int) -> Any:
+    """Arguments after the packed parameters: (scale, zero_point), before 1.6 with the geometry in front."""
+    if not isinstance(packed, Packed) or packed.kind != "conv":
+        raise SourceError("is called without packed convolution parameters")
+    scale, zero_point = rest[-2:]
+    x = lift.tensor(x)
+    if x.quantization is None:
+        raise SourceError("gets an input that is not quantized; the model expects a quantized input tensor")
+    weight, bias = _weight(lift, packed), _bias(lift, packed)
+    kernel = weight.shape[2:] if weight.shape is not None else ()
+    spatial = len(kernel)
+    if spatial > rank:  # conv1d is packed as conv2d with a height of 1
+        weight, kernel = _without_height(lift, weight), kernel[1:]
+    drop = spatial - rank
+    stride, padding, dilation = (value[drop:] for value in (packed.stride, packed.padding, packed.dilation))
+    kernel_sizes = [int(size) for size in kernel if isinstance(size, int)]
+    attributes = _attributes(rank, kernel_sizes, stride, padding, dilation, packed.groups)
+    channels = _input_channels(weight, packed)
+    lift.need(x, (None, channels, *[None] * rank))
+    quantization = lift.quantization(scale, zero_point, x.dtype)
+    if packed.transposed:
+        attributes["output_padding"] = tuple(packed.output_padding)[drop:]
+    operator = "ConvTranspose" if packed.transposed else "Conv"
+    return lift.emit(operator, [x, weight, bias], attributes, quantization=quantization)
+
+
+def _input_channels(weight: TensorValue, packed: Packed) -> int | None:
+    size = weight.shape[0 if packed.transposed else 1] if weight.shape else None
+    return None if not isinstance(size, int) else size if packed.transposed else size * packed.groups
+
+
+def _without_height(lift: Lifter, weight: TensorValue) -> TensorValue:
+    """[O, I, 1, K] → [O, I, K]: the same constant with one dimension less."""
+    return lift.reshaped_constant(weight, lambda shape: (*shape[:2], *shape[3:]))
+
+
+@lifts("quantized::conv1d", "quantized::conv_transpose1d")
+def quantized_conv1d(lift: Lifter, qx: Any, packed_weight: Any, *rest: Any) -> Any:
+    return _quantized_conv(lift, qx, packed_weight, rest, 1)
+
+
+@lifts("quantized::conv2d", "quantized::conv_transpose2d")
+def quantized_conv2d(lift: Lifter, qx: Any, packed_weight: Any, *rest: Any) -> Any:
+    return _quantized_conv(lift, qx, packed_weight, rest, 2)
+
+
+@lifts("quantized::conv3d", "quantized::conv_transpose3d")
+def quantized_conv3d(lift: Lifter, qx: Any, packed_weight: Any, *rest: Any) -> Any:
+    return _quantized_conv(lift, qx, packed_weight, rest, 3)
+
+
+@lifts("quantized::linear")
+def quantized_linear(lift: Lifter, X: Any, W_prepack: Any, Y_scale_i: Any, Y_zero_point_i: Any) -> Any:  # noqa: N803
+    if not isinstance(W_prepack, Packed) or W_prepack.kind != "linear":
+        raise SourceError("is called without packed linear parameters")
+    x = lift.tensor(X)
+    if x.quantization is None:
+        raise SourceError("gets an input that is not quantized; the model expects a quantized input tensor")
+    quantization = lift.quantization(Y_scale_i, Y_zero_point_i, x.dtype)
+    inputs = [x, _weight(lift, W_prepack), _bias(lift, W_prepack)]
+    return lift.emit("qfmt.Linear", inputs, quantization=quantization)
+
+
+@lifts("aten::conv1d", "aten::conv2d", "aten::conv3d")
+def conv(
+    lift: Lifter,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    x, w = lift.tensor(input), lift.tensor(weight)
+    if w.shape is None:
+        raise SourceError("has a weight whose shape is not known")
+    kernel = [int(size) for size in w.shape[2:] if isinstance(size, int)]
+    rank = len(kernel)
+    lift.need(x, (None, w.shape[1] * groups if isinstance(w.shape[1], int) else None, *[None] * rank))
+    attributes = _attributes(rank, kernel, stride, 0 if isinstance(padding, str) else padding, dilation, groups)
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(attributes["dilations"], kernel, strict=True)]
+        attributes["pads"] = tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
+    return lift.emit("Conv", [x, w, bias], attributes)
+
+
+@lifts("aten::_convolution", "aten::convolution")
+def convolution(
+    lift: Lifter,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *engine_flags: Any,
+) -> Any:
+    if transposed:
+        return conv_transpose(lift, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv(lift, input, weight, bias, stride, padding, dilation, groups)
+
+
+@lifts("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
+def conv_transpose(
+    lift: Lifter,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    x, w = lift.tensor(input), lift.tensor(weight)
+    if w.shape is None:
+        raise SourceError("has a weight whose shape is not known")
+    kernel = [int(size) for size in w.shape[2:] if isinstance(size, int)]
+    attributes = _attributes(len(kernel), kernel, stride, padding, dilation, groups)
+    lift.need(x, (None, w.shape[0], *[None] * len(kernel)))
+    return lift.emit("ConvTranspose", [x, w, bias], attributes | {"output_padding": many(output_padding, len(kernel))})
+
+
+@lifts("aten::addmm")
+def addmm(lift: Lifter, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    if beta != 1 or alpha != 1:
+        return NotImplemented
+    return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
+
+
+def _bias(lift: Lifter, packed: Packed) -> TensorValue | None:
+    if packed.bias is None:
+        return None
+    return lift.stored(packed.bias, f"{_module(packed)}bias", [])
+
+
+def _weight(lift: Lifter, packed: Packed) -> TensorValue:
+    return lift.stored(packed.weight, f"{_module(packed)}weight", [packed.path, *packed.aliases])
+
+
+def _module(packed: Packed) -> str:
+    """The path of the module that owns packed parameters, with a dot; "" if the archive does not say."""
+    path = packed.path
+    while path.rpartition(".")[2] == "_packed_params":
+        path = path.rpartition(".")[0]
+    return f"{path}." if path else ""

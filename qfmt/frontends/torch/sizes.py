@@ -1,0 +1,44 @@
+"""Sizes that are known only when the network runs: `x.size(0)`, and arithmetic on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import SourceError
+from .calls import Value
+
+if TYPE_CHECKING:
+    from .lift import Lifter
+    from .values import TensorValue
+
+
+class Size(Value):
+    """One integer, computed by `build` as an int64 tensor of one element when somebody needs it.
+
+    `source` is (tensor key, axis) where it is the size of a dimension; `dimension` that dimension's name.
+    """
+
+    __slots__ = ("build", "dimension", "source")
+
+    def __init__(
+        self,
+        build: Callable[[], TensorValue],
+        source: tuple[str, int] | None = None,
+        dimension: str | None = None,
+    ) -> None:
+        self.build = build
+        self.source = source
+        self.dimension = dimension
+
+
+class Unknown(Value):
+    """A number or truth value that depends on the data: whoever decides on it cannot be converted."""
+
+
+def size_arithmetic(lift: Lifter, operator: str, a: Any, b: Any) -> Any:
+    """A Size computed from sizes and integers; Div is rounded down, as sizes are not negative."""
+    for value in (a, b):
+        if not isinstance(value, Size | int):
+            raise SourceError("computes with a size in a way that qfmt does not know", hint=lift.SHAPE_HINT)
+    return Size(lambda: lift.emit(operator, [lift.shape_tensor([a]), lift.shape_tensor([b])]))

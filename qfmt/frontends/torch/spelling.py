@@ -1,0 +1,85 @@
+"""The spellings that operators carry (`Operator.torch`), parsed: which torch call is which operator.
+
+    "aten::leaky_relu(self:X, negative_slope:alpha=0.01)"
+
+A parameter is `torch_name:target`, or one name where both are equal; `=value` if the call may omit it;
+`name==value` if the call is this operator only with that value (or without it). A target is an input
+(`inputs*`: one more of them), an attribute, `$scale` or `$zero_point` (of the output), or `_` (without
+effect on the result).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from ...errors import SourceError
+from ...ops import OPERATORS, Operator
+
+MISSING = object()
+
+
+class Parameter(NamedTuple):
+    torch_name: str
+    target: str
+    default: Any
+    required: Any
+
+
+class Spelling(NamedTuple):
+    operator: Operator
+    parameters: tuple[Parameter, ...]
+
+    def bind(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Arguments by their target in the operator; None if a `==` says that this is another operator."""
+        names = [parameter.torch_name for parameter in self.parameters]
+        if len(args) > len(names) or not kwargs.keys() <= set(names):
+            raise SourceError(f"{target} is called in a form that qfmt does not know")
+        given = dict(zip(names, args, strict=False)) | dict(kwargs)
+        bound: dict[str, Any] = {}
+        for parameter in self.parameters:
+            value = given.get(parameter.torch_name, parameter.default)
+            if parameter.required is not MISSING:
+                if value is not MISSING and value != parameter.required:
+                    return None
+            elif value is MISSING:
+                raise SourceError(f"{target} is called without {parameter.torch_name}")
+            else:
+                bound.setdefault(parameter.target, []).append(value)
+        return {name: values if name.endswith("*") else values[0] for name, values in bound.items() if name != "_"}
+
+
+@cache
+def spellings() -> dict[str, list[Spelling]]:
+    """Every spelling by its torch name, e.g. "aten::relu"."""
+    table: dict[str, list[Spelling]] = {}
+    for operator in OPERATORS.values():
+        for text in operator.torch:
+            name, _, parameters = text.rstrip(")").partition("(")
+            parsed = tuple(_parameter(word) for word in _split(parameters))
+            table.setdefault(name, []).append(Spelling(operator, parsed))
+    return table
+
+
+def _split(parameters: str) -> list[str]:
+    """At commas outside brackets."""
+    words, depth = [""], 0
+    for character in parameters:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            words.append("")
+        else:
+            words[-1] += character
+    return [word.strip() for word in words if word.strip()]
+
+
+def _parameter(word: str) -> Parameter:
+    if "==" in word:
+        name, _, value = word.partition("==")
+        return Parameter(name, "_", MISSING, ast.literal_eval(value.partition("=")[0]))
+    names, equals, value = word.partition("=")
+    torch_name, _, target = names.partition(":")
+    default = ast.literal_eval(value) if equals else MISSING
+    return Parameter(torch_name, target or torch_name, default, MISSING)

@@ -1,0 +1,103 @@
+"""What the lifter hands out and takes in: tensors of the graph, archived tensors, and what is known of them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ...model import DTYPES, Data, Dimension, Quantization, Shape, pack
+from ..stored import StoredTensor
+from .calls import Value
+
+DTYPE_CODES = {
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
+    11: "bool", 12: "int8", 13: "uint8", 14: "int32", 15: "bfloat16", 16: "uint4", 17: "uint2",
+}  # fmt: skip
+"""c10::ScalarType: how archives write dtypes. 12, 13, 14, 16 and 17 are the quantized ones."""
+
+RANK_NAMES = {
+    1: ("N",),
+    2: ("N", "F"),
+    3: ("N", "C", "L"),
+    4: ("N", "C", "H", "W"),
+    5: ("N", "C", "D", "H", "W"),
+}
+"""Names for the sizes of an input of which only the rank is known."""
+
+
+class TensorValue(Value):
+    """A tensor that exists when the network runs. In-place operators change what a handle stands for."""
+
+    __slots__ = ("dtype", "key", "origin", "quantization", "shape")
+
+    def __init__(self, key: str, dtype: str, shape: Shape, quantization: Quantization | None, origin: str) -> None:
+        self.key = key
+        self.dtype = dtype
+        self.shape = shape
+        self.quantization = quantization
+        self.origin = origin
+
+    def become(self, other: TensorValue) -> None:
+        """After an in-place operator every holder of this handle sees the new tensor."""
+        for slot in self.__slots__:
+            setattr(self, slot, getattr(other, slot))
+
+
+class StoredData(Data):
+    """The bytes of an archived tensor: read, and made contiguous, each time they are asked for."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: StoredTensor) -> None:
+        self._tensor = tensor
+        self.nbytes = -(-prod(tensor.shape) * DTYPES[tensor.dtype].bits // 8)
+
+    def view(self) -> memoryview:
+        array, bits = self._tensor.array(), DTYPES[self._tensor.dtype].bits
+        packed = pack(array, bits) if bits < 8 else array
+        return packed.reshape(-1).view(np.uint8).data.toreadonly()
+
+
+class Unsupported(Value):
+    """The result of a call without a meaning; lifting goes on so that all of them can be listed."""
+
+
+class Refine(Exception):
+    """More became known about a graph input: lift again from the start with this shape."""
+
+    def __init__(self, name: str, shape: tuple[Dimension, ...]) -> None:
+        super().__init__(name, shape)
+        self.name = name
+        self.shape = shape
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What is known about an argument of `forward` before lifting."""
+
+    name: str
+    shape: Shape = None
+    dtype: str = "float32"
+    quantization: Quantization | None = None
+
+
+def narrowest(scale: float) -> str:
+    """float32 if the scale survives in it: what PyTorch computes with; else float64, as the file had it."""
+    try:
+        return "float32" if struct.unpack("<f", struct.pack("<f", scale))[0] == scale else "float64"
+    except OverflowError:
+        return "float64"
+
+
+def stored_quantization(value: StoredTensor) -> Quantization | None:
+    """The quantization that an archived tensor carries, over the full range of its dtype."""
+    if value.quantizer is None:
+        return None
+    limits = DTYPES[value.dtype]
+    scales, axis = value.quantizer.scales(), value.quantizer.axis
+    zero_points = tuple(int(point) for point in value.quantizer.zero_points())
+    kind = "float32" if all(narrowest(scale) == "float32" for scale in scales) else "float64"
+    return Quantization(scales, zero_points, limits.minimum, limits.maximum, axis, kind)
