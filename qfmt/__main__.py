@@ -1,0 +1,5 @@
+"""`python -m qfmt` is the command `qfmt`."""
+
+from .cli import main
+
+main(prog_name="qfmt")

@@ -1,0 +1,105 @@
+"""The command `qfmt`. One module per command, imported when it is asked for.
+
+Exit status: 0 fine, 1 something differs or is broken, 2 trouble (bad input, bad arguments), 130 interrupted.
+Results go to stdout, everything else to stderr; an error is one line that starts with `qfmt: error:`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from .. import __version__
+from ..errors import QfmtError
+from .output import line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = ("convert", "inspect", "check", "run", "ops")
+TROUBLE = 2
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """Imports a command's module when it is named, and turns every exception into a line and a status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f".{name}", __name__).command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {args[0]!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")  # a name never fails for want of a letter
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else "qfmt"
+            fail(ctx, f"{error.format_message().rstrip('.')} (see `{command} --help`)")
+        except QfmtError as error:
+            fail(ctx, str(error))
+        except BrokenPipeError:  # whoever read the output has had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+        except OSError as error:
+            fail(ctx, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except Exception as error:
+            if ctx.params["debug"]:
+                traceback.print_exc()
+            fail(
+                ctx,
+                f"unexpected {type(error).__name__}: {error}; this is a fault in qfmt {__version__}: please report it, "
+                "with what `qfmt --debug` prints for the same arguments",
+            )
+
+
+def fail(ctx: click.Context, message: str) -> NoReturn:
+    """One line on stderr, status 2."""
+    line(f"qfmt: error: {message}", err=True)
+    ctx.exit(TROUBLE)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  qfmt convert model.pt model.qfb      rescue a quantized TorchScript file, without torch
+  qfmt inspect model.qfb               its nodes and tensors
+  qfmt run model.qfb --input x.npy     run it, exactly, with NumPy only
+
+Exit status: 0 fine, 1 something differs or is broken, 2 trouble.""",
+)
+@click.option("--debug", is_flag=True, envvar="QFMT_DEBUG", help="Show the traceback of an unexpected error.")
+@click.version_option(__version__, "-V", "--version", prog_name="qfmt", message="%(prog)s %(version)s")
+def main(debug: bool) -> None:
+    """Portable files for quantized neural networks."""
+
+
+def near_misses(name: str, known: Sequence[str], count: int = 3) -> list[str]:
+    """Known names that look like `name`, or contain it."""
+    close = difflib.get_close_matches(name, known, n=count)
+    return list(dict.fromkeys([*close, *(other for other in known if name in other)]))[:count]

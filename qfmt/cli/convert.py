@@ -1,0 +1,119 @@
+"""`qfmt convert`: another format → `.qfb`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import qfmt
+
+from ..errors import DestinationError
+from ..frontends import ENGINES
+from .notation import size
+from .output import line, working
+from .source import FILE
+
+if TYPE_CHECKING:
+    from ..model import Dimension, Model
+
+LATER = (".onnx", ".npz", ".safetensors", ".c", ".h")
+DEFAULT_DTYPE = "uint8"
+
+Shapes = dict[str, "tuple[Dimension, ...]"]
+Quantizations = dict[str, tuple[float, int, str]]
+
+
+def _shapes(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Shapes:
+    return dict(_shape(value) for value in values)
+
+
+def _shape(value: str) -> tuple[str, tuple[Dimension, ...]]:
+    name, equals, sizes = value.partition("=")
+    words = [word.strip() for word in sizes.split(",")]
+    if not (name and equals and all(word.isidentifier() or word.isdecimal() for word in words)):
+        raise click.BadParameter(f"{value!r} is not NAME=SIZE,SIZE,… as in x=N,3,224,224")
+    return name, tuple(int(word) if word.isdecimal() else word for word in words)
+
+
+def _quantizations(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Quantizations:
+    return dict(_quantization(value) for value in values)
+
+
+def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
+    name, _, numbers = value.partition("=")
+    words = [word.strip() for word in numbers.split(",")]
+    try:
+        scale, zero_point, dtype = float(words[0]), int(words[1]), *(words[2:] or [DEFAULT_DTYPE])
+    except (ValueError, IndexError):
+        raise click.BadParameter(f"{value!r} is not NAME=SCALE,ZERO_POINT[,DTYPE], as in x=0.0078,128,uint8") from None
+    return name, (scale, zero_point, dtype)
+
+
+@click.command(
+    short_help="Another format to .qfb, without the framework that wrote it.",
+    epilog="""\b
+Examples:
+  qfmt convert model.pt model.qfb
+  qfmt convert model.pt model.qfb --arithmetic qnnpack       as qnnpack computes it
+  qfmt convert model.pt model.qfb --input-shape x=N,3,224,224""",
+)
+@click.argument("source", type=FILE)
+@click.argument("dest", type=click.Path(path_type=Path))
+@click.option(
+    "--arithmetic",
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
+    show_default=True,
+    help="The engine whose rounding the nodes state.",
+)
+@click.option(
+    "--input-shape", "shapes", multiple=True, callback=_shapes, metavar="NAME=SIZE,…", help="Shape of an input."
+)
+@click.option(
+    "--input-quantization",
+    "quantizations",
+    multiple=True,
+    callback=_quantizations,
+    metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
+    help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
+)
+def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizations: Quantizations) -> None:
+    """Convert SOURCE, a quantized TorchScript file (.pt, .ptl), to DEST, a .qfb file.
+
+    No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was
+    if the conversion fails.
+    """
+    _check_destination(source, dest)
+    begin = time.monotonic()
+    with working(f"converting {source.name}"):
+        model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
+    _step("read", f"{source}, {size(source.stat().st_size)}, {_origin(model)}", begin)
+    graph = model.graph
+    _step("graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors, arithmetic of {model.arithmetic}")
+    begin = time.monotonic()
+    with working(f"writing {dest.name}"):
+        model.save(dest)
+    _step("write", f"{dest}, {size(dest.stat().st_size)}", begin)
+    line(f"\nnext: qfmt inspect {dest}", err=True)
+
+
+def _check_destination(source: Path, dest: Path) -> None:
+    suffix, place = dest.suffix, str(dest)
+    if suffix in LATER:
+        raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint="only .qfb can")
+    if suffix != ".qfb":
+        raise DestinationError("its name does not tell a kind of file", where=place, hint="end it in .qfb")
+    if dest.exists() and dest.samefile(source):
+        raise DestinationError("is the source itself", where=place, hint="give the result another name")
+
+
+def _origin(model: Model) -> str:
+    return ", ".join(filter(None, (model.source.get("format"), model.source.get("framework"))))
+
+
+def _step(what: str, found: str, begin: float | None = None) -> None:
+    seconds = "" if begin is None else f"  {time.monotonic() - begin:.2f} s"
+    line(f"{what:<7}{found}{seconds}", err=True)

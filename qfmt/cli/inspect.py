@@ -1,0 +1,143 @@
+"""`qfmt inspect`: what is in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import QfmtError
+from ..model import DTYPES, Model, Tensor
+from . import near_misses
+from .notation import quantization_cells, shape_text, size
+from .output import Column, as_json, line, pairs, table
+from .report import Users, counts, describe, file_facts, stored_range, tensor_facts, why_float
+from .source import FILE, open_model
+from .tensor import show_tensor
+
+SCALE = [Column("scale", right=True), Column("zero point", right=True), Column("range", right=True), Column("per")]
+VALUE = [Column("shape"), Column("dtype"), *SCALE]
+
+
+@click.command(
+    short_help="Show the nodes and tensors of a file.",
+    epilog="""\b
+Examples:
+  qfmt inspect model.qfb                        nodes and tensors
+  qfmt inspect model.pt                         the same, converted in memory
+  qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any name that it had in its source
+  qfmt inspect model.qfb --floats               every floating-point tensor, and why it is one
+  qfmt inspect model.qfb --json                 everything, for programs""",
+)
+@click.argument("file", type=FILE)
+@click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
+@click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of what it holds.")
+@click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
+@click.option("--nodes", is_flag=True, help="Only the table of nodes.")
+@click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
+def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool, tensors: bool) -> None:
+    """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
+
+    Each node is listed with what it puts out; then come the inputs and constants. "range" is
+    quant_min..quant_max; "per" is tensor, or channel(axis, number of scales).
+    """
+    if sum((name is not None, floats, nodes, tensors)) > 1:
+        raise click.UsageError("--tensor, --floats, --nodes and --tensors exclude each other")
+    model, kind = open_model(file)
+    if name is not None:
+        _one_tensor(model, name, json_)
+    elif floats:
+        _floats(model, json_)
+    elif json_:
+        as_json(describe(model, file, kind))
+    elif nodes:
+        _node_table(model)
+    elif tensors:
+        _tensor_table(model.tensors.values())
+    else:
+        computed = {output for node in model.nodes for output in node.outputs}
+        _header(model, file, kind)
+        line()
+        _node_table(model)
+        line()
+        _tensor_table(tensor for tensor in model.tensors.values() if tensor.name not in computed)
+
+
+def _header(model: Model, path: Path, kind: str) -> None:
+    graph, total, file = model.graph, counts(model.graph), file_facts(model, path, kind)
+    in_memory = "" if kind == "qfb" else ", converted in memory"
+    pairs(
+        [
+            ("file", f"{path}, {size(file['bytes'])}{in_memory}"),
+            ("content", file["content_id"]),
+            ("from", ", ".join(f"{key} {value}" for key, value in sorted(model.source.items())) or "not said"),
+            ("rounding", f"as {model.arithmetic} does it" if model.arithmetic else "not said"),
+            *(("input", _value(graph.tensors[name])) for name in graph.inputs),
+            *(("output", _value(graph.tensors[name])) for name in graph.outputs),
+            ("nodes", _shares(total["nodes"], total["operators"])),
+            ("parameters", _parameters(total)),
+        ]
+    )
+
+
+def _value(tensor: Tensor) -> str:
+    return f"{tensor.name}  {tensor.dtype} {shape_text(tensor.shape)}"
+
+
+def _shares(total: int, operators: Mapping[str, int]) -> str:
+    return f"{total}: " + ", ".join(f"{count} {operator}" for operator, count in operators.items())
+
+
+def _parameters(total: Mapping[str, Any]) -> str:
+    parameters = total["parameters"]
+    shares = (f"{count / parameters:.1%} {dtype}" for dtype, count in total["parameter_dtypes"].items())
+    return f"{parameters:,}: {', '.join(shares)}" if parameters else "none"
+
+
+def _node_table(model: Model) -> None:
+    columns = [Column("#", right=True), Column("operator", style="bold"), Column("output", style="cyan"), *VALUE]
+    rows = []
+    for index, node in enumerate(model.nodes):
+        for position, output in enumerate(node.outputs):
+            head = [str(index), node.operator] if position == 0 else ["", ""]
+            rows.append([*head, output, *_value_cells(model.tensors[output])])
+    table(columns, rows)
+
+
+def _tensor_table(tensors: Iterable[Tensor]) -> None:
+    table([Column("tensor", style="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in tensors])
+
+
+def _value_cells(tensor: Tensor) -> list[str]:
+    return [shape_text(tensor.shape), tensor.dtype, *quantization_cells(tensor.quantization)]
+
+
+def _floats(model: Model, json_: bool) -> None:
+    users = Users(model.graph)
+    reasons = [
+        (tensor, why_float(model, tensor, users))
+        for tensor in model.tensors.values()
+        if DTYPES[tensor.dtype].kind == "f"
+    ]
+    if json_:
+        as_json([{"name": tensor.name, "dtype": tensor.dtype, "why": why} for tensor, why in reasons])
+        return
+    columns = [Column("tensor", style="cyan"), Column("dtype"), Column("shape"), Column("why it is a float")]
+    table(columns, [[tensor.name, tensor.dtype, shape_text(tensor.shape), why] for tensor, why in reasons])
+
+
+def _one_tensor(model: Model, name: str, json_: bool) -> None:
+    tensor = model.graph.find(name)
+    if tensor is None:
+        known = [other for tensor in model.tensors.values() for other in (tensor.name, *tensor.aliases)]
+        near = near_misses(name, known)
+        hint = f"near: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
+        raise QfmtError(f"no tensor {name!r}", hint=hint)
+    users = Users(model.graph)
+    facts = tensor_facts(tensor, users) | (stored_range(tensor) if tensor.is_constant else {})
+    if json_:
+        as_json(facts)
+    else:
+        show_tensor(model, tensor, facts, asked=name)

@@ -1,0 +1,53 @@
+"""How shapes, scales and ranges are written in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..model import Quantization, Shape
+
+NOTHING = "-"
+
+
+def shape_text(shape: Shape | Sequence[int]) -> str:
+    """`[N,3,224,224]`; `?` stands for what is not known."""
+    if shape is None:
+        return "?"
+    return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def number(value: float | None) -> str:
+    """Six digits: enough to recognise a value, `--json` has it exactly."""
+    return NOTHING if value is None else f"{value:.6g}"
+
+
+def span(values: Iterable[float]) -> str:
+    """One value if all are equal, else smallest..largest."""
+    distinct = set(values)
+    return "..".join(number(value) for value in sorted({min(distinct), max(distinct)}))
+
+
+def granularity(quantization: Quantization) -> str:
+    """`tensor`, or `channel(axis, number of scales)`."""
+    if quantization.axis is None:
+        return "tensor"
+    return f"channel({quantization.axis}, {len(quantization.scale)})"
+
+
+def quantization_cells(quantization: Quantization | None) -> list[str]:
+    """Scale, zero point, quant_min..quant_max, granularity."""
+    if quantization is None:
+        return [NOTHING] * 4
+    limits = f"{quantization.quant_min}..{quantization.quant_max}"
+    return [span(quantization.scale), span(quantization.zero_point), limits, granularity(quantization)]
+
+
+def size(count: int) -> str:
+    """A number of bytes for people: 47.7 kB."""
+    if count < 1000:
+        return f"{count} bytes"
+    amount, units = count / 1000, ["kB", "MB", "GB"]
+    while amount >= 1000 and len(units) > 1:
+        amount /= 1000
+        units.pop(0)
+    return f"{amount:.1f} {units[0]}"

@@ -1,0 +1,94 @@
+"""`qfmt ops`: the operators that qfmt knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import QfmtError
+from . import near_misses
+from .output import Column, as_json, line, pairs, table
+
+if TYPE_CHECKING:
+    from ..ops import Operator
+
+
+@click.command(short_help="List the operators that qfmt knows.")
+@click.argument("name", required=False)
+@click.option("--json", "json_", is_flag=True, help="Print the same for programs.")
+def command(name: str | None, json_: bool) -> None:
+    """List the operators that qfmt knows, or tell everything about the operator NAME."""
+    from ..ops import OPERATORS
+
+    if name is None:
+        chosen = sorted(OPERATORS.values(), key=lambda operator: (operator.family, operator.name))
+        as_json([_facts(operator) for operator in chosen]) if json_ else _list(chosen)
+        return
+    known = {spelling: operator for operator in OPERATORS.values() for spelling in _spellings(operator)}
+    if name not in known:
+        near = near_misses(name, sorted(known))
+        raise QfmtError(f"no operator {name!r}", hint=f"near: {', '.join(near)}" if near else "`qfmt ops` lists them")
+    as_json(_facts(known[name])) if json_ else _explain(known[name])
+
+
+def _spellings(operator: Operator) -> list[str]:
+    """The names under which an operator is found: its own, and those in PyTorch."""
+    return [operator.name, *(spelling.partition("(")[0] for spelling in operator.torch)]
+
+
+def _list(operators: list[Operator]) -> None:
+    columns = [Column("operator", style="bold"), Column("version", right=True), Column("family"), Column("quantized"),
+               Column("rules")]  # fmt: skip
+    table(columns, [[o.name, str(o.version), o.family, o.quantized.name.lower(), " ".join(o.rules)] for o in operators])
+
+
+def _explain(operator: Operator) -> None:
+    line(f"{operator.name}: {_signature(operator)}")
+    line()
+    for text in operator.meaning.splitlines():
+        line(text)
+    line()
+    spelled = ", ".join(dict.fromkeys(_spellings(operator)[1:]))
+    pairs(
+        [
+            ("version", str(operator.version)),
+            ("family", operator.family),
+            ("quantized", operator.quantized.value),
+            ("rules", ", ".join(operator.rules) or "none"),
+            ("engines", ", ".join(f"{engine}: {rule}" for engine, rule in operator.engines.items()) or "none"),
+            *([("PyTorch", spelled)] if spelled else []),
+        ]
+    )
+    if operator.attributes:
+        line()
+        columns = [Column("attribute"), Column("kind"), Column("default"), Column("meaning")]
+        table(columns, [[name, spec.kind, _default(spec.default), spec.meaning]
+                        for name, spec in operator.attributes.items()])  # fmt: skip
+
+
+def _default(value: object) -> str:
+    return "required" if value is None else str(value)
+
+
+def _signature(operator: Operator) -> str:
+    sides = (
+        " ".join(p.name + "?" * p.optional + "*" * p.variadic for p in parameters)
+        for parameters in (operator.inputs, operator.outputs)
+    )
+    return " -> ".join(sides)
+
+
+def _facts(operator: Operator) -> dict[str, object]:
+    return {
+        "name": operator.name,
+        "version": operator.version,
+        "family": operator.family,
+        "signature": _signature(operator),
+        "meaning": operator.meaning,
+        "quantized": operator.quantized.name.lower(),
+        "rules": list(operator.rules),
+        "engines": dict(operator.engines),
+        "attributes": {name: spec._asdict() for name, spec in operator.attributes.items()},
+        "torch": list(operator.torch),
+    }

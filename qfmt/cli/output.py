@@ -1,0 +1,115 @@
+"""What commands print: lines, tables, JSON, and a sign of life while work takes long.
+
+To a pipe, tables are plain text of whatever width they need, so that nothing is cut or wrapped; on a
+terminal rich draws them. rich is imported only then.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+GAP = "  "
+PATIENCE = 1.0
+"""Seconds before work that goes on says so."""
+
+
+class Column(NamedTuple):
+    """A column of a table: its title, how it is aligned, and rich's style for a terminal."""
+
+    title: str
+    right: bool = False
+    style: str = ""
+
+
+def printable(text: str) -> str:
+    """The text with control characters written out: a name from a hostile file must not drive the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def line(text: str = "", *, err: bool = False) -> None:
+    """One line on stdout or stderr."""
+    click.echo(printable(text), err=err)
+
+
+def as_json(value: Any) -> None:
+    """A value as JSON on stdout, for programs."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> None:
+    """Lines of a label and what it says, the latter aligned."""
+    width = max(len(label) for label, _ in rows)
+    click.echo("\n".join(printable(f"{label:<{width}}{GAP}{text}".rstrip()) for label, text in rows))
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """A title line and one line per row."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, cells)
+    else:
+        click.echo("\n".join(_aligned(columns, cells)))
+
+
+def _aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    lines = [[column.title for column in columns], *rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for cells in lines:
+        padded = (
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for column, cell, width in zip(columns, cells, widths, strict=True)
+        )
+        yield GAP.join(padded).rstrip()
+
+
+def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
+    for column in columns:
+        title = Text(column.title)
+        drawn.add_column(title, justify="right" if column.right else "left", style=column.style, overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    Console().print(drawn)
+
+
+@contextmanager
+def working(on_what: str) -> Iterator[None]:
+    """A spinner on stderr for work that takes longer than a second, if a person is watching."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    shown: list[Status] = []
+
+    def show() -> None:
+        from rich.console import Console
+        from rich.markup import escape
+
+        shown.append(Console(stderr=True).status(escape(printable(on_what))))
+        shown[0].start()
+
+    timer = threading.Timer(PATIENCE, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        for status in shown:
+            status.stop()

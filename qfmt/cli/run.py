@@ -1,0 +1,126 @@
+"""`qfmt run`: the reference interpreter on arrays from a file."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import DestinationError, RunError
+from .notation import NOTHING, number, shape_text
+from .output import Column, as_json, line, table, working
+from .source import FILE, open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+SHOWN = 10
+"""So many rows' argmax is printed; `--json` has all."""
+
+
+@click.command(
+    short_help="Run a file exactly, with NumPy only.",
+    epilog="""\b
+Examples:
+  qfmt run model.qfb --input image.npy                     the only array to the only input
+  qfmt run model.qfb --input arrays.npz --output y.npz     arrays to inputs by name""",
+)
+@click.argument("file", type=FILE)
+@click.option("--input", "source", required=True, type=FILE, help="A .npy or .npz.")
+@click.option("--output", "dest", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
+def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
+    """Run FILE (.qfb, or anything that can be converted) exactly, with NumPy only, and sum up its outputs.
+
+    argmax is that of a vector, or of each row of a matrix. Arrays of an .npz that are not inputs of the model
+    are left aside.
+    """
+    model, _ = open_model(file)
+    inputs = _matched(model.graph.inputs, _arrays(source), source)
+    with working(f"running {file.name}"):
+        outputs = model.run(inputs)
+    if dest is not None:
+        _save(outputs, dest)
+    summary = {name: _summary(array) for name, array in outputs.items()}
+    if json_:
+        as_json(summary)
+    else:
+        columns = [Column("output"), Column("dtype"), Column("shape"), Column("min"), Column("max"), Column("argmax")]
+        table(columns, [[name, *_words(facts)] for name, facts in summary.items()])
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a file by name; that of a `.npy` has the empty name. Nothing is unpickled."""
+    import numpy as np
+
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
+        raise RunError(f"is not a .npy or .npz with plain arrays ({error})", where=str(path)) from None
+
+
+def _matched(wanted: Sequence[str], arrays: Mapping[str, Array], path: Path) -> dict[str, Array]:
+    """Arrays to inputs by name, or the only array to the only input."""
+    if len(arrays) == 1 and len(wanted) == 1:
+        return {wanted[0]: next(iter(arrays.values()))}
+    if missing := [name for name in wanted if name not in arrays]:
+        held = ", ".join(filter(None, arrays)) or "one array without a name"
+        inputs = f"the inputs are {', '.join(wanted)}"
+        raise RunError(f"no array {missing[0]!r}, but {held}", where=str(path), hint=inputs)
+    if aside := [name for name in arrays if name not in wanted]:
+        line(f"not an input, left aside: {', '.join(aside)}", err=True)
+    return {name: arrays[name] for name in wanted}
+
+
+def _save(outputs: Mapping[str, Array], dest: Path) -> None:
+    """All outputs to a `.npz`, which appears whole or not at all."""
+    import numpy as np
+
+    try:
+        with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".qfmt-") as folder:
+            whole = Path(folder, "outputs.npz")
+            with zipfile.ZipFile(whole, "w") as archive:
+                for name, array in outputs.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+            whole.replace(dest)
+    except OSError as error:
+        raise DestinationError(f"cannot be written ({error.strerror})", where=str(dest)) from None
+
+
+def _summary(array: Array) -> dict[str, Any]:
+    argmax = array.argmax(axis=-1).tolist() if array.size and array.ndim in (1, 2) else None
+    low, high = (_finite(array.min().item()), _finite(array.max().item())) if array.size else (None, None)
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "min": low, "max": high, "argmax": argmax}
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for NaN and infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _words(facts: Mapping[str, Any]) -> list[str]:
+    limits = [number(facts["min"]), number(facts["max"])]
+    return [facts["dtype"], shape_text(facts["shape"]), *limits, _positions(facts["argmax"])]
+
+
+def _positions(argmax: int | list[int] | None) -> str:
+    if argmax is None:
+        return NOTHING
+    if isinstance(argmax, int):
+        return str(argmax)
+    shown = " ".join(map(str, argmax[:SHOWN]))
+    return f"{shown} …" if len(argmax) > SHOWN else shown

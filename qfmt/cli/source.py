@@ -1,0 +1,36 @@
+"""A model from whatever file the user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import qfmt
+
+from .output import working
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""The type of an argument that names an existing file."""
+
+QFB, CONVERTED = "qfb", "converted"
+
+
+def kind_of(path: Path) -> str:
+    """QFB for a `.qfb` file, told by its content or, where that is damaged, by its name; else CONVERTED."""
+    with path.open("rb") as file:
+        identifier = file.read(8)[4:7]
+    return QFB if identifier == b"QFB" or path.suffix == ".qfb" else CONVERTED
+
+
+def open_model(path: Path) -> tuple[Model, str]:
+    """The model of a `.qfb`, or of another format, converted in memory; and which of the two it was."""
+    kind = kind_of(path)
+    if kind == QFB:
+        return qfmt.load(path), kind
+    with working(f"converting {path.name}"):
+        return qfmt.convert(path), kind

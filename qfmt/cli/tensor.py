@@ -1,0 +1,95 @@
+"""One tensor in full: `qfmt inspect FILE --tensor NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..model import DTYPES, Model, Quantization, Tensor
+from .notation import number, quantization_cells, shape_text, size, span
+from .output import line, pairs
+from .report import Facts, discarded_calibration, node_name, real_range
+
+SHOWN = 8
+"""So many scales are printed; `--json` has all."""
+
+Lines = Iterator[tuple[str, str]]
+
+
+def show_tensor(model: Model, tensor: Tensor, facts: Facts, *, asked: str) -> None:
+    """Print what `tensor_facts` and `stored_range` found, and who writes and reads the tensor."""
+    if asked != tensor.name:
+        line(_explain_name(asked, tensor))
+        line()
+    lines = [("tensor", tensor.name), ("role", _role(model, tensor))]
+    lines.append(("type", f"{tensor.dtype} {shape_text(tensor.shape)}"))
+    if tensor.quantization is not None:
+        lines += _quantization_lines(model, tensor, tensor.quantization)
+    lines += _stored_lines(tensor, facts)
+    if tensor.aliases:
+        lines.append(("names", ", ".join(tensor.aliases)))
+    lines += _neighbour_lines(model, facts)
+    pairs(lines)
+
+
+def _explain_name(asked: str, tensor: Tensor) -> str:
+    owner, _, last = asked.rpartition(".")
+    if asked not in tensor.aliases and last in ("scale", "zero_point"):
+        return f"{asked} is the {last.replace('_', ' ')} of the tensor that {owner} puts out"
+    return f"{asked} is a name that this tensor had in its source"
+
+
+def _role(model: Model, tensor: Tensor) -> str:
+    if tensor.data is not None:
+        return f"constant, {size(tensor.data.nbytes)}"
+    if tensor.name in model.graph.inputs:
+        return "input of the graph"
+    return "output of the graph" if tensor.name in model.graph.outputs else "computed"
+
+
+def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization) -> Lines:
+    limits = DTYPES[tensor.dtype]
+    low, high = real_range(quantization)
+    yield "per", quantization_cells(quantization)[-1]
+    yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
+    yield "zero point", span(quantization.zero_point)
+    yield "quant_min", f"{quantization.quant_min} ({tensor.dtype} starts at {limits.minimum})"
+    yield "quant_max", f"{quantization.quant_max} ({tensor.dtype} ends at {limits.maximum})"
+    yield "can hold", f"{number(low)}..{number(high)}, as (q - zero point) · scale"
+    observed = quantization.observed
+    if observed is not None:
+        seen = f"{number(min(observed.minimum))}..{number(max(observed.maximum))}"
+        yield "calibration", f"{observed.observer} saw {seen}"
+    elif discarded_calibration(model, tensor):
+        yield "calibration", "min and max were discarded by PyTorch's convert; the source does not hold them"
+
+
+def _stored_lines(tensor: Tensor, facts: Facts) -> Lines:
+    if facts.get("stored_min") is None:
+        return
+    real = f"{number(facts['real_min'])}..{number(facts['real_max'])}"
+    if tensor.quantization is not None:
+        yield "used range", f"{facts['stored_min']}..{facts['stored_max']} (smallest and largest stored integer)"
+    yield "real range", f"{real} (smallest and largest stored value)"
+
+
+def _neighbour_lines(model: Model, facts: Facts) -> Lines:
+    if facts["written_by"] is not None:
+        node = model.nodes[facts["written_by"]]
+        yield "written by", f"{node_name(node)} ({node.operator}) from"
+        for name in filter(None, node.inputs):
+            yield "", f"  {_in_short(model.tensors[name])}"
+    for index in facts["read_by"]:
+        node = model.nodes[index]
+        yield "read by", f"{node_name(node)} ({node.operator})"
+
+
+def _in_short(tensor: Tensor) -> str:
+    if tensor.quantization is None:
+        return f"{tensor.name}  {tensor.dtype}, not quantized"
+    scale, zero_point, _, per = quantization_cells(tensor.quantization)
+    return f"{tensor.name}  {tensor.dtype}, scale {scale}, zero point {zero_point}, per {per}"
+
+
+def _first(scales: Sequence[float]) -> str:
+    shown = ", ".join(map(number, scales[:SHOWN]))
+    return f"{shown}, … (all {len(scales)}: --json)" if len(scales) > SHOWN else shown

@@ -1,0 +1,509 @@
+"""The command line: what each command prints, its exit status, and that trouble is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import qfmt
+from qfmt.cli import COMMANDS, main
+from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
+HOSTILE = "evil\x1b[2Jname\nqfmt: fake"
+
+
+def tiny_model(weight_name: str = "fc1.weight") -> Model:
+    """x → quantize → Linear with a fused ReLU → dequantize → y; then a float Relu → z."""
+    weight = np.array([[1, -2, 3], [-128, 5, 6]], np.int8)
+    per_channel = Quantization((0.5, 0.25), (0, 0), -128, 127, axis=0, scale_dtype="float64")
+    tensors = [
+        Tensor("x", "float32", ("N", 3)),
+        Tensor("quant", "uint8", ("N", 3), quantization=Quantization.per_tensor(0.125, 64, "uint8")),
+        Tensor.constant(weight_name, weight, per_channel, aliases=("fc1._packed_params._packed_params",)),
+        Tensor.constant("fc1.bias", np.array([0.5, -1.0], np.float32)),
+        Tensor("fc1", "uint8", ("N", 2), quantization=Quantization.per_tensor(0.25, 3, "uint8", quant_min=3)),
+        Tensor("y", "float32", ("N", 2)),
+        Tensor("z", "float32", ("N", 2)),
+    ]
+    nodes = (
+        Node("QuantizeLinear", ("x",), ("quant",), version=23, arithmetic="reciprocal_fma"),
+        Node("qfmt.Linear", ("quant", weight_name, "fc1.bias"), ("fc1",), name="fc1", arithmetic="float_bias"),
+        Node("DequantizeLinear", ("fc1",), ("y",), version=23),
+        Node("Relu", ("y",), ("z",), version=14),
+    )
+    graph = Graph(("x",), ("y", "z"), nodes, {tensor.name: tensor for tensor in tensors})
+    return Model(graph, "test", "fbgemm", {"framework": "torch 2.13.0", "format": "TorchScript"})
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.qfb"
+    tiny_model().save(path)
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="qfmt")
+
+
+def trouble(*arguments: object) -> str:
+    """The one line that a failing command prints."""
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("qfmt: error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def start(*arguments: object, variables: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    """The command as a process of its own, in which this checkout is found; options are Popen's."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "QFMT_DEBUG")}
+    environment |= {"PYTHONPATH": str(ROOT), **(variables or {})}
+    return subprocess.Popen([sys.executable, "-m", "qfmt", *map(str, arguments)], env=environment, **options)
+
+
+# The group
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_shows_usage(command: str) -> None:
+    result = invoke(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: qfmt {command}".rstrip())
+
+
+def test_version() -> None:
+    assert invoke("--version").stdout == f"qfmt {qfmt.__version__}\n"
+
+
+def test_every_module_of_a_command_is_listed() -> None:
+    for name in COMMANDS:
+        assert isinstance(main.get_command(click.Context(main), name), click.Command)
+
+
+@pytest.mark.parametrize(
+    ("typed", "advice"), [("convrt", "did you mean 'convert'?"), ("xyzzy", "the commands are convert, inspect")]
+)
+def test_unknown_command_is_answered_with_a_suggestion(typed: str, advice: str) -> None:
+    assert advice in trouble(typed)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect",),
+        ("inspect", "no-such-file.qfb"),
+        ("inspect", str(DIGITS.parent)),
+        ("inspect", DIGITS, "--nonsense"),
+        ("inspect", DIGITS, "--floats", "--nodes"),
+        ("convert", DIGITS, "x.qfb", "--arithmetic", "nonsense"),
+    ],
+)
+def test_bad_arguments_are_trouble(arguments: tuple[object, ...]) -> None:
+    assert "--help" in trouble(*arguments)
+
+
+def test_unexpected_errors_ask_for_a_report_and_show_no_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr(qfmt, "load", fail)
+    assert "unexpected ZeroDivisionError: surprise" in trouble("inspect", tiny)
+    for arguments, variables in ((["--debug"], {}), ([], {"QFMT_DEBUG": "1"})):
+        result = CliRunner().invoke(main, [*arguments, "inspect", str(tiny)], env=variables)
+        assert "Traceback" in result.stderr
+        assert result.stderr.splitlines()[-1].startswith("qfmt: error: unexpected")
+
+
+def test_interruption_is_status_130_without_traceback(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(qfmt, "load", interrupt)
+    result = invoke("inspect", tiny)
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tiny: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed, start("inspect", tiny, stdout=closed, stderr=subprocess.PIPE) as running:
+        assert running.communicate(timeout=60)[1] == b""
+    assert running.returncode == 0
+
+
+def test_names_from_a_file_do_not_drive_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "hostile.qfb"
+    tiny_model(HOSTILE).save(path)
+    for options in ((), ("--floats",), ("--tensor", HOSTILE), ("--json",)):
+        result = invoke("inspect", path, *options)
+        assert result.exit_code == 0, result.output
+        assert "\x1b" not in result.output
+        assert "\nqfmt: fake" not in result.output
+    assert "\\x1b[2J" in invoke("inspect", path).stdout
+
+
+def test_output_survives_a_terminal_without_the_letters(tmp_path: Path) -> None:
+    path = tmp_path / "letters.qfb"
+    tiny_model("重み").save(path)
+    ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    with start("inspect", path, variables=ascii_only, stdout=subprocess.PIPE) as running:
+        assert rb"\u91cd" in running.communicate(timeout=60)[0]
+    assert running.returncode == 0
+
+
+def test_inspect_imports_neither_numpy_nor_rich_nor_a_framework(tiny: Path) -> None:
+    code = (
+        "import sys; from qfmt.cli import main\n"
+        f"main(['inspect', {str(tiny)!r}], standalone_mode=False)\n"
+        "print(*{'numpy', 'rich', 'torch', 'onnx', 'flatbuffers'} & sys.modules.keys(), file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
+    assert finished.stdout.startswith(b"file")
+    assert finished.stderr.strip() == b""
+
+
+# convert
+
+
+def test_convert_writes_the_file_and_says_so_on_stderr(tmp_path: Path) -> None:
+    dest = tmp_path / "digits.qfb"
+    result = invoke("convert", DIGITS, dest)
+    assert (result.exit_code, result.stdout) == (0, ""), result.output
+    assert [line.split()[0] for line in result.stderr.splitlines() if line] == ["read", "graph", "write", "next:"]
+    assert qfmt.check(dest) == []
+
+
+def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
+    dest, fresh = tmp_path / "digits.qfb", tmp_path / "fresh.qfb"
+    dest.write_bytes(b"old")
+    assert invoke("convert", DIGITS, dest).exit_code == 0
+    assert invoke("convert", DIGITS, fresh).exit_code == 0
+    assert dest.read_bytes() == fresh.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("d.onnx", ".onnx files cannot be written yet"), ("d.npz", "yet"), ("d", "end it in .qfb"), ("d.pt", "end it in")],
+)
+def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
+    assert said in trouble("convert", DIGITS, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_refuses_to_replace_its_source(tmp_path: Path) -> None:
+    source, link = tmp_path / "model.qfb", tmp_path / "other.qfb"
+    source.write_bytes(DIGITS.read_bytes())
+    link.hardlink_to(source)
+    for dest in (source, link):
+        assert "is the source itself" in trouble("convert", source, dest)
+    assert source.read_bytes() == DIGITS.read_bytes()
+
+
+def test_convert_that_fails_leaves_no_file_and_harms_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, dest = tmp_path / "broken.pt", tmp_path / "out.qfb"
+    broken.write_bytes(DIGITS.read_bytes()[:1000])
+    trouble("convert", broken, dest)
+    assert not dest.exists()
+    dest.write_bytes(b"precious")
+    trouble("convert", broken, dest)
+
+    def refuse(*_: object, **__: object) -> Model:
+        raise UnsupportedOperators({"aten::nonzero": ["head", "neck"]}, where="model.pt")
+
+    monkeypatch.setattr(qfmt, "convert", refuse)
+    assert "aten::nonzero (2×: head, neck)" in trouble("convert", DIGITS, dest)
+    assert dest.read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.pt", "out.qfb"]
+
+
+def test_convert_into_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "folder.qfb").mkdir()
+    for dest in (tmp_path / "missing" / "out.qfb", tmp_path / "folder.qfb"):
+        assert str(dest) in trouble("convert", DIGITS, dest)
+
+
+def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {}
+
+    def record(source: Path, **options: object) -> Model:
+        given.update(options, source=source)
+        raise SourceError("enough")
+
+    monkeypatch.setattr(qfmt, "convert", record)
+    options = ["--input-shape", "x=N,3,224,224", "--input-shape", "y=1", "--arithmetic", "qnnpack"]
+    options += ["--input-quantization", "x=0.0078125,128", "--input-quantization", "y=1e-3,-4,int8"]
+    trouble("convert", DIGITS, tmp_path / "out.qfb", *options)
+    assert given == {
+        "source": DIGITS,
+        "arithmetic": "qnnpack",
+        "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,)},
+        "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8")},
+    }
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--input-shape", "3,224"),
+        ("--input-shape", "x="),
+        ("--input-shape", "x=1,-2"),
+        ("--input-quantization", "x=0.1"),
+        ("--input-quantization", "x=a,b"),
+        ("--input-quantization", "x=0.1,2,uint8,more"),
+    ],
+)
+def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -> None:
+    assert "as in x=" in trouble("convert", DIGITS, tmp_path / "out.qfb", *option)
+
+
+# inspect
+
+
+def test_inspect_lists_nodes_and_tensors(tiny: Path) -> None:
+    text = invoke("inspect", tiny).stdout
+    assert text.splitlines()[0].startswith(f"file        {tiny}")
+    assert "nodes       4: 1 QuantizeLinear, 1 qfmt.Linear, 1 DequantizeLinear, 1 Relu" in text
+    assert "parameters  8: 75.0% int8, 25.0% float32" in text
+    rows = {words[0]: words[1:] for words in map(str.split, text.splitlines()) if words}
+    assert rows["1"] == ["qfmt.Linear", "fc1", "[N,2]", "uint8", "0.25", "3", "3..255", "tensor"]
+    assert rows["fc1.weight"] == ["[2,3]", "int8", "0.25..0.5", "0", "-128..127", "channel(0,", "2)"]
+    assert rows["fc1.bias"] == ["[2]", "float32", "-", "-", "-", "-"]
+    assert "quant" not in rows  # what a node computes stands with the node
+
+
+def test_inspect_never_cuts_a_name_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, path = "a.very" * 50, tmp_path / "long.qfb"
+    tiny_model(name).save(path)
+    text = invoke("inspect", path).stdout
+    assert f"\n{name}  [2,3]" in text
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("option", "title"), [("--nodes", "#  operator"), ("--tensors", "tensor")])
+def test_inspect_prints_one_table_on_request(tiny: Path, option: str, title: str) -> None:
+    lines = invoke("inspect", tiny, option).stdout.splitlines()
+    assert lines[0].startswith(title)
+    assert len(lines) == 1 + (4 if option == "--nodes" else 7)
+
+
+def test_inspect_json_holds_everything(tiny: Path) -> None:
+    facts = json.loads(invoke("inspect", tiny, "--json").stdout)
+    model = tiny_model()
+    assert facts["file"]["kind"] == "qfb"
+    assert facts["file"]["content_id"] == model.content_id().hex()
+    assert facts["inputs"] == ["x"]
+    assert facts["outputs"] == ["y", "z"]
+    assert facts["counts"]["operators"]["qfmt.Linear"] == 1
+    assert facts["nodes"][1]["inputs"] == ["quant", "fc1.weight", "fc1.bias"]
+    tensors = {tensor["name"]: tensor for tensor in facts["tensors"]}
+    assert tensors.keys() == model.tensors.keys()
+    for name, tensor in model.tensors.items():
+        assert tensors[name]["shape"] == list(tensor.shape)
+        held = tensors[name]["quantization"]
+        assert (held is None) == (tensor.quantization is None)
+        if tensor.quantization is not None:
+            assert held["scale"] == list(tensor.quantization.scale)
+            assert held["zero_point"] == list(tensor.quantization.zero_point)
+            assert held["quant_min"] == tensor.quantization.quant_min
+    assert tensors["fc1"]["written_by"] == 1
+    assert tensors["fc1"]["read_by"] == [2]
+
+
+def test_inspect_one_tensor_by_any_of_its_names(tiny: Path) -> None:
+    text = invoke("inspect", tiny, "--tensor", "fc1._packed_params._packed_params").stdout
+    assert "is a name that this tensor had in its source" in text
+    assert "used range   -128..6 (smallest and largest stored integer)" in text
+    assert "real range   -32..1.5" in text
+    assert "quant_min    -128 (int8 starts at -128)" in text
+    assert "discarded by PyTorch's convert" in text
+
+
+def test_inspect_says_what_a_scale_in_a_state_dict_is(tiny: Path) -> None:
+    text = invoke("inspect", tiny, "--tensor", "fc1.scale").stdout
+    assert text.startswith("fc1.scale is the scale of the tensor that fc1 puts out\n")
+    assert "quant  uint8, scale 0.125, zero point 64" in text  # where the quantization of its input comes from
+    assert "can hold     0..63" in text
+
+
+def test_inspect_shows_calibration_where_the_source_had_it(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from qfmt.model import Observed
+
+    model, path = tiny_model(), tmp_path / "observed.qfb"
+    observed = Observed("HistogramObserver", (-1.5,), (2.5,))
+    fc1 = model.tensors["fc1"]
+    seen = replace(fc1, quantization=replace(fc1.quantization, observed=observed))
+    graph = replace(model.graph, tensors={**model.tensors, "fc1": seen})
+    model.replace(graph=graph).save(path)
+    assert "HistogramObserver saw -1.5..2.5" in invoke("inspect", path, "--tensor", "fc1").stdout
+
+
+def test_inspect_suggests_names_that_are_near(tiny: Path) -> None:
+    assert "near: fc1.weight" in trouble("inspect", tiny, "--tensor", "fc1.weigth")
+    assert "near: fc1._packed_params" in trouble("inspect", tiny, "--tensor", "_packed")
+    assert "--tensors` lists them" in trouble("inspect", tiny, "--tensor", "zzz")
+
+
+def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
+    rows = invoke("inspect", tiny, "--floats").stdout.splitlines()[1:]
+    reasons = {row.split()[0]: row.split("]", 1)[1].strip() for row in rows}
+    assert reasons == {
+        "x": "input of the graph, quantized by quant",
+        "fc1.bias": "bias of fc1: the engine adds it as a float, so an int32 bias would give other results",
+        "y": "dequantized for the output of the graph",
+        "z": "z (Relu) is not quantized in the source: it computes in float",
+    }
+    listed = json.loads(invoke("inspect", tiny, "--floats", "--json").stdout)
+    assert {entry["name"]: entry["why"] for entry in listed} == reasons
+
+
+def test_inspect_converts_other_formats_in_memory(tmp_path: Path) -> None:
+    text = invoke("inspect", DIGITS).stdout
+    assert "converted in memory" in text.splitlines()[0]
+    dest = tmp_path / "digits.qfb"
+    invoke("convert", DIGITS, dest)
+    assert invoke("inspect", DIGITS, "--nodes").stdout == invoke("inspect", dest, "--nodes").stdout
+
+
+def test_a_damaged_file_is_named_a_damaged_file(tiny: Path) -> None:
+    damaged = bytearray(tiny.read_bytes())
+    damaged[4:8] = b"XXXX"
+    tiny.write_bytes(damaged)
+    assert str(tiny) in trouble("inspect", tiny)
+    tiny.write_bytes(b"")
+    assert str(tiny) in trouble("inspect", tiny)
+
+
+# check
+
+
+def test_check_of_a_valid_file(tiny: Path) -> None:
+    result = invoke("check", tiny)
+    assert (result.exit_code, result.stdout) == (0, f"{tiny}: valid\n")
+    assert json.loads(invoke("check", tiny, "--json").stdout) == {"file": str(tiny), "valid": True, "violations": []}
+
+
+def test_check_lists_every_violation(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qfmt.errors import Violation
+
+    broken = [Violation("V12", "tensor fc1", "has no scale"), Violation("V33", "node 1", "reads what is not there")]
+    monkeypatch.setattr(qfmt, "check", lambda _: broken)
+    result = invoke("check", tiny)
+    assert result.exit_code == 1
+    assert result.stdout == "V12 tensor fc1: has no scale\nV33 node 1: reads what is not there\n"
+    listed = json.loads(invoke("check", tiny, "--json").stdout)["violations"]
+    assert listed[0] == {"rule": "V12", "where": "tensor fc1", "what": "has no scale"}
+
+
+def test_check_of_what_is_no_qfb_is_trouble() -> None:
+    assert str(DIGITS) in trouble("check", DIGITS)
+
+
+# run
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, x=np.array([[1, 2, 3], [-4, 5, 1]], np.float32), labels=np.array([0, 1]))
+    return path
+
+
+def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "out.npz"
+    result = invoke("run", tiny, "--input", arrays, "--output", dest)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "not an input, left aside: labels\n"
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["output", "dtype", "shape", "min", "max", "argmax"]
+    expected = tiny_model().run({"x": np.load(arrays)["x"]})
+    with np.load(dest) as written:
+        assert sorted(written.files) == ["y", "z"]
+        for name, array in expected.items():
+            np.testing.assert_array_equal(written[name], array)
+    summary = json.loads(invoke("run", tiny, "--input", arrays, "--json").stdout)
+    assert summary["y"]["argmax"] == expected["y"].argmax(axis=1).tolist()
+    assert summary["y"]["max"] == expected["y"].max()
+
+
+def test_run_takes_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    np.savez(tmp_path / "x.npz", other_name=np.zeros((1, 3), np.float32))
+    answers = [invoke("run", tiny, "--input", tmp_path / name) for name in ("x.npy", "x.npz")]
+    assert [answer.exit_code for answer in answers] == [0, 0]
+    assert answers[0].stdout == answers[1].stdout
+
+
+def test_run_never_unpickles(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}]), allow_pickle=True)
+    assert "allow_pickle" in trouble("run", tiny, "--input", tmp_path / "x.npy")
+
+
+def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3))
+    assert "no array 'x', but a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
+    np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
+    assert "must be 3" in trouble("run", tiny, "--input", tmp_path / "x.npy")
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")
+    assert "x.npy: is not a .npy" in trouble("run", tiny, "--input", tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    missing = tmp_path / "missing" / "y.npz"
+    assert str(missing) in trouble("run", tiny, "--input", tmp_path / "x.npy", "--output", missing)
+
+
+# ops
+
+
+def test_ops_lists_every_operator() -> None:
+    from qfmt.ops import OPERATORS
+
+    lines = invoke("ops").stdout.splitlines()[1:]
+    assert {line.split()[0] for line in lines} == OPERATORS.keys()
+    assert {entry["name"] for entry in json.loads(invoke("ops", "--json").stdout)} == OPERATORS.keys()
+
+
+def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
+    text = invoke("ops", "Conv").stdout
+    assert "X W B? -> Y" in text
+    assert "fbgemm: float_bias" in text
+    assert "strides" in text
+    assert invoke("ops", "quantized::add").stdout == invoke("ops", "Add").stdout
+    assert "near: Conv" in trouble("ops", "Cov")
+
+
+# On a terminal
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("no_color", [False, True])
+def test_a_terminal_gets_a_drawn_table_and_color_unless_told_otherwise(tiny: Path, no_color: bool) -> None:
+    ours, theirs = os.openpty()
+    variables = {"TERM": "xterm", "COLUMNS": "120", **({"NO_COLOR": "1"} if no_color else {})}
+    with start("inspect", tiny, variables=variables, stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        drawn = b""
+        try:
+            while block := os.read(ours, 4096):
+                drawn += block
+        except OSError:  # Linux's way to say that the other side was closed
+            pass
+    os.close(ours)
+    assert running.returncode == 0
+    assert b"fc1.weight" in drawn
+    assert (b"\x1b[36m" in drawn) != no_color
