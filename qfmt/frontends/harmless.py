@@ -1,0 +1,185 @@
+"""What a pickle of PyTorch may name, and what each name means here.
+
+Tensors are rebuilt as StoredTensors by functions of this module; classes stay names. Front ends that need
+more pass their own `find_global` to `unpickle`, built on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import SourceError
+from .stored import PerChannel, PerTensor, Storage, StoredTensor
+
+
+class TorchDType(NamedTuple):
+    """`torch.qint8` and its like; `name` is PyTorch's."""
+
+    name: str
+
+
+class QScheme(NamedTuple):
+    """`torch.per_channel_affine` and its like."""
+
+    name: str
+
+
+class StorageType(NamedTuple):
+    """`torch.FloatStorage` and its like, as the dtype of its elements; "" for untyped bytes."""
+
+    dtype: str
+
+
+class InertClass(NamedTuple):
+    """A class that stays a name."""
+
+    name: str
+
+
+class Inert:
+    """An object of a class that stays a name: what it was made with, and its state as pickled."""
+
+    __slots__ = ("arguments", "class_name", "state")
+
+    def __init__(self, class_name: str, arguments: tuple[Any, ...]) -> None:
+        self.class_name = class_name
+        self.arguments = arguments
+        self.state: Any = None
+
+
+class Rebuild:
+    """One of our own functions, standing in for the one that a pickle names."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+def _tensor(
+    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = False, _hooks: Any = None, _extra: Any = None
+) -> StoredTensor:
+    if not isinstance(storage, Storage) or not _sizes(shape) or not _sizes(strides) or not _sizes((offset,)):
+        raise SourceError("a tensor is described by things that are not sizes", hint="the file is damaged")
+    if len(shape) != len(strides):
+        raise SourceError(f"a tensor has {len(shape)} sizes and {len(strides)} strides", hint="the file is damaged")
+    if not storage.dtype:
+        raise SourceError("a tensor is built on a storage without a dtype", hint="the file is damaged")
+    return StoredTensor(storage, storage.dtype, shape, strides, offset)
+
+
+def _tensor_v3(
+    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, _extra: Any = None
+) -> StoredTensor:
+    if not isinstance(storage, Storage) or not isinstance(dtype, TorchDType) or dtype.name not in DTYPES:
+        raise SourceError("a tensor is built on something that is not a storage with a dtype")
+    return _tensor(storage.as_dtype(DTYPES[dtype.name]), offset, shape, strides)
+
+
+def _quantized(
+    storage: Any, offset: Any, shape: Any, strides: Any, quantizer: Any, _grad: Any = False, _hooks: Any = None
+) -> StoredTensor:
+    tensor = _tensor(storage, offset, shape, strides)
+    match quantizer:
+        case (QScheme("per_tensor_affine"), float() | int() as scale, int(zero_point)):
+            tensor.quantizer = PerTensor(float(scale), zero_point)
+        case (QScheme(), list() as scales, list() as zero_points, int(axis)) if _numbers(scales, zero_points):
+            tensor.quantizer = PerChannel(
+                StoredTensor.of(scales, "float64"), StoredTensor.of(zero_points, "int64"), axis
+            )
+        case (QScheme(), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)):
+            tensor.quantizer = PerChannel(scales, zero_points, axis)
+    if tensor.quantizer is None or not _fits(tensor.quantizer, tensor.shape):
+        raise SourceError("a quantized tensor has no scales and zero points that fit it", hint="the file is damaged")
+    return tensor
+
+
+def _fits(quantizer: PerTensor | PerChannel, shape: tuple[int, ...]) -> bool:
+    if isinstance(quantizer, PerTensor):
+        return True
+    if not 0 <= quantizer.axis < len(shape):
+        return False
+    return quantizer.scale.shape == quantizer.zero_point.shape == (shape[quantizer.axis],)
+
+
+def _sizes(values: Any) -> bool:
+    """Whether these are numbers in the range of int64; that they make sense is checked when they are used."""
+    return isinstance(values, tuple) and len(values) <= 64 and all(type(v) is int and abs(v) < 1 << 63 for v in values)
+
+
+def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
+    return all(type(scale) is float for scale in scales) and all(
+        type(point) is int and abs(point) < 1 << 31 for point in zero_points
+    )
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+def flat_key(key: Any) -> Any:
+    """Only flat keys: hashing a deeply nested one would crash Python itself."""
+    flat = key if type(key) is tuple else (key,)
+    if not all(part is None or isinstance(part, str | int | float | bool | bytes | TorchDType) for part in flat):
+        raise SourceError(f"a dict has a {type(key).__name__} as a key, which PyTorch does not write")
+    return key
+
+
+def _pairs(pairs: Any = ()) -> dict[Any, Any]:
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise SourceError("a dict is made of things that are not pairs")
+    return {flat_key(key): value for key, value in pairs}
+
+
+DTYPES = {
+    "uint8": "uint8", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "bool": "bool",
+    "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+    "float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float64",
+    "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2",
+    "complex64": "complex64", "complex128": "complex128",
+    "qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2",
+}  # fmt: skip
+"""PyTorch's dtypes → qfmt's, quantized ones by the integers they store."""
+
+_STORAGES = {
+    "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool",
+    "Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64",
+    "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+    "QInt8": "int8", "QUInt8": "uint8", "QInt32": "int32", "QUInt4x2": "uint4", "QUInt2x4": "uint2",
+    "Untyped": "",
+}  # fmt: skip
+
+HARMLESS: Mapping[str, Any] = {
+    "collections.OrderedDict": Rebuild(_pairs),
+    "torch._utils._rebuild_tensor_v2": Rebuild(_tensor),
+    "torch._utils._rebuild_tensor_v3": Rebuild(_tensor_v3),
+    "torch._utils._rebuild_qtensor": Rebuild(_quantized),
+    "torch._utils._rebuild_parameter": Rebuild(_first),
+    "torch._utils._rebuild_parameter_with_state": Rebuild(_first),
+    "torch.Size": Rebuild(tuple),
+    "torch.device": Rebuild(_first),
+    "torch.jit._pickle.restore_type_tag": Rebuild(_first),
+    **{f"torch.jit._pickle.build_{kind}list": Rebuild(_first) for kind in ("int", "double", "bool", "tensor")},
+    **{f"torch.{name}Storage": StorageType(dtype) for name, dtype in _STORAGES.items()},
+    **{f"torch.storage.{name}Storage": StorageType(dtype) for name, dtype in _STORAGES.items()},
+    **{f"torch.{name}": TorchDType(name) for name in DTYPES},
+    **{
+        f"torch.{name}": QScheme(name)
+        for name in ("per_tensor_affine", "per_channel_affine", "per_channel_affine_float_qparams")
+    },
+}
+"""What a pickle may name, by qualified name."""
+
+
+def harmless(module: str, name: str) -> Any:
+    """The meaning of a global in a TorchScript archive: an entry of HARMLESS, or a class that stays inert."""
+    known = HARMLESS.get(f"{module}.{name}")
+    if known is None and module.partition(".")[0] == "__torch__":
+        return InertClass(f"{module}.{name}")
+    return known
+
+
+def inert(module: str, name: str) -> Any:
+    """A meaning for every global, none of them callable: to look at a pickle, not to convert it."""
+    return HARMLESS.get(f"{module}.{name}", InertClass(f"{module}.{name}"))

@@ -1,0 +1,207 @@
+"""What kind of file is this? Told by its content, never by its name."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from ..errors import SourceError
+from .pickles import HARMLESS, Inert, InertClass, unpickle
+from .stored import Storage, StoredTensor
+from .zips import Zip
+
+PICKLE_LIMIT = 256 << 20
+
+_SAVE_TORCHSCRIPT = "load it with the PyTorch it was saved by and save the whole network with torch.jit.save"
+
+
+class Kind(NamedTuple):
+    """A kind of file: a key for programs, a name for people, and what to do if it cannot be converted."""
+
+    key: str
+    name: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+KINDS = {
+    kind.key: kind
+    for kind in (
+        Kind("torchscript", "a TorchScript archive"),
+        Kind("torchscript_lite", "a PyTorch Mobile archive that holds bytecode only (_save_for_lite_interpreter)",
+             "convert the TorchScript archive that it was made from"),
+        Kind("torchscript_flatbuffer", "a PyTorch Mobile model in its FlatBuffer form",
+             "convert the TorchScript archive that it was made from"),
+        Kind("torchscript_json", "a TorchScript archive of PyTorch 1.0 to 1.2 (model.json)", _SAVE_TORCHSCRIPT),
+        Kind("torch_export", "a torch.export archive (.pt2)"),
+        Kind("state_dict", "a state_dict: named tensors without a graph", _SAVE_TORCHSCRIPT),
+        Kind("torch_data", "tensors or other plain data saved with torch.save, without a graph", _SAVE_TORCHSCRIPT),
+        Kind("torch_module", "a whole Python module pickled with torch.save", _SAVE_TORCHSCRIPT),
+        Kind("torch_legacy", "a torch.save file in the form of before PyTorch 1.6 (a bare pickle)",
+             "load it in PyTorch and save the whole network with torch.jit.save"),
+        Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", _SAVE_TORCHSCRIPT),
+        Kind("onnx", "an ONNX model"),
+        Kind("qfb", "a .qfb file"),
+        Kind("safetensors", "a safetensors file: named tensors without a graph",
+             "convert the file that holds the network, not only its weights"),
+        Kind("tflite", "a TensorFlow Lite model"),
+        Kind("executorch", "an ExecuTorch program (.pte)", "convert the .pt2 file that it was made from"),
+        Kind("gguf", "a GGUF file: named tensors without a graph"),
+        Kind("hdf5", "an HDF5 file (Keras?)"),
+        Kind("numpy", "NumPy arrays (.npy or .npz)"),
+        Kind("zip", "a zip archive that PyTorch did not write"),
+        Kind("broken_zip", "a zip archive without its end", "it was cut off or damaged; get it again"),
+        Kind("pickle", "a Python pickle that torch.save did not write"),
+        Kind("git_lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
+        Kind("html", "a web page, not a model", "the download went wrong; get the file itself"),
+        Kind("empty", "an empty file"),
+        Kind("unknown", "of a kind that qfmt does not know"),
+    )
+}  # fmt: skip
+"""Every kind that is told apart."""
+
+_MAGIC = (
+    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", "torch_legacy"),
+    (4, b"QFB", "qfb"),
+    (4, b"TFL3", "tflite"),
+    (4, b"ET1", "executorch"),
+    (4, b"PTMF", "torchscript_flatbuffer"),
+    (0, b"GGUF", "gguf"),
+    (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (0, b"\x93NUMPY", "numpy"),
+    (0, b"version https://git-lfs", "git_lfs"),
+    (257, b"ustar", "torch_tar"),
+)
+
+
+def sniff(path: str | PathLike[str]) -> Kind:
+    """The kind of a file; "unknown" if none fits. Reads a little of it and executes nothing.
+
+    Raises SourceError if the file cannot be read, UnsafePickleError if it is a torch.save file whose
+    pickle names something that is not harmless.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(4096)
+            size = file.seek(0, 2)
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}") from None
+    return KINDS[_by_head(head, size) or _by_structure(path, head)]
+
+
+def _by_head(head: bytes, size: int) -> str:
+    if not head:
+        return "empty"
+    for offset, magic, key in _MAGIC:
+        if head[offset : offset + len(magic)] == magic:
+            return key
+    if head.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return "html"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") + 8 <= size:
+        return "safetensors"
+    return ""
+
+
+def _by_structure(path: str | PathLike[str], head: bytes) -> str:
+    if zipfile.is_zipfile(path):
+        return _zip_kind(Zip(path))
+    if head.startswith(b"PK\x03\x04"):
+        return "broken_zip"
+    if tarfile.is_tarfile(path):
+        return "torch_tar"
+    if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "pickle"
+    return "onnx" if _is_onnx(Path(path)) else "unknown"
+
+
+def root_of(archive: Zip) -> str:
+    """The folder that all entries of a PyTorch archive lie in, with its slash; "" if there is none."""
+    for name in archive.entries:
+        folder, slash, rest = name.partition("/")
+        if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
+            return folder + slash
+    return ""
+
+
+def _zip_kind(archive: Zip) -> str:
+    root = root_of(archive)
+    inner = {name.removeprefix(root) for name in archive.entries}
+    has_code = any(name.startswith("code/") for name in inner)
+    if "archive_format" in inner or "serialized_exported_program.json" in inner or "models/model.json" in inner:
+        return "torch_export"
+    if "data.pkl" in inner and has_code:
+        return "torchscript"
+    if "bytecode.pkl" in inner:
+        return "torchscript_lite"
+    if "model.json" in inner and has_code:
+        return "torchscript_json"
+    if "data.pkl" in inner:
+        return _pickle_kind(archive.read(f"{root}data.pkl", PICKLE_LIMIT))
+    return "numpy" if inner and all(name.endswith(".npy") for name in inner) else "zip"
+
+
+def _pickle_kind(data: bytes) -> str:
+    """What torch.save saved. Classes of modules stay names; other strange globals are refused by name."""
+    strange: set[str] = set()
+
+    def look(module: str, name: str) -> Any:
+        qualified = f"{module}.{name}"
+        if qualified not in HARMLESS:
+            strange.add(qualified)
+        return HARMLESS.get(qualified, InertClass(qualified))
+
+    top = unpickle(data, _no_storage, where="data.pkl", find_global=look)
+    if isinstance(top, Inert) and _is_module(top):
+        return "torch_module"
+    if strange - _PACKED:
+        unpickle(data, _no_storage, where="data.pkl", find_global=lambda m, n: HARMLESS.get(f"{m}.{n}"))
+    tensors = isinstance(top, dict) and any(isinstance(value, StoredTensor | Inert | dict) for value in top.values())
+    return "state_dict" if tensors else "torch_data"
+
+
+_PACKED = {"torch.ScriptObject", "torch._C.ScriptObject"}
+"""What state_dicts of dynamically quantized networks hold."""
+
+
+def _is_module(top: Inert) -> bool:
+    body = top.arguments[1] if len(top.arguments) == 2 and isinstance(top.arguments[1], dict) else top.state
+    fx = top.class_name.startswith("torch.fx.graph_module.")
+    return fx or (isinstance(body, dict) and "_modules" in body)
+
+
+def _no_storage(key: str, dtype: str) -> Storage:
+    return Storage(key, dtype, lambda: memoryview(b""))
+
+
+def _is_onnx(path: Path) -> bool:
+    """Whether the bytes are fields of a ModelProto up to its graph: onnx.proto, message ModelProto."""
+    with path.open("rb") as file:
+        while tag := _varint(file):
+            number, wire = tag >> 3, tag & 7
+            if number == 7 and wire == 2:
+                return True
+            if (number, wire) in ((1, 0), (5, 0)):
+                _varint(file)
+            elif wire == 2 and number in (2, 3, 4, 6, 8, 14, 20, 25, 26):
+                file.seek(_varint(file), 1)
+            else:
+                return False
+    return False
+
+
+def _varint(file: BinaryIO) -> int:
+    """A protobuf varint; 0 at the end of the file or where there is none."""
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = file.read(1)
+        if not byte:
+            return 0
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    return 0
