@@ -1,0 +1,148 @@
+"""The project as a whole: layout, floors, pins, what is shipped, and what must not be in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qfmt
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+TOP_LEVEL = {
+    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "examples", "pyproject.toml",
+    "qfmt", "schema", "spec.md", "tests", "tools",
+}  # fmt: skip
+
+FLOORS = {
+    "__init__": 0, "errors": 0, "model": 1, "arithmetic": 2, "ops": 2, "rules": 3, "interpreter": 3, "passes": 3,
+    "file": 4, "frontends": 5, "backends": 5, "compare": 6, "cli": 7, "__main__": 7,
+}  # fmt: skip
+
+UNWANTED = re.compile(
+    rb"/w[o]rk/|/r[o]ot/|/h[o]me/[a-z]|/U[s]ers/[a-z]|C:\\U[s]ers|p[y]pi\.org|python[h]osted|npm[j]s\.org|deb\.deb[i]an"
+)
+"""Paths of a machine and addresses of registries. The brackets keep this line from finding itself."""
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout: there is no list of the project's files")
+    return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_the_top_level_is_what_the_documents_say() -> None:
+    found = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert found == TOP_LEVEL
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    found = [f"{path.relative_to(ROOT)}: {hit.group()!r}" for path in tracked() for hit in _unwanted(path)]
+    assert found == []
+
+
+def _unwanted(path: Path) -> Iterator[re.Match[bytes]]:
+    """Hits in a file, or in the members of a file that is an archive."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                yield from UNWANTED.finditer(archive.read(member))
+    else:
+        yield from UNWANTED.finditer(path.read_bytes())
+
+
+def test_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert versions[0] == qfmt.__version__
+
+
+def test_torch_is_pinned_once() -> None:
+    assert re.findall(r'"(torch==[^"]+)"', PYPROJECT) == ["torch==2.13.0"]
+
+
+def test_continuous_integration_runs_the_test_command_of_the_readme() -> None:
+    command = "python3 tools/dev.py test"
+    assert command in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"exec {command}\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_setting_up_needs_the_standard_library_only() -> None:
+    imported = {name.partition(".")[0] for name in _imports(ROOT / "tools" / "dev.py")}
+    assert imported <= sys.stdlib_module_names
+
+
+# Floors
+
+
+def _imports(path: Path, package: tuple[str, ...] = ()) -> Iterator[str]:
+    """The modules that a file imports when it is imported: not inside functions, not for type checkers."""
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{name.name}" for name in node.names)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_for_type_checkers(node):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+MODULES = sorted((ROOT / "qfmt").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    own = FLOORS[parts[1]]
+    for name in _imports(path, parts[:-1]):
+        top, _, rest = name.partition(".")
+        assert top not in ("torch", "onnx", "onnxruntime"), f"{name} must be imported inside a function"
+        if top == "qfmt" and (floor := FLOORS.get(rest.partition(".")[0])) is not None:
+            assert floor <= own, f"{name} is on floor {floor}, above floor {own}"
+
+
+def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:
+    code = "import sys, qfmt, qfmt.model; print(*{'numpy', 'torch', 'onnx', 'flatbuffers'} & sys.modules.keys())"
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert finished.stdout.strip() == b""
+
+
+# What is shipped
+
+
+def test_the_wheel_holds_the_package_and_its_command(tmp_path: Path) -> None:
+    wheel = pytest.importorskip("flit_core.wheel", reason="flit_core is in the test extra")
+    built = wheel.make_wheel_in(ROOT / "pyproject.toml", tmp_path).file
+    with zipfile.ZipFile(built) as archive:
+        names = set(archive.namelist())
+        entry_points = archive.read(f"qfmt-{qfmt.__version__}.dist-info/entry_points.txt").decode()
+    assert {str(path.relative_to(ROOT).as_posix()) for path in MODULES} <= names
+    assert not [name for name in names if name.startswith(("tests", "tools", "examples"))]
+    assert f"qfmt-{qfmt.__version__}.dist-info/licenses/LICENSE" in names
+    assert "qfmt=qfmt.cli:main" in entry_points
+
+
+def test_the_source_archive_can_be_tested(tmp_path: Path) -> None:
+    sdist = pytest.importorskip("flit_core.sdist", reason="flit_core is in the test extra")
+    import tarfile
+
+    built = sdist.SdistBuilder.from_ini_path(ROOT / "pyproject.toml").build(tmp_path)
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "spec.md", "schema/qfb.fbs"} <= names
+    assert {"tools/dev.py", "examples/digits/digits_int8.pt", "tests/test_project.py"} <= names
