@@ -153,14 +153,14 @@ def _known_size(lift: Lifter, x: TensorValue, dim: int) -> int:
 def cat(lift: Lifter, tensors: Any, dim: int = 0) -> Any:
     """On quantized tensors torch gives the result the scale and zero point of the first one."""
     values = [lift.tensor(value) for value in tensors]
-    return lift.emit("Concat", values, {"axis": dim}, quantization=values[0].quantization)
+    return lift.emit("Concat", values, {"axis": dim}, quantization=lift.grid(values[0]))
 
 
 @lifts("quantized::cat")
 def quantized_cat(lift: Lifter, qx: Any, dim: int, scale: Any, zero_point: Any) -> Any:
     values = [lift.tensor(value) for value in qx]
     if scale is None or zero_point is None:
-        return lift.emit("Concat", values, {"axis": dim}, quantization=values[0].quantization)
+        return lift.emit("Concat", values, {"axis": dim}, quantization=lift.grid(values[0]))
     quantization = lift.quantization(scale, zero_point, values[0].dtype)
     return lift.emit("Concat", values, {"axis": dim}, quantization=quantization)
 

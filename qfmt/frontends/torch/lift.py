@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...interpreter import execute
-from ...model import Attribute, Dimension, Graph, Model, Node, Quantization, Shape, Tensor, static_shape
+from ...model import DTYPES, Attribute, Dimension, Graph, Model, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
 from ..stored import StoredTensor
 from .calls import Place, Value
@@ -288,6 +288,14 @@ class Lifter:
         """A second result that networks do not read; if one does, the call is reported as unsupported."""
         return Unsupported()
 
+    @staticmethod
+    def grid(value: TensorValue) -> Quantization | None:
+        """The grid of a tensor for a result that is put on it: over the whole range, whatever ReLU it had."""
+        if value.quantization is None:
+            return None
+        limits = DTYPES[value.dtype]
+        return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
+
     def number(self, value: Any) -> int | float:
         """A scalar that is known now: a number, or a stored tensor of one element."""
         if isinstance(value, StoredTensor):
@@ -360,7 +368,7 @@ class Lifter:
         if "$scale" in bound:
             quantization = self.quantization(bound["$scale"], bound["$zero_point"], first.dtype)
         elif first.quantization is not None and operator.dtype == "same":
-            quantization = first.quantization
+            quantization = self.grid(first)
         return self.emit(operator.name, inputs, attributes, quantization=quantization)
 
     def _new(self, dtype: str, shape: Shape, quantization: Quantization | None, origin: str = "") -> TensorValue:

@@ -67,10 +67,10 @@ def unchanged(lift: Lifter, self: Any, *args: Any, **kwargs: Any) -> Any:
     return self if not isinstance(self, TensorValue) else lift.alias(self)
 
 
-@lifts("aten::to", "aten::type_as", "aten::_to_copy", "aten::float", "aten::type")
+@lifts("aten::to", "aten::type_as", "aten::_to_copy")
 def to(lift: Lifter, self: Any, *args: Any, **kwargs: Any) -> Any:
     x = lift.tensor(self)
-    dtype = _target_dtype(lift, args, kwargs)
+    dtype = _target_dtype(args, kwargs)
     if dtype is None or x.dtype == dtype:
         return lift.alias(x)
     if x.quantization is not None:
@@ -78,9 +78,7 @@ def to(lift: Lifter, self: Any, *args: Any, **kwargs: Any) -> Any:
     return lift.emit("Cast", [x], {"to": dtype})
 
 
-def _target_dtype(lift: Lifter, args: Any, kwargs: Any) -> str | None:
-    if lift.target == "aten::float":
-        return "float32"
+def _target_dtype(args: Any, kwargs: Any) -> str | None:
     for value in (kwargs.get("dtype"), *args):
         if isinstance(value, TensorValue | StoredTensor):
             return value.dtype
@@ -96,7 +94,7 @@ def _binary(lift: Lifter, operator: str, a: Any, b: Any) -> Any:
     return lift.emit(operator, [x, y], dtype="float32" if operator == "Div" and x.dtype == "int64" else None)
 
 
-@lifts("aten::add", "aten::add_relu")
+@lifts("aten::add")
 def add(lift: Lifter, self: Any, other: Any, alpha: Any = 1) -> Any:
     if isinstance(self, list) and isinstance(other, list):
         return self + other
@@ -176,10 +174,10 @@ def _plus(lift: Lifter, x: TensorValue, q: Quantization, addend: float) -> Any:
     return lift.emit("Add", [x, lift.constant(steps * scale)], quantization=quantization)
 
 
-@lifts("aten::relu", "quantized::relu")
+@lifts("aten::relu")
 def relu(lift: Lifter, self: Any) -> Any:
     x = lift.tensor(self)
-    return lift.emit("Relu", [x], quantization=x.quantization)
+    return lift.emit("Relu", [x], quantization=lift.grid(x))
 
 
 @lifts("aten::relu6", "quantized::relu6")
@@ -195,7 +193,7 @@ def clamp(lift: Lifter, self: Any, min: Any = None, max: Any = None) -> Any:
     bounds = [
         None if bound is None else lift.constant(np.array(lift.number(bound), _bound_dtype(x))) for bound in (min, max)
     ]
-    return lift.emit("Clip", [x, *bounds], quantization=x.quantization)
+    return lift.emit("Clip", [x, *bounds], quantization=lift.grid(x))
 
 
 def _bound_dtype(x: TensorValue) -> str:
@@ -237,7 +235,7 @@ def silu(lift: Lifter, self: Any) -> Any:
 @lifts("aten::prelu")
 def prelu(lift: Lifter, self: Any, weight: Any) -> Any:
     x = lift.tensor(self)
-    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=x.quantization)
+    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=lift.grid(x))
 
 
 @lifts("quantized::prelu")
@@ -260,4 +258,4 @@ def _slope(lift: Lifter, x: TensorValue, weight: Any) -> TensorValue:
 def softmax(lift: Lifter, self: Any, dim: int, dtype: Any = None) -> Any:
     x = lift.tensor(self)
     operator = "LogSoftmax" if "log" in lift.target else "Softmax"
-    return lift.emit(operator, [x], {"axis": dim}, quantization=x.quantization)
+    return lift.emit(operator, [x], {"axis": dim}, quantization=lift.grid(x))

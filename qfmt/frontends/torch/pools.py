@@ -74,7 +74,7 @@ def avg_pool(
     attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad), "dilations": (1,) * rank}
     if divisor_override not in (None, int(np.prod(attributes["kernel_shape"]))):
         return NotImplemented
-    return lift.emit("AveragePool", [x], attributes, quantization=x.quantization)
+    return lift.emit("AveragePool", [x], attributes, quantization=lift.grid(x))
 
 
 @lifts("aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d", "aten::adaptive_avg_pool3d")
@@ -83,9 +83,9 @@ def adaptive_avg_pool(lift: Lifter, self: Any, output_size: Any) -> Any:
     x = _batched(lift, self, rank)
     sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
     if all(size == 1 for size in sizes):
-        return lift.emit("GlobalAveragePool", [x], quantization=x.quantization)
+        return lift.emit("GlobalAveragePool", [x], quantization=lift.grid(x))
     sizes = [_kept(x, 2 + i) if size is None else size for i, size in enumerate(sizes)]
-    return lift.emit("qfmt.AdaptiveAveragePool", [x], {"output_size": tuple(sizes)}, quantization=x.quantization)
+    return lift.emit("qfmt.AdaptiveAveragePool", [x], {"output_size": tuple(sizes)}, quantization=lift.grid(x))
 
 
 def _kept(x: TensorValue, axis: int) -> int:
@@ -121,7 +121,7 @@ def _reduced(lift: Lifter, operator: str, self: Any, dim: Any, keepdim: bool) ->
     axes = None
     if dim is not None and dim != []:
         axes = lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
-    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)}, quantization=x.quantization)
+    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)}, quantization=lift.grid(x))
 
 
 @lifts(
@@ -158,6 +158,6 @@ def _resized(lift: Lifter, input: Any, size: Any, scales: Sequence[Any], attribu
     factors = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], list | tuple) else list(scales)
     if size is None:
         values = np.array([1.0, 1.0, *(lift.number(factor) for factor in factors)], np.float32)
-        return lift.emit("Resize", [x, None, lift.constant(values)], attributes, quantization=x.quantization)
+        return lift.emit("Resize", [x, None, lift.constant(values)], attributes, quantization=lift.grid(x))
     whole = [lift.size(x, 0), lift.size(x, 1), *size]
-    return lift.emit("Resize", [x, None, None, lift.shape_tensor(whole)], attributes, quantization=x.quantization)
+    return lift.emit("Resize", [x, None, None, lift.shape_tensor(whole)], attributes, quantization=lift.grid(x))

@@ -18,7 +18,7 @@ def size(lift: Lifter, self: Any, dim: Any = None) -> Any:
     return [lift.size(x, axis) for axis in range(rank)] if dim is None else lift.size(x, axis_of(dim, rank))
 
 
-@lifts("aten::dim", "aten::ndimension")
+@lifts("aten::dim")
 def dim_(lift: Lifter, self: Any) -> Any:
     return lift.rank(lift.tensor(self))
 
@@ -47,7 +47,7 @@ def dtype(lift: Lifter, self: Any) -> int:
     return {**plain, **codes}[x.dtype]
 
 
-@lifts("prim::is_quantized", "aten::is_quantized")
+@lifts("prim::is_quantized")
 def is_quantized(lift: Lifter, self: Any) -> bool:
     return lift.tensor(self).quantization is not None
 

@@ -1,0 +1,171 @@
+"""The lifter on hand-made calls, and its tables against PyTorch's own schemas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
+from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine
+from qfmt.frontends.torch.calls import Packed, Place
+from qfmt.frontends.torch.spelling import MISSING, spellings
+
+HERE = Place("", "", 0, "")
+IMAGE = InputSpec("x", ("N", 3, "H", "W"))
+
+
+def at(scope: str) -> Place:
+    return Place(scope, "code/net.py", 7, "")
+
+
+def stored(array: np.ndarray, quantizer: PerTensor | None = None, *names: str) -> StoredTensor:
+    raw = memoryview(np.ascontiguousarray(array).tobytes())
+    strides = tuple(stride // array.itemsize for stride in np.ascontiguousarray(array).strides)
+    kind = array.dtype.name
+    return StoredTensor(Storage("0", kind, lambda: raw), kind, array.shape, strides, 0, quantizer, list(names))
+
+
+def packed_conv(path: str, out: int = 4, channels: int = 3) -> Packed:
+    weight = stored(np.arange(out * channels * 9, dtype=np.int8).reshape(out, channels, 3, 3), PerTensor(0.1, 0))
+    geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "output_padding": (0, 0)}
+    return Packed("conv", weight, stored(np.ones(out, np.float32)), path=path, **geometry)
+
+
+def quantized(lift: Lifter, spec: InputSpec = IMAGE, scale: float = 0.5, zero_point: int = 3) -> object:
+    x = lift.add_input(spec)
+    return lift.call("aten::quantize_per_tensor", (x, scale, zero_point, 13), {}, at("quant"))
+
+
+def test_tensors_are_called_after_the_modules_that_made_them() -> None:
+    lift = Lifter("fbgemm")
+    y = lift.call(
+        "quantized::conv2d_relu", (quantized(lift), packed_conv("conv1._packed_params"), 0.25, 7), {}, at("conv1")
+    )
+    z = lift.call("aten::dequantize", (y,), {}, HERE)
+    model = lift.finish([z])
+    assert [node.outputs for node in model.nodes] == [("quant",), ("conv1",), ("dequantize",)]
+    assert model.nodes[1].inputs == ("quant", "conv1.weight", "conv1.bias")
+    assert model.tensors["conv1.weight"].aliases == ("conv1._packed_params",)
+    assert model.graph.find("conv1.scale") is model.tensors["conv1"]
+
+
+def test_a_fused_relu_is_the_lower_limit_of_the_output() -> None:
+    lift = Lifter("fbgemm")
+    y = lift.call("quantized::conv2d_relu", (quantized(lift), packed_conv("c._packed_params"), 0.25, 7), {}, at("c"))
+    assert (y.quantization.quant_min, y.quantization.quant_max) == (7, 255)
+
+
+def test_a_concatenation_does_not_inherit_the_relu_of_its_first_input() -> None:
+    lift = Lifter("fbgemm")
+    x = quantized(lift)
+    y = lift.call("quantized::conv2d_relu", (x, packed_conv("c._packed_params"), 0.25, 7), {}, at("c"))
+    z = lift.call("aten::cat", ([y, x], 1), {}, HERE)
+    assert z.quantization.quant_min == 0
+
+
+def test_an_in_place_operator_changes_what_every_holder_of_the_tensor_sees() -> None:
+    lift = Lifter("fbgemm")
+    x = lift.add_input(IMAGE)
+    before = lift.call("aten::add", (x, 1.0), {}, HERE)
+    lift.call("aten::relu_", (before,), {}, HERE)
+    model = lift.finish([lift.call("aten::mul", (before, 2.0), {}, HERE)])
+    assert [node.operator for node in model.nodes] == ["Add", "Relu", "Mul"]
+
+
+def test_what_an_input_must_be_is_learnt_from_its_first_reader() -> None:
+    lift = Lifter("fbgemm")
+    with pytest.raises(Refine) as caught:
+        lift.call("quantized::conv2d", (quantized(lift, InputSpec("x")), packed_conv("c"), 0.25, 7), {}, HERE)
+    assert (caught.value.name, caught.value.shape) == ("x", ("N", 3, "H", "W"))
+
+
+def test_a_view_by_the_batch_size_copies_the_dimension() -> None:
+    lift = Lifter("fbgemm")
+    x = lift.add_input(IMAGE)
+    batch = lift.call("aten::size", (x, 0), {}, HERE)
+    model = lift.finish([lift.call("aten::view", (x, [batch, -1]), {}, HERE)])
+    assert [node.operator for node in model.nodes] == ["Reshape"]
+    assert model.tensors[model.nodes[0].inputs[1]].array.tolist() == [0, -1]
+    x_value = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+    (output,) = model.run({"x": x_value}).values()
+    assert np.array_equal(output, x_value.reshape(2, -1))
+
+
+def test_a_view_by_sizes_that_no_dimension_copies_is_computed_when_run() -> None:
+    """Channel shuffle: [n, groups, c / groups, h, w], transpose, back."""
+    lift = Lifter("fbgemm")
+    x = lift.add_input(InputSpec("x", ("N", 4, "H", "W")))
+    n, c, h, w = lift.call("aten::size", (x,), {}, HERE)
+    y = lift.call("aten::view", (x, [n, 2, c // 2, h, w]), {}, HERE)
+    y = lift.call("aten::transpose", (y, 1, 2), {}, HERE)
+    twice = lift.call("aten::mul", (h, 2), {}, HERE)
+    half = lift.call("aten::floor_divide", (twice, 2), {}, HERE)
+    model = lift.finish([lift.call("aten::view", (y, [n, c, half, w]), {}, HERE)])
+    value = np.arange(2 * 4 * 3 * 5, dtype=np.float32).reshape(2, 4, 3, 5)
+    (output,) = model.run({"x": value}).values()
+    assert np.array_equal(output, value.reshape(2, 2, 2, 3, 5).swapaxes(1, 2).reshape(2, 4, 3, 5))
+
+
+def test_calls_on_constants_are_computed_while_lifting() -> None:
+    lift = Lifter("fbgemm")
+    x = lift.add_input(InputSpec("x", ("N", 2)))
+    weight = stored(np.arange(6, dtype=np.float32).reshape(3, 2), None, "fc.weight")
+    turned = lift.call("aten::t", (weight,), {}, HERE)
+    model = lift.finish([lift.call("aten::matmul", (x, turned), {}, HERE)])
+    assert [node.operator for node in model.nodes] == ["MatMul"]
+    assert np.array_equal(model.tensors[model.nodes[0].inputs[1]].array, np.arange(6).reshape(3, 2).T)
+
+
+def test_every_unsupported_operator_is_listed_with_its_place() -> None:
+    lift = Lifter("fbgemm")
+    y = lift.call("aten::made_up", (lift.add_input(IMAGE),), {}, at("head"))
+    z = lift.call("aten::relu", (y,), {}, at("head.act"))
+    w = lift.call("quantized::also_made_up", (z, z), {}, at("tail"))
+    with pytest.raises(UnsupportedOperators) as caught:
+        lift.finish([w])
+    assert set(caught.value.operators) == {"aten::made_up", "quantized::also_made_up"}
+    assert "head (code/net.py:7)" in str(caught.value)
+
+
+def test_an_unquantized_input_to_a_quantized_call_is_refused_where_it_is() -> None:
+    lift = Lifter("fbgemm")
+    with pytest.raises(SourceError, match=r"conv1.*not quantized"):
+        lift.call("quantized::conv2d", (lift.add_input(IMAGE), packed_conv("c"), 0.25, 7), {}, at("conv1"))
+
+
+def test_spellings_name_the_parameters_of_torchs_own_schemas() -> None:
+    torch = pytest.importorskip("torch")
+    for target, entries in spellings().items():
+        schemas = torch._C._jit_get_schemas_for_operator(target)
+        assert schemas, f"{target} is not an operator of torch {torch.__version__}"
+        for entry in entries:
+            names = [parameter.torch_name for parameter in entry.parameters]
+            assert any(_fits(names, schema) for schema in schemas), f"{target}{names}: {schemas}"
+
+
+def _fits(names: list[str], schema: object) -> bool:
+    known = [argument.name for argument in schema.arguments]  # type: ignore[attr-defined]
+    return names == known[: len(names)] or set(names) <= set(known)
+
+
+def test_defaults_of_spellings_are_torchs_own() -> None:
+    torch = pytest.importorskip("torch")
+    for target, entries in spellings().items():
+        for parameter in (parameter for entry in entries for parameter in entry.parameters):
+            if parameter.default is MISSING or parameter.target == "_":
+                continue
+            found = [
+                argument.default_value
+                for schema in torch._C._jit_get_schemas_for_operator(target)
+                for argument in schema.arguments
+                if argument.name == parameter.torch_name and argument.has_default_value()
+            ]
+            assert not found or parameter.default in found, f"{target} {parameter}"
+
+
+def test_registered_calls_exist_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for target in LIFTS:
+        if not target.startswith("prim::"):
+            assert torch._C._jit_get_schemas_for_operator(target), target
