@@ -411,7 +411,7 @@ def _content_lines(model: Model) -> Iterator[str]:
     yield _fields("outputs", *graph.outputs)
     for name in sorted(graph.tensors):
         tensor = graph.tensors[name]
-        shape = ["*"] if tensor.shape is None else ["?" if size is None else str(size) for size in tensor.shape]
+        shape = ["*"] if tensor.shape is None else [_size_word(size) for size in tensor.shape]
         yield _fields("tensor", name, tensor.dtype, str(len(shape)), *shape)
         if tensor.quantization is not None:
             yield _quantization_line(tensor.quantization)
@@ -423,6 +423,11 @@ def _content_lines(model: Model) -> Iterator[str]:
         yield _fields("out", *node.outputs)
         for key in sorted(node.attributes):
             yield _fields("attribute", key, *_attribute_words(node.attributes[key]))
+
+
+def _size_word(size: Dimension) -> str:
+    """A name is marked, so that one like "3" or "?" is no number and not unknown."""
+    return "?" if size is None else f"={size}" if isinstance(size, str) else str(size)
 
 
 def _quantization_line(quantization: Quantization) -> str:
