@@ -45,7 +45,11 @@ class QfmtError(Exception):
 
 
 class FormatError(QfmtError):
-    """A `.qfb` file breaks the specification."""
+    """A `.qfb` file breaks the specification; `rule` is the number of the container rule (`F3`), where it is known."""
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", rule: str = "") -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.rule = rule
 
 
 class DigestError(FormatError):
@@ -87,6 +91,9 @@ class ValidityError(FormatError):
 
 class SourceError(QfmtError):
     """A source cannot be converted: not readable, not quantized, or of a kind without a graph."""
+
+    assumed_rank = False
+    """Whether the rank of an input had to be assumed on the way: another assumption may do better."""
 
 
 class UnsafePickleError(SourceError):

@@ -33,7 +33,7 @@ def convert(
         raise SourceError(
             f"cannot convert a {type(source).__name__}", hint="pass the path of a file saved with torch.jit.save"
         )
-    from .torchscript import convert_archive
+    from .torchscript.convert import convert_archive
 
     try:
         return convert_archive(

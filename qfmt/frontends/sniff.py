@@ -109,7 +109,7 @@ def _by_head(head: bytes, size: int) -> str:
 
 def _by_structure(path: str | PathLike[str], head: bytes) -> str:
     if zipfile.is_zipfile(path):
-        return _zip_kind(Zip(path))
+        return zip_kind(Zip(path)).key
     if head.startswith(b"PK\x03\x04"):
         return "broken_zip"
     if tarfile.is_tarfile(path):
@@ -126,6 +126,11 @@ def root_of(archive: Zip) -> str:
         if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
             return folder + slash
     return ""
+
+
+def zip_kind(archive: Zip) -> Kind:
+    """The kind of a zip archive that is open already."""
+    return KINDS[_zip_kind(archive)]
 
 
 def _zip_kind(archive: Zip) -> str:

@@ -108,6 +108,12 @@ class StoredTensor:
         strides = (*self.strides[:axis], 0, *self.strides[axis:])
         return StoredTensor(self.storage, self.dtype, shape, strides, self.offset, self.quantizer, self.names)
 
+    def squeeze(self, axis: int) -> StoredTensor:
+        """The inverse of `unsqueeze`."""
+        shape = (*self.shape[:axis], *self.shape[axis + 1 :])
+        strides = (*self.strides[:axis], *self.strides[axis + 1 :])
+        return StoredTensor(self.storage, self.dtype, shape, strides, self.offset, self.quantizer, self.names)
+
     def array(self) -> NDArray[Any]:
         """The elements in logical order, contiguous and read-only; zero-copy where they are stored so.
 

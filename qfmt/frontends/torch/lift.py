@@ -20,6 +20,7 @@ from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Dimension, Graph, Model, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
+from ...ops.shapes import same
 from ..stored import StoredTensor
 from .calls import Place, Value
 from .names import name_tensors, renamed
@@ -135,7 +136,7 @@ class Lifter:
         shapes = self._infer(operator, values, complete)
         kind = dtype or self._dtype(operator, values, complete)
         first = values[0]
-        origin = first.origin if first is not None and first.shape is None else ""
+        origin = first.origin if first is not None and entry.shape is same else ""
         rule = entry.engines.get(self.engine, "") if quantization is not None else ""
         if entry.quantized is Quantized.MOVES:
             quantization, rule = (first.quantization if first is not None else None), ""
@@ -217,7 +218,7 @@ class Lifter:
     def rank(self, value: TensorValue) -> int:
         """The number of dimensions; for an input of which nothing is known, the assumed four."""
         if value.shape is None and value.origin:
-            raise Refine(value.origin, RANK_NAMES[self.assumed_rank])
+            raise Refine(value.origin, RANK_NAMES[self.assumed_rank], assumed=True)
         if value.shape is None:
             raise SourceError("needs the number of dimensions of its input", hint=self.SHAPE_HINT)
         return len(value.shape)
@@ -311,10 +312,15 @@ class Lifter:
 
     def need(self, value: TensorValue, shape: tuple[Dimension, ...]) -> None:
         """Tell what the present call requires of a tensor; what is learnt about an input restarts the lift."""
-        if value.shape is None and value.origin:
-            names = RANK_NAMES.get(len(shape), (None,) * len(shape))
-            raise Refine(value.origin, tuple(a if a is not None else b for a, b in zip(shape, names, strict=True)))
-        if value.shape is None:
+        known = value.shape
+        if known is not None and len(known) != len(shape):
+            return  # the shape rule of the operator says what is wrong
+        if value.origin:
+            base = RANK_NAMES.get(len(shape), (None,) * len(shape)) if known is None else known
+            learnt = tuple(b if a is None or isinstance(b, int) else a for a, b in zip(shape, base, strict=True))
+            if learnt != known:
+                raise Refine(value.origin, learnt)
+        elif known is None:
             value.shape = shape
             self.tensors[value.key] = replace(self.tensors[value.key], shape=shape)
 

@@ -68,10 +68,11 @@ class Unsupported(Value):
 class Refine(Exception):
     """More became known about a graph input: lift again from the start with this shape."""
 
-    def __init__(self, name: str, shape: tuple[Dimension, ...]) -> None:
+    def __init__(self, name: str, shape: tuple[Dimension, ...], *, assumed: bool = False) -> None:
         super().__init__(name, shape)
         self.name = name
         self.shape = shape
+        self.assumed = assumed
 
 
 @dataclass(frozen=True)

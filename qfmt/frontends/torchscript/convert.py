@@ -1,0 +1,146 @@
+"""A TorchScript archive as a Model: its `forward` evaluated symbolically, its calls lifted."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import SourceError
+from ...model import DTYPES, Model, Quantization, Shape
+from ..stored import StoredTensor
+from ..torch import InputSpec, Lifter, Refine, TensorValue
+from ..torch.values import RANK_NAMES, narrowest
+from .archive import Archive, Argument
+from .evaluator import evaluate
+
+LIKELY_RANKS = (4, 2, 3, 5, 1)
+"""Tried in this order where the code asks for the rank of an input before anything tells it."""
+
+REFINEMENTS = 32
+"""More restarts than any network needs: each one learns the rank or a size of an input."""
+
+
+def convert_archive(
+    path: Path,
+    engine: str,
+    input_shapes: Mapping[str, Shape],
+    input_quantization: Mapping[str, tuple[float, int, str]],
+) -> Model:
+    """The Model of an archive; see `qfmt.convert`."""
+    archive = Archive(path)
+    arguments = list(_tensor_arguments(archive))
+    names = [argument.name for argument in arguments]
+    for given in (*input_shapes, *input_quantization):
+        if given not in names:
+            raise SourceError(f"the network has no input {given!r}", hint=f"its inputs are {', '.join(names)}")
+    known: dict[str, Shape] = {**_traced_shapes(archive), **input_shapes}
+    quantized = {name: _quantization(name, *given) for name, given in input_quantization.items()}
+    specs = [InputSpec(name, known.get(name), *quantized.get(name, ("float32", None))) for name in names]
+    lifter, outputs = _lift_by_likely_rank(archive, engine, specs)
+    return lifter.finish(list(_flat(outputs)), source=_source(path, archive), producer=_producer())
+
+
+def _lift_by_likely_rank(archive: Archive, engine: str, specs: list[InputSpec]) -> tuple[Lifter, Any]:
+    """Lift; where a rank had to be assumed and the assumption led to a contradiction, assume another."""
+    first: SourceError | None = None
+    for rank in LIKELY_RANKS:
+        try:
+            return _lift(archive, engine, specs, rank)
+        except SourceError as error:
+            first = first or error
+            if not error.assumed_rank:
+                raise
+    assert first is not None
+    raise first
+
+
+def _lift(archive: Archive, engine: str, specs: list[InputSpec], rank: int) -> tuple[Lifter, Any]:
+    shapes = {spec.name: spec.shape for spec in specs}
+    assumed = False
+    for _ in range(REFINEMENTS):
+        lifter = Lifter(engine, rank)
+        values = {
+            spec.name: lifter.add_input(InputSpec(spec.name, shapes[spec.name], spec.dtype, spec.quantization))
+            for spec in specs
+        }
+        try:
+            return lifter, evaluate(archive, lifter, [values.get(argument.name) for argument in archive.inputs])
+        except Refine as more:
+            assumed |= more.assumed
+            shapes[more.name] = _own_names(more.name, more.shape, specs)
+        except SourceError as error:
+            error.assumed_rank = assumed
+            raise
+    raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
+
+
+def _own_names(name: str, shape: tuple[Any, ...], specs: list[InputSpec]) -> tuple[Any, ...]:
+    """Sizes of different inputs need not be equal, so with several inputs each has its own names."""
+    if len(specs) == 1:
+        return shape
+    return tuple(f"{name}.{d}" if isinstance(d, str) and not d.startswith(f"{name}.") else d for d in shape)
+
+
+def _tensor_arguments(archive: Archive) -> Iterator[Argument]:
+    """The arguments of `forward` that become inputs; those with a default keep it."""
+    for argument in archive.inputs:
+        if argument.optional:
+            continue
+        if argument.annotation not in ("Tensor", "Optional[Tensor]"):
+            what = f"`forward` takes {argument.name}: {argument.annotation}; only tensors can be inputs"
+            raise SourceError(what, hint="wrap the model in a module that takes tensors, and save that")
+        yield argument
+
+
+def _traced_shapes(archive: Archive) -> dict[str, Shape]:
+    """The ranks that a trace was made with; its sizes are an example, so they stay open."""
+    shapes: dict[str, Shape] = {}
+    examples = archive.example_inputs()
+    specs = [InputSpec(argument.name) for argument in archive.inputs]
+    for argument, example in zip(archive.inputs, examples, strict=False):
+        if isinstance(example, StoredTensor) and len(example.shape) in RANK_NAMES:
+            shapes[argument.name] = _own_names(argument.name, RANK_NAMES[len(example.shape)], specs)
+    return shapes
+
+
+def _quantization(name: str, scale: float, zero_point: int, dtype: str) -> tuple[str, Quantization]:
+    if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+        raise SourceError(f"a quantized input cannot be {dtype}", where=f"input {name}")
+    if not scale > 0 or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+        raise SourceError(f"scale {scale}, zero point {zero_point} do not quantize to {dtype}", where=f"input {name}")
+    return dtype, Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
+
+
+def _flat(outputs: Any) -> Iterator[TensorValue | StoredTensor]:
+    """Tensors of a nested result, in order."""
+    if isinstance(outputs, Mapping):
+        outputs = outputs.values()
+    if isinstance(outputs, TensorValue | StoredTensor):
+        yield outputs
+    elif outputs is not None and not isinstance(outputs, bool | int | float | str):
+        try:
+            for item in outputs:
+                yield from _flat(item)
+        except TypeError:
+            raise SourceError("returns something that is not a tensor") from None
+
+
+def _source(path: Path, archive: Archive) -> dict[str, str]:
+    """Keys as in spec.md, "Source keys"."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        digest = hashlib.sha256(content).hexdigest()
+    return {
+        "format": "torchscript",
+        "format_version": archive.version,
+        "framework": "pytorch",
+        "sha256": digest,
+    }
+
+
+def _producer() -> str:
+    from ... import __version__
+
+    return f"qfmt {__version__}"
