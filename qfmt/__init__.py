@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from .errors import QfmtError
 
 if TYPE_CHECKING:
-    from .file import load, save
+    from .file import check, load, save
     from .frontends import convert
     from .model import Graph, Model, Node, Quantization, Tensor
-    from .rules import check
 
 __version__ = "0.1.0"
 
@@ -44,7 +43,7 @@ _HOMES = {
     "Node": "model",
     "Quantization": "model",
     "Tensor": "model",
-    "check": "rules",
+    "check": "file",
     "convert": "frontends",
     "load": "file",
     "save": "file",

@@ -1,0 +1,14 @@
+"""The container: reading, writing and checking `.qfb` files (spec.md, "Container").
+
+header.py   the first 128 bytes          decode.py, encode.py   FlatBuffers, by the tables of schema.py
+reader.py   load                         records.py             schema ↔ model
+writer.py   save                         checker.py             every rule of a file at once
+"""
+
+from __future__ import annotations
+
+from .checker import CONTAINER_RULES, check
+from .reader import load
+from .writer import save
+
+__all__ = ["CONTAINER_RULES", "check", "load", "save"]

@@ -1,0 +1,149 @@
+"""`check`: every rule that a file breaks, those of the container (F1…Fn) and those of the model in it (V1…Vn).
+
+The reader stops at the first thing that is wrong where it is used; this walks everything and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..errors import FormatError, ValidityError, VersionError, Violation
+from ..model import Node
+from ..rules import data_violations, graph_violations
+from . import header
+from .reader import Container, Stored
+
+CONTAINER_RULES: tuple[tuple[str, str], ...] = (
+    ("F1", 'A file begins with the offset of its root table and "QFB1"; the header\'s tag is "qh01".'),
+    ("F2", "The reserved bytes of the header are zero."),
+    (
+        "F3",
+        "The header is at least 128 bytes long, a multiple of 8, and ends inside the metadata, which are shorter than "
+        "2^31 bytes. The data begin at the next multiple of 4096, and the file ends where they end.",
+    ),
+    ("F4", "Bytes 64 to 95 are the sha256 of the metadata, from byte 0 on, with these 32 bytes as zeros."),
+    ("F5", "The bytes between metadata and data are zero."),
+    (
+        "F6",
+        "The metadata are a FlatBuffer of the schema: every offset, vtable and vector lies after the header and inside "
+        "them and is aligned, required fields are present, strings are UTF-8 and end with a zero byte. Strings and "
+        "nested tables may be shared; a reader may refuse what refers to anything else again and again.",
+    ),
+    ("F7", "Every index is one of an element that exists."),
+    (
+        "F8",
+        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap; less than 64 bytes lie "
+        "between two, all zero; the last ends where the data end.",
+    ),
+    ("F9", "The sha256 of a buffer is that of its bytes."),
+    ("F10", "No required flag or feature is one that the reader does not know."),
+    ("F11", "Tensors are sorted by name, attributes and the pairs of maps by key; none stands twice."),
+    (
+        "F12",
+        "There is one name of a size, or none, for each size, and a size with a name is -1. Every quantization has its "
+        "quant_min and quant_max; an attribute has a known type and the value of it.",
+    ),
+    ("F13", "Every buffer is the data of a tensor, and no two buffers hold the same bytes."),
+)
+"""The rules about a file as such: number and sentence."""
+
+Found = list[Violation]
+
+
+def check(path: str | os.PathLike[str]) -> list[Violation]:
+    """Every rule that a file breaks, by number; an empty list if it is valid.
+
+    Raises FormatError for what is no `.qfb` file at all, VersionError for one that needs a newer reader.
+    """
+    found: Found = []
+    try:
+        container = Container(path, verify=False)
+    except VersionError:
+        raise
+    except FormatError as error:
+        if error.rule in ("", "F1"):
+            raise
+        return [_violation(error, os.fsdecode(path))]
+    with _collecting(found, container):
+        header.check_digest(container.header, container.metadata)
+    damaged = _check_buffers(container, found)
+    decoded = _check_tensors(container, damaged, found)
+    model = None
+    with _collecting(found, container):
+        model = container.model()
+        decoded = _check_nodes(model.nodes, container, found) and decoded
+    if model is not None and decoded:
+        found += graph_violations(model)
+    return found
+
+
+def _check_buffers(container: Container, found: Found) -> set[int]:
+    """F8 and F9; the result are the buffers whose bytes are not those that were written."""
+    damaged: set[int] = set()
+    end = 0
+    digests: set[tuple[bytes, int]] = set()
+    for index in range(len(container.buffers)):
+        where = f"buffer {index}"
+        with _collecting(found, container, where):
+            stored = container.buffer(index, "")
+            gap = container.data[end : stored.offset]
+            if stored.offset < end or len(gap) >= header.ALIGNMENT or any(gap):
+                found.append(Violation("F8", where, f"begins at {stored.offset}, the one before ends at {end}"))
+            end = max(end, stored.offset + stored.nbytes)
+            if not stored.is_intact():
+                damaged.add(index)
+                found.append(Violation("F9", where, "its sha256 is not the one stated: the data is damaged"))
+            if (stored.digest, stored.nbytes) in digests:
+                found.append(Violation("F13", where, "holds the same bytes as one before"))
+            digests.add((stored.digest, stored.nbytes))
+    if end != len(container.data):
+        found.append(Violation("F8", "data", f"the last buffer ends at {end}, the data at {len(container.data)}"))
+    return damaged
+
+
+def _check_tensors(container: Container, damaged: set[int], found: Found) -> bool:
+    """F11, F13 and V1-V29; whether every tensor could be decoded."""
+    tensors, used, before, decoded = container.tensors, set(), None, True
+    for index in range(len(tensors)):
+        tensor = None
+        with _collecting(found, container, f"tensor {index}"):
+            name = tensors.name(index)
+            if before is not None and name <= before:
+                found.append(Violation("F11", f"tensor {name!r}", f"stands after {before!r}"))
+            before = name
+            tensor = tensors[name]
+        decoded = decoded and tensor is not None
+        if tensor is not None and isinstance(tensor.data, Stored):
+            used.add(tensor.data.index)
+            if tensor.data.index not in damaged:
+                found += data_violations(tensor)
+    if decoded and (unused := set(range(len(container.buffers))) - used):
+        found.append(Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to no tensor"))
+    return decoded
+
+
+def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> bool:
+    """Whether every node could be decoded."""
+    before = len(found)
+    for index in range(len(nodes)):
+        with _collecting(found, container, f"node {index}"):
+            nodes[index]
+    return len(found) == before
+
+
+@contextmanager
+def _collecting(found: Found, container: Container, where: str = "") -> Iterator[None]:
+    """A context whose first FormatError ends it and joins the violations."""
+    try:
+        yield
+    except ValidityError as error:
+        found += error.violations
+    except FormatError as error:
+        found.append(_violation(error, container.where, where))
+
+
+def _violation(error: FormatError, file: str, where: str = "") -> Violation:
+    place = error.where.removeprefix(file).removeprefix(": ") or where or "file"
+    return Violation(error.rule or "F6", place, error.what)

@@ -1,0 +1,213 @@
+"""A FlatBuffers decoder that verifies as it decodes, driven by the descriptors of `schema.py`.
+
+FlatBuffers' own Python runtime trusts its input. Here every offset is checked against the end of the metadata
+and for alignment, every vtable and vector length before it is used, every string for UTF-8, every required
+field for presence; what is wrong is a FormatError with the byte where it is.
+
+Nothing is decoded before it is asked for: a vector of tables decodes its elements one by one. The work is
+bounded by the size of the metadata: strings and nested tables, which may be shared, are decoded once, and
+whatever else is referred to again and again exhausts a budget.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import FormatError
+from .schema import TABLES, Field
+
+Record = dict[str, Any]
+"""A decoded table: a value for every field of the schema; scalars, bytes, str, tuples, Records, Tables, or None."""
+
+SCALARS = {
+    "bool": "?",
+    "byte": "b",
+    "ubyte": "B",
+    "short": "h",
+    "ushort": "H",
+    "int": "i",
+    "uint": "I",
+    "long": "q",
+    "ulong": "Q",
+    "float": "f",
+    "double": "d",
+}
+"""FlatBuffers' scalar types, as `struct` spells them."""
+
+SIZES = {kind: struct.calcsize("<" + code) for kind, code in SCALARS.items()}
+
+_READERS = {kind: struct.Struct("<" + code).unpack_from for kind, code in SCALARS.items()}
+_U16, _I32, _U32 = _READERS["ushort"], _READERS["int"], _READERS["uint"]
+
+_REPETITIONS = 16
+"""How many times over the metadata may be decoded. Once is the rule; several threads may decode the same twice."""
+
+
+class Decoder:
+    """Decodes the FlatBuffer `data`; objects lie in [`start`, end of data)."""
+
+    def __init__(
+        self, data: bytes, root: str, *, start: int = 8, tables: Mapping[str, tuple[Field, ...]] = TABLES
+    ) -> None:
+        self._data = data
+        self._start = start
+        self._root = root
+        self._tables = tables
+        self._budget = _REPETITIONS * len(data)
+        self._strings: dict[int, str] = {}
+        self._nested: dict[tuple[str, int], Record] = {}
+        self._vtables: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}
+
+    def root(self) -> Record:
+        """The root table."""
+        return self.table(self._root, self._target(0, "the root offset"))
+
+    def table(self, name: str, position: int) -> Record:
+        """The table at a position, with every field that this reader knows."""
+        size, offsets = self._vtable(name, position)
+        self._spend(size, position)
+        fields = zip(self._tables[name], offsets, strict=True)
+        return {field.name: self._field(name, field, position, offset) for field, offset in fields}
+
+    def string_field(self, name: str, position: int, index: int) -> str:
+        """One string field of a table, without decoding the others."""
+        _, offsets = self._vtable(name, position)
+        value: str = self._field(name, self._tables[name][index], position, offsets[index])
+        return value
+
+    def _field(self, name: str, field: Field, position: int, offset: int) -> Any:
+        if offset == 0:
+            if field.required:
+                raise _broken(f"{name}.{field.name} is missing", position)
+            return field.default
+        place, at = f"{name}.{field.name}", position + offset
+        if field.kind in SIZES:
+            if at % SIZES[field.kind]:
+                raise _broken(f"{place} is not aligned", at)
+            return _READERS[field.kind](self._data, at)[0]
+        if field.kind == "struct":
+            return self._data[at : at + field.size]
+        target = self._target(at, place)
+        if field.kind == "string":
+            return self._string(target, place)
+        if field.kind == "table":
+            return self._nested_table(field.of, target)
+        if field.kind == "[string]":
+            return tuple(self._string(self._target(at, place), place) for at in self._elements(target, place))
+        if field.kind == "[table]":
+            return Tables(self, field.of, self._elements(target, place), place)
+        return self._scalars(field.kind[1:-1], target, place)
+
+    def _nested_table(self, name: str, position: int) -> Record:
+        key = name, position
+        if key not in self._nested:
+            self._nested[key] = self.table(name, position)
+        return self._nested[key]
+
+    def _string(self, position: int, place: str) -> str:
+        if position in self._strings:
+            return self._strings[position]
+        count = self._count(position, 1, place)
+        end = position + 4 + count
+        if end >= len(self._data) or self._data[end] != 0:
+            raise _broken(f"the string {place} does not end with a zero byte", end)
+        try:
+            text = self._data[position + 4 : end].decode()
+        except UnicodeDecodeError:
+            raise _broken(f"the string {place} is not UTF-8", position + 4) from None
+        self._strings[position] = text
+        return text
+
+    def _scalars(self, kind: str, position: int, place: str) -> tuple[Any, ...]:
+        count = self._count(position, SIZES[kind], place)
+        return struct.unpack_from(f"<{count}{SCALARS[kind]}", self._data, position + 4)
+
+    def _elements(self, position: int, place: str) -> range:
+        """The positions of the elements of a vector of offsets."""
+        count = self._count(position, 4, place)
+        return range(position + 4, position + 4 + 4 * count, 4)
+
+    def _count(self, position: int, size: int, place: str) -> int:
+        """The length of a vector, after a check that it ends inside the metadata."""
+        count: int = _U32(self._data, position)[0]
+        if count > (len(self._data) - position - 4) // size:
+            raise _broken(f"{place} has {count} elements, more than fit into the metadata", position)
+        if count and (position + 4) % size:
+            raise _broken(f"{place} is not aligned", position)
+        self._spend(4 + count * size, position)
+        return count
+
+    def _target(self, position: int, place: str) -> int:
+        """Where an offset leads: inside the metadata, aligned, with room for four bytes."""
+        target: int = position + _U32(self._data, position)[0]
+        if not self._start <= target <= len(self._data) - 4:
+            raise _broken(f"{place} leads outside the metadata, to byte {target}", position)
+        if target % 4:
+            raise _broken(f"{place} leads to byte {target}, which is not aligned", position)
+        return target
+
+    def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
+        """The size of the table at a position, and where in it each known field is; 0: absent."""
+        vtable = position - _I32(self._data, position)[0]
+        key = name, vtable
+        if key not in self._vtables:
+            self._vtables[key] = self._parse_vtable(name, position, vtable)
+        size, offsets = self._vtables[key]
+        if position + size > len(self._data):
+            raise _broken(f"{name} ends outside the metadata", position)
+        return size, offsets
+
+    def _parse_vtable(self, name: str, position: int, vtable: int) -> tuple[int, tuple[int, ...]]:
+        end = len(self._data)
+        if not self._start <= vtable <= end - 4 or vtable % 2:
+            raise _broken(f"the vtable of {name} cannot be at byte {vtable}", position)
+        length, size = _U16(self._data, vtable)[0], _U16(self._data, vtable + 2)[0]
+        if length < 4 or length % 2 or vtable + length > end or size < 4:
+            raise _broken(f"the vtable of {name} has impossible sizes ({length}, {size})", vtable)
+        offsets = []
+        for field in self._tables[name]:
+            slot = 4 + 2 * field.id
+            offset = _U16(self._data, vtable + slot)[0] if slot < length else 0
+            if offset and (offset < 4 or offset + field.size > size):
+                raise _broken(f"{name}.{field.name} lies outside its table", vtable + slot)
+            offsets.append(offset)
+        return size, tuple(offsets)
+
+    def _spend(self, count: int, position: int) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            raise _broken("the same tables or vectors are referred to again and again", position)
+
+
+class Tables:
+    """A vector of tables that decodes an element when it is asked for, and keeps none."""
+
+    __slots__ = ("_decoder", "_name", "_place", "_positions")
+
+    def __init__(self, decoder: Decoder, name: str, positions: range, place: str) -> None:
+        self._decoder = decoder
+        self._name = name
+        self._positions = positions
+        self._place = place
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._decoder.table(self._name, self._position(index))
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self[index] for index in range(len(self)))
+
+    def key(self, index: int) -> str:
+        """The first field of an element, its name or key, without decoding the others."""
+        return self._decoder.string_field(self._name, self._position(index), 0)
+
+    def _position(self, index: int) -> int:
+        return self._decoder._target(self._positions[index], f"{self._place}[{index}]")
+
+
+def _broken(what: str, position: int) -> FormatError:
+    return FormatError(what, where=f"metadata, byte {position}", rule="F6")

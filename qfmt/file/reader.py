@@ -1,0 +1,297 @@
+"""Opening a `.qfb`: the header and the digest of the metadata are checked, the rest waits until it is asked for.
+
+Tensors and nodes are decoded one by one and checked as they are (`decode.py`, rules V1–V29); their data is mapped,
+not read, and its digest verified at the first use. So opening takes as long for a gigabyte as for a megabyte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import overload
+
+from ..errors import DigestError, FormatError, ValidityError, VersionError
+from ..model import Data, Graph, Model, Node, Quantization, Tensor
+from ..rules import tensor_violations
+from . import header
+from .decode import Decoder, Record, Tables
+from .records import attribute_value, dtype_name, quantization, shape, sorted_map
+
+MINOR_VERSION = 0
+"""The highest minor version of the format that this reader knows."""
+
+
+def load(path: str | os.PathLike[str], *, verify: bool = True) -> Model:
+    """The model in a `.qfb` file, memory-mapped: tensors, nodes and arrays are read when they are used.
+
+    `verify=False` skips the digests (not the checks of structure). The model stays as it is when the file is
+    replaced by renaming another over it; it does not survive a change of the file in place.
+
+    Raises FormatError (its subclasses DigestError, VersionError, ValidityError) for a file that cannot be read:
+    here, or where the broken part is first used.
+    """
+    return Container(path, verify=verify).model()
+
+
+class Container:
+    """An open file: its header checked, its metadata verified and ready to be decoded, its data mapped."""
+
+    def __init__(self, path: str | os.PathLike[str], *, verify: bool) -> None:
+        self.where = os.fsdecode(path)
+        self.verify = verify
+        self.verified: set[int] = set()
+        self.placed = Placed(self.where)
+        with self.placed:
+            self._open()
+            self.root = Decoder(self.metadata, "Model", start=self.header.header_size).root()
+            self._check_version()
+        self.buffers: Tables = self.root["buffers"]
+        self.tensors = Tensors(self, self.root["graph"]["tensors"])
+        self._quantizations: dict[int, Quantization] = {}
+
+    def _open(self) -> None:
+        """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
+        path = Path(self.where)
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise FormatError("is a directory, not a file" if path.is_dir() else "is not a regular file")
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                head = file.read(header.SIZE)
+                self.header = header.parse(head, size)
+                rest = file.read(self.header.data_offset - header.SIZE)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            what = error.strerror if isinstance(error, OSError) else str(error)
+            raise FormatError(f"cannot be read: {what}") from None
+        self.metadata = head + rest[: self.header.meta_size - header.SIZE]
+        if self.verify:
+            header.check_digest(self.header, self.metadata)
+        header.check_padding(rest[len(self.metadata) - header.SIZE :])
+        self.data = memoryview(mapped)[self.header.data_offset : self.header.file_size]
+
+    def _check_version(self) -> None:
+        if features := self.root["required_features"]:
+            raise VersionError(
+                f"needs features that this reader does not know: {', '.join(features)}",
+                hint="a newer qfmt is needed",
+                rule="F10",
+            )
+
+    def model(self) -> Model:
+        """The model; what is slow about it is decoded later."""
+        root, graph = self.root, self.root["graph"]
+        with self.placed:
+            inputs, outputs = self.names(graph["inputs"]), self.names(graph["outputs"])
+            source, metadata = (sorted_map(self.pairs(field)) for field in ("source", "metadata"))
+        nodes = Nodes(self, graph["nodes"])
+        lazy = Graph(inputs, outputs, nodes, self.tensors, graph["name"] or "")
+        return Model(lazy, root["producer"] or "", root["arithmetic"] or "", source, metadata)
+
+    def pairs(self, field: str) -> Iterator[tuple[str, str]]:
+        """A map of the root, as the file has it."""
+        return ((pair["key"], pair["value"]) for pair in self.root[field] or ())
+
+    def names(self, indices: Iterable[int]) -> tuple[str, ...]:
+        """The names of tensors; the empty one for -1."""
+        return tuple("" if index == -1 else self.tensors.name(index) for index in indices)
+
+    def node(self, record: Record) -> Node:
+        return Node(
+            record["operator"],
+            self.names(record["inputs"]),
+            self.names(record["outputs"]),
+            sorted_map((attribute["name"], attribute_value(attribute)) for attribute in record["attributes"] or ()),
+            record["name"] or "",
+            record["version"],
+            record["arithmetic"] or "",
+            record["scope"] or "",
+            record["source_operator"] or "",
+        )
+
+    def tensor(self, record: Record) -> Tensor:
+        """A tensor, after a check of the rules V1–V29."""
+        name = record["name"]
+        tensor = Tensor(
+            name,
+            dtype_name(record["dtype"]),
+            shape(record),
+            None if record["buffer"] is None else self.buffer(record["buffer"], name),
+            None if record["quantization"] is None else self.quantization(record["quantization"]),
+            record["aliases"] or (),
+        )
+        if broken := tensor_violations(tensor):
+            raise ValidityError(broken)
+        return tensor
+
+    def quantization(self, record: Record) -> Quantization:
+        """One object for all tensors that share a record; the decoder keeps the records."""
+        if id(record) not in self._quantizations:
+            self._quantizations[id(record)] = quantization(record)
+        return self._quantizations[id(record)]
+
+    def buffer(self, index: int, name: str) -> Stored:
+        """The data of the tensor `name`, which is inside the data segment."""
+        if index >= len(self.buffers):
+            raise FormatError(
+                f"there is no buffer {index}, only {len(self.buffers)}", where=f"tensor {name!r}", rule="F7"
+            )
+        record = self.buffers[index]
+        offset, size = record["offset"], record["size"]
+        if offset % header.ALIGNMENT or offset + size > len(self.data):
+            raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside the data", rule="F8")
+        return Stored(self, index, offset, size, record["sha256"], name)
+
+
+class Stored(Data):
+    """Bytes in the data segment of an open file; their digest is verified when they are first used."""
+
+    __slots__ = ("_container", "_name", "digest", "index", "offset")
+
+    def __init__(self, container: Container, index: int, offset: int, size: int, digest: bytes, name: str) -> None:
+        self._container = container
+        self.index = index
+        self.offset = offset
+        self.digest = digest
+        self._name = name
+        self.nbytes = size
+
+    def view(self) -> memoryview:
+        """All bytes, zero-copy; DigestError if they are not those that were written."""
+        container = self._container
+        view = container.data[self.offset : self.offset + self.nbytes]
+        if container.verify and self.index not in container.verified:
+            if not self.is_intact():
+                place = f"{container.where}: tensor {self._name!r}"
+                raise DigestError(
+                    "the data is damaged: its sha256 is not the one stated", where=place, hint=header.AGAIN, rule="F9"
+                )
+            container.verified.add(self.index)
+        return view
+
+    def is_intact(self) -> bool:
+        """Whether the bytes have the digest that the metadata states."""
+        view = self._container.data[self.offset : self.offset + self.nbytes]
+        return hashlib.sha256(view).digest() == self.digest
+
+    def sha256(self) -> bytes:
+        if not self._container.verify:
+            return super().sha256()
+        self.view()
+        return self.digest
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of a file by name, in the order of their names; each is decoded when it is asked for."""
+
+    __slots__ = ("_container", "_indices", "_names", "_tables", "_tensors")
+
+    def __init__(self, container: Container, tables: Tables) -> None:
+        self._container = container
+        self._tables = tables
+        self._names: dict[int, str] = {}
+        self._indices: dict[str, int] = {}
+        self._tensors: dict[str, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __iter__(self) -> Iterator[str]:
+        for index in range(len(self)):
+            with self._container.placed:
+                name = self.name(index)
+            yield name
+
+    def __contains__(self, name: object) -> bool:
+        with self._container.placed:
+            return isinstance(name, str) and self._index(name) is not None
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            with self._container.placed:
+                index = self._index(name)
+                if index is None:
+                    raise KeyError(name)
+                self._tensors[name] = self._container.tensor(self._tables[index])
+        return self._tensors[name]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors of {self._container.where}>"
+
+    def name(self, index: int) -> str:
+        """The name of the tensor at an index, which from then on is found under it; FormatError if there is none."""
+        if index not in self._names:
+            if not 0 <= index < len(self):
+                raise FormatError(f"there is no tensor {index}, only {len(self)}", rule="F7")
+            name = self._tables.key(index)
+            if self._indices.setdefault(name, index) != index:
+                raise FormatError(f"two tensors are called {name!r}", rule="F11")
+            self._names[index] = name
+        return self._names[index]
+
+    def _index(self, name: str) -> int | None:
+        """Where a tensor is, found by halves: the names are sorted, in a valid file."""
+        low, high = 0, len(self)
+        while name not in self._indices and low < high:
+            middle = (low + high) // 2
+            if self.name(middle) < name:
+                low = middle + 1
+            else:
+                high = middle
+        return self._indices.get(name)
+
+
+class Nodes(Sequence[Node]):
+    """The nodes of a file in order; each is decoded when it is asked for."""
+
+    __slots__ = ("_container", "_nodes", "_tables")
+
+    def __init__(self, container: Container, tables: Tables) -> None:
+        self._container = container
+        self._tables = tables
+        self._nodes: dict[int, Node] = {}
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
+    def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
+        positions = range(len(self))[index]
+        if isinstance(positions, range):
+            return tuple(self[position] for position in positions)
+        if positions not in self._nodes:
+            with self._container.placed, Placed(f"node {positions}"):
+                self._nodes[positions] = self._container.node(self._tables[positions])
+        return self._nodes[positions]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} nodes of {self._container.where}>"
+
+
+class Placed:
+    """A context in which a FormatError learns where it happened."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, FormatError):
+            error.at(self._where)

@@ -1,0 +1,138 @@
+"""Between the Records of the schema and the values of `qfmt.model`, both directions side by side.
+
+What is written here is canonical: maps sorted by key, nothing written that may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from ..errors import FormatError
+from ..model import DTYPES, Attribute, Node, Observed, Quantization, Shape, Tensor, attribute_kind
+from .decode import Record
+from .schema import ENUMS
+
+DTYPE_NAMES = {entry.code: entry.name for entry in DTYPES.values()}
+
+Value = TypeVar("Value")
+
+
+def dtype_name(code: int) -> str:
+    if code not in DTYPE_NAMES:
+        raise FormatError(f"the element type {code} is not known", hint="a newer qfmt may know it", rule="V2")
+    return DTYPE_NAMES[code]
+
+
+def shape(record: Record) -> Shape:
+    """The shape of a Tensor record: -1 is a size that is not known, or known by the name in `dims`."""
+    sizes, dims = record["shape"], record["dims"]
+    if sizes is None or not dims:
+        return None if sizes is None else tuple(None if size == -1 else size for size in sizes)
+    if len(dims) != len(sizes):
+        raise FormatError(f"{len(sizes)} sizes, but {len(dims)} names of sizes", rule="F12")
+    if any(name and size != -1 for size, name in zip(sizes, dims, strict=True)):
+        raise FormatError("a size has both a name and a number", rule="F12")
+    return tuple(size if size != -1 else name or None for size, name in zip(sizes, dims, strict=True))
+
+
+def quantization(record: Record) -> Quantization:
+    if record["quant_min"] is None or record["quant_max"] is None:
+        raise FormatError("a quantization without quant_min or quant_max", rule="F12")
+    observed = record["observed"]
+    return Quantization(
+        record["scale"],
+        record["zero_point"],
+        record["quant_min"],
+        record["quant_max"],
+        record["axis"],
+        dtype_name(record["scale_dtype"]),
+        None if observed is None else Observed(observed["observer"], observed["minimum"], observed["maximum"]),
+    )
+
+
+def quantization_record(value: Quantization) -> Record:
+    observed = value.observed
+    return {
+        "scale": value.scale,
+        "zero_point": value.zero_point,
+        "quant_min": value.quant_min,
+        "quant_max": value.quant_max,
+        "axis": value.axis,
+        "scale_dtype": DTYPES[value.scale_dtype].code,
+        "observed": observed
+        and {"observer": observed.observer, "minimum": observed.minimum, "maximum": observed.maximum},
+    }
+
+
+def tensor_record(tensor: Tensor, buffer: int | None, quantization: Record | None) -> Record:
+    sizes = tensor.shape
+    named = [size if isinstance(size, str) else "" for size in sizes or ()]
+    return {
+        "name": tensor.name,
+        "dtype": DTYPES[tensor.dtype].code,
+        "shape": None if sizes is None else [size if isinstance(size, int) else -1 for size in sizes],
+        "dims": named if any(named) else None,
+        "buffer": buffer,
+        "quantization": quantization,
+        "aliases": tensor.aliases or None,
+    }
+
+
+def node_record(node: Node, indices: Mapping[str, int]) -> Record:
+    """`indices`: of tensors by name; -1 for the empty name."""
+    return {
+        "operator": node.operator,
+        "version": node.version,
+        "inputs": [indices[name] for name in node.inputs],
+        "outputs": [indices[name] for name in node.outputs],
+        "attributes": [attribute_record(name, node.attributes[name]) for name in sorted(node.attributes)] or None,
+        "arithmetic": node.arithmetic or None,
+        "name": node.name or None,
+        "scope": node.scope or None,
+        "source_operator": node.source_operator or None,
+    }
+
+
+ATTRIBUTE_TYPES = {
+    "i": ("Int", "int_value"),
+    "f": ("Float", "float_value"),
+    "s": ("String", "string_value"),
+    "ii": ("Ints", "ints"),
+    "ff": ("Floats", "floats"),
+    "ss": ("Strings", "strings"),
+}
+"""How the schema calls a kind of attribute, and the field that holds its value."""
+
+_ATTRIBUTE_FIELDS = {ENUMS["AttributeType"][name]: field for name, field in ATTRIBUTE_TYPES.values()}
+
+
+def attribute_value(record: Record) -> Attribute:
+    if record["type"] not in _ATTRIBUTE_FIELDS:
+        raise FormatError(f"the attribute {record['name']!r} is of the unknown type {record['type']}", rule="F12")
+    value: Attribute | None = record[_ATTRIBUTE_FIELDS[record["type"]]]
+    if value is None:
+        raise FormatError(f"the attribute {record['name']!r} has no value", rule="F12")
+    return value
+
+
+def attribute_record(name: str, value: Attribute) -> Record:
+    kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
+    enum, field = ATTRIBUTE_TYPES[kind]
+    return {"name": name, "type": ENUMS["AttributeType"][enum], field: value}
+
+
+def sorted_map(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value]:
+    """The pairs of a map, which the file has sorted by key."""
+    result: dict[str, Value] = {}
+    last = None
+    for key, value in pairs:
+        if last is not None and key <= last:
+            raise FormatError(f"the key {key!r} is not in order", rule="F11")
+        result[key] = value
+        last = key
+    return result
+
+
+def pair_records(pairs: Mapping[str, str]) -> list[Record] | None:
+    return [{"key": key, "value": pairs[key]} for key in sorted(pairs)] or None

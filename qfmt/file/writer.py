@@ -1,0 +1,178 @@
+"""Writing a `.qfb`: validated, canonical, in constant memory, and atomic.
+
+A model is written in two passes over its data: the first takes the digests, which decide what is shared and where
+everything lies; the second writes. So nothing is held, and the metadata can stand in front.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from ..errors import DestinationError, ValidityError
+from ..model import Data, Model
+from ..rules import violations
+from .decode import Record
+from .encode import encode
+from .header import ALIGNMENT, PAGE, round_up, seal
+from .records import node_record, pair_records, quantization_record, tensor_record
+
+CHUNK = 1 << 23
+"""Bytes written between two reports of progress."""
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are done and the bytes there are; hashing and writing a byte counts twice."""
+
+
+class Buffer(NamedTuple):
+    """One buffer of the data segment, and where in it it lies."""
+
+    data: Data
+    offset: int
+    sha256: bytes
+
+
+def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
+    """Write a model as a `.qfb` file: equal models give equal bytes.
+
+    The file appears under its name when it is complete: until then, and if anything fails, what was there before
+    is untouched. `progress(done, total)` is called as bytes are hashed and written.
+
+    Raises ValidityError with every rule that the model breaks, DestinationError if the file cannot be written.
+    """
+    if broken := violations(model):
+        raise ValidityError(broken)
+    constants = {tensor.name: tensor.data for tensor in model.graph.constants() if tensor.data is not None}
+    report = _Report(progress, 2 * sum(data.nbytes for data in constants.values()))
+    with _replacing(os.fsdecode(path)) as file:
+        buffers, indices = _layout(constants, report)
+        end = buffers[-1].offset + buffers[-1].data.nbytes if buffers else 0
+        file.write(seal(*encode("Model", _model_record(model, buffers, indices)), end))
+        _pad(file, PAGE)
+        for buffer in buffers:
+            _pad(file, ALIGNMENT)
+            view = buffer.data.view()
+            for start in range(0, len(view), CHUNK):
+                file.write(view[start : start + CHUNK])
+                report.add(len(view[start : start + CHUNK]))
+    report.finish()
+
+
+def _layout(constants: Mapping[str, Data], report: _Report) -> tuple[list[Buffer], dict[str, int]]:
+    """The buffers in the order of the names that first use them, and which buffer holds which constant."""
+    buffers: list[Buffer] = []
+    known: dict[tuple[bytes, int], int] = {}
+    indices: dict[str, int] = {}
+    offset = 0
+    for name in sorted(constants):
+        data = constants[name]
+        key = data.sha256(), data.nbytes
+        report.add(data.nbytes)
+        if key not in known:
+            known[key] = len(buffers)
+            offset = round_up(offset, ALIGNMENT)
+            buffers.append(Buffer(data, offset, key[0]))
+            offset += data.nbytes
+        indices[name] = known[key]
+    return buffers, indices
+
+
+def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[str, int]) -> Record:
+    graph = model.graph
+    names = sorted(graph.tensors)
+    quantizations: dict[str, Record] = {}
+    tensors = []
+    for name in names:
+        tensor, shared = graph.tensors[name], None
+        if tensor.quantization is not None:  # repr tells apart all that differs, as == does not: 0.0 and -0.0
+            shared = quantizations.setdefault(repr(tensor.quantization), quantization_record(tensor.quantization))
+        tensors.append(tensor_record(tensor, indices.get(name), shared))
+    positions = {name: index for index, name in enumerate(names)} | {"": -1}
+    return {
+        "minor_version": 0,
+        "graph": {
+            "tensors": tensors,
+            "nodes": [node_record(node, positions) for node in graph.nodes],
+            "inputs": [positions[name] for name in graph.inputs],
+            "outputs": [positions[name] for name in graph.outputs],
+            "name": graph.name or None,
+        },
+        "buffers": [{"offset": at.offset, "size": at.data.nbytes, "sha256": at.sha256} for at in buffers],
+        "producer": model.producer or None,
+        "arithmetic": model.arithmetic or None,
+        "source": pair_records(model.source),
+        "metadata": pair_records(model.metadata),
+    }
+
+
+class _Report:
+    """Counts bytes for a progress callback."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        """Shared buffers are written once: what was not written is done all the same."""
+        self.add(self._total - self._done)
+
+
+def _pad(file: BinaryIO, multiple: int) -> None:
+    position = file.tell()
+    file.write(bytes(round_up(position, multiple) - position))
+
+
+@contextmanager
+def _replacing(where: str) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `where` when the block has ended well, and is removed otherwise."""
+    target = Path(where).resolve()
+    try:
+        _check_destination(target)
+        temporary = target.with_name(f".qfmt-{os.urandom(8).hex()}.tmp")
+        file = temporary.open("xb")
+    except OSError as error:
+        raise DestinationError(f"cannot be written: {error.strerror}", where=where) from None
+    except ValueError as error:
+        raise DestinationError(f"cannot be written: {error}", where=where) from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        raise DestinationError(f"cannot be written: {error.strerror}", where=where) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _check_destination(target: Path) -> None:
+    """OSError if `target` must not be replaced; renaming alone would replace a read-only file, or a device."""
+    if target.is_dir():
+        raise IsADirectoryError(0, "it is a directory")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(0, f"there is no directory {target.parent}")
+    if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
+        raise PermissionError(0, "it is not a file that may be changed")
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a renaming last; not everywhere can a directory be opened."""
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,56 @@
+"""The validity rules V1…Vn as data: number, sentence, check. `violations` applies them all at once.
+
+A file that can be decoded may still say nonsense: a scale of zero, a weight outside its range, a node that reads
+what is computed later. `save` refuses such a model and lists everything that is wrong with it. The rules about
+single tensors are applied whenever one is decoded, so that nobody meets a tensor that breaks them.
+"""
+
+from __future__ import annotations
+
+from ..errors import Violation
+from ..model import Model
+from .graph import EDGES, ENDS, GRAPH, MODEL
+from .nodes import MEANING, SIGNATURE, known
+from .rule import Rule
+from .tensors import DATA, NAMING, QUANTIZATION, VALUES, data_violations, tensor_violations
+
+__all__ = ["RULES", "Rule", "data_violations", "graph_violations", "tensor_violations", "violations"]
+
+_STAGES = (NAMING, DATA, QUANTIZATION, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING)
+
+RULES: tuple[Rule, ...] = tuple(
+    sorted((rule for stage in _STAGES for rule in stage.rules), key=lambda rule: int(rule.number[1:]))
+)
+"""Every rule, by number."""
+
+
+def violations(model: Model, *, data: bool = True) -> list[Violation]:
+    """Every rule that the model breaks; without `data` those are left out that read the constants.
+
+    Raises DigestError if constants cannot be read because they were damaged.
+    """
+    found: list[Violation] = []
+    for name, tensor in model.tensors.items():
+        broken = tensor_violations(tensor)
+        if name != tensor.name:
+            broken.append(Violation("V1", f"tensor {tensor.name!r}", f"is found under the name {name!r}"))
+        if data and not broken:
+            broken = data_violations(tensor)
+        found += broken
+    return found + graph_violations(model)
+
+
+def graph_violations(model: Model) -> list[Violation]:
+    """The rules V30–V49 that the graph and its nodes break."""
+    graph = model.graph
+    found = GRAPH.broken("graph", graph)
+    available = set(graph.inputs) | {tensor.name for tensor in graph.constants()}
+    for index, node in enumerate(graph.nodes):
+        where = f"node {index} ({node.operator or 'no operator'} → {', '.join(node.outputs)})"
+        operator = known(node)
+        broken = EDGES.broken(where, node, graph.tensors, available) + SIGNATURE.broken(where, node, operator)
+        if operator is not None and not broken:
+            broken = MEANING.broken(where, node, operator, graph.tensors)
+        available.update(node.outputs)
+        found += broken
+    return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)

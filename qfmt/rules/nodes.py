@@ -1,0 +1,208 @@
+"""V40–V49: each node against its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QfmtError
+from ..model import Dimension, Node, Shape, Tensor, attribute_kind
+from .rule import Stage, first_of, is_int
+
+if TYPE_CHECKING:
+    from ..ops import Operator
+
+SIGNATURE = Stage()
+MEANING = Stage()
+
+
+def known(node: Node) -> Operator | None:
+    """The operator of a node; None for one that qfmt does not know in that version: the node is kept as it is."""
+    from ..ops import OPERATORS
+
+    operator = OPERATORS.get(node.operator)
+    return operator if operator is not None and node.version == operator.version else None
+
+
+@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known one is not before the first.")
+def _operator(node: Node, operator: Operator | None) -> str:
+    if not node.operator:
+        return "the operator has no name"
+    if not is_int(node.version) or not 0 < node.version < 1 << 32:
+        return f"version {node.version!r}"
+    first = _first_version(node.operator)
+    return f"version {node.version}, the first is {first}" if node.version < first else ""
+
+
+@SIGNATURE.rule(
+    41, "A known operator has as many inputs and outputs as its signature says, none of them absent that it needs."
+)
+def _arity(node: Node, operator: Operator | None) -> str:
+    if operator is None:
+        return ""
+    for what, given, wanted in (("input", node.inputs, operator.inputs), ("output", node.outputs, operator.outputs)):
+        variadic = bool(wanted) and wanted[-1].variadic
+        if len(given) > len(wanted) and not variadic:
+            return f"{len(given)} {what}s, at most {len(wanted)} are taken"
+        for index, parameter in enumerate(wanted):
+            absent = index >= len(given) or not given[index]
+            if absent and not parameter.optional:
+                return f"the {what} {parameter.name} is absent"
+    return ""
+
+
+@SIGNATURE.rule(
+    42,
+    "An attribute has a name and is an integer of 64 bits, a float, a string, or a list of one of them. A known "
+    "operator has exactly the attributes of its table, of the types stated there.",
+)
+def _attributes(node: Node, operator: Operator | None) -> str:
+    for name, value in node.attributes.items():
+        if not name or not _is_attribute(value):
+            return f"attribute {name!r} is {value!r}"
+    if operator is None:
+        return ""
+    if missing := [name for name in operator.attributes if name not in node.attributes]:
+        return f"the attribute {first_of(missing)} is missing"
+    for name, value in node.attributes.items():
+        if name not in operator.attributes:
+            return f"there is no attribute {name!r}"
+        wanted = operator.attributes[name].kind
+        kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
+        if kind != wanted and not (value == () and len(wanted) == 2):
+            return f"the attribute {name!r} is {value!r}, not of kind {wanted!r}"
+    return ""
+
+
+@MEANING.rule(
+    43,
+    "The shapes of the outputs are those that the shape rule of the operator gives, wherever both know the size.",
+)
+def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..ops import Inference, UnknownRank
+
+    shapes = [tensors[name].shape if name else None for name in node.inputs]
+    absent = [None] * (len(operator.inputs) - len(shapes))
+    values = _Values([*node.inputs, *("" for _ in absent)], tensors)
+    try:
+        inferred = operator.shape(Inference([*shapes, *absent], dict(node.attributes), values))
+    except UnknownRank:
+        return ""
+    except QfmtError as error:
+        return str(error)
+    except Exception as error:  # the attributes have the right types, but any values and lengths
+        return f"the shape rule fails ({type(error).__name__}: {error})"
+    if len(inferred) < len(node.outputs):
+        return f"{len(node.outputs)} outputs, the operator gives {len(inferred)}"
+    for name, shape in zip(node.outputs, inferred, strict=False):
+        if not _agree(shape, tensors[name].shape):
+            return f"the shape of {name!r} is {_words(tensors[name].shape)}, the operator gives {_words(shape)}"
+    return ""
+
+
+@MEANING.rule(
+    44,
+    "Outputs without quantization have the element type that the operator gives; of an operator that moves integers, "
+    "every output has that of the first input.",
+)
+def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if not node.inputs:
+        return ""
+    first = tensors[node.inputs[0]] if node.inputs[0] else None
+    for tensor in (tensors[name] for name in node.outputs):
+        expected = _output_dtype(operator, node, first, tensor)
+        if expected is not None and tensor.dtype != expected:
+            return f"{tensor.name!r} is {tensor.dtype}, the operator gives {expected}"
+    return ""
+
+
+@MEANING.rule(45, "An operator that moves integers gives outputs with scales, zero points and axis of its first input.")
+def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
+        return ""
+    source = tensors[node.inputs[0]].quantization
+    for name in node.outputs:
+        target = tensors[name].quantization
+        if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
+            return f"{name!r} has another quantization than {node.inputs[0]!r}"
+    return ""
+
+
+@MEANING.rule(46, "An operator without a quantized form has no quantized outputs.")
+def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if operator.quantized.name != "FLOAT_ONLY":
+        return ""
+    quantized = [name for name in node.outputs if tensors[name].quantization is not None]
+    return f"{first_of(quantized)} is quantized" if quantized else ""
+
+
+@MEANING.rule(
+    47,
+    "A node with a quantized output states one of the rounding rules of its operator, where that has any; any other "
+    "states none.",
+)
+def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    rounds = any(tensors[name].quantization is not None for name in node.outputs)
+    allowed = operator.rules if rounds and operator.rules else ("",)
+    if node.arithmetic in allowed:
+        return ""
+    return f"the rounding rule is {node.arithmetic!r}, not {' or '.join(allowed) or 'empty'}"
+
+
+def _first_version(operator: str) -> int:
+    from ..ops import OPERATORS
+
+    return OPERATORS[operator].version if operator in OPERATORS else 1
+
+
+class _Values(Sequence["Any"]):
+    """The values of those inputs that are constants, read only if a shape rule asks."""
+
+    def __init__(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
+        self._names = names
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(len(self))[index]]
+        name = self._names[index]
+        return self._tensors[name].array if name and self._tensors[name].is_constant else None
+
+
+def _output_dtype(operator: Operator, node: Node, first: Tensor | None, output: Tensor) -> str | None:
+    if operator.quantized.name == "MOVES":
+        return None if first is None else first.dtype
+    if output.quantization is not None:
+        return None
+    if operator.dtype.startswith("attribute:"):
+        return str(node.attributes[operator.dtype.partition(":")[2]])
+    if operator.dtype != "same":
+        return operator.dtype
+    if first is None:
+        return None
+    return "float32" if first.quantization is not None else first.dtype
+
+
+def _agree(a: Shape, b: Shape) -> bool:
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(_same_size(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same_size(x: Dimension, y: Dimension) -> bool:
+    return x == y or not (isinstance(x, int) and isinstance(y, int))
+
+
+def _is_attribute(value: object) -> bool:
+    values = value if isinstance(value, tuple) else (value,)
+    kinds = {type(item) for item in values}
+    if not kinds <= {int, float, str} or len(kinds) > 1:
+        return False
+    return not any(isinstance(item, int) and not -(1 << 63) <= item < 1 << 63 for item in values)
+
+
+def _words(shape: Shape) -> str:
+    return "unknown" if shape is None else "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

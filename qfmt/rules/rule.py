@@ -1,0 +1,57 @@
+"""What a validity rule is, and how rules are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from ..errors import Violation
+
+Check = TypeVar("Check", bound=Callable[..., str])
+
+
+class Rule(NamedTuple):
+    """One rule: its number, its sentence in spec.md, and the check that says what is wrong; "" if nothing is."""
+
+    number: str
+    sentence: str
+    check: Callable[..., str]
+
+
+class Stage:
+    """Rules about one subject that do not rely on each other, only on the stages before."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+
+    def rule(self, number: int, sentence: str) -> Callable[[Check], Check]:
+        """Make the decorated check the rule of that number."""
+
+        def register(check: Check) -> Check:
+            self.rules.append(Rule(f"V{number}", sentence, check))
+            return check
+
+        return register
+
+    def broken(self, where: str, *subject: object) -> list[Violation]:
+        """The violations of the rules of this stage by `subject`, which is called `where`."""
+        found = ((rule.number, rule.check(*subject)) for rule in self.rules)
+        return [Violation(number, where, what) for number, what in found if what]
+
+
+def is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it, and a C string too."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first name, and how many more there are."""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]!r}{more}"
