@@ -1,0 +1,222 @@
+"""A reader of .qfb files written from spec.md alone: the standard library, nothing of qfmt.
+
+    network = spec_reader.read("model.qfb")         # digests, rules and structure checked
+    network.tensors["conv1.weight"].values()        # the stored integers or floats, a flat list
+    network.content_id
+
+It is a witness in the tests, and the shortest answer to "how do I read this in my language?".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+# Element types: code → name, bits, struct letter (none for the float types that `struct` does not know).
+DTYPES = {
+    1: ("bool", 8, "?"), 2: ("int8", 8, "b"), 3: ("uint8", 8, "B"), 4: ("int16", 16, "h"), 5: ("uint16", 16, "H"),
+    6: ("int32", 32, "i"), 7: ("uint32", 32, "I"), 8: ("int64", 64, "q"), 9: ("uint64", 64, "Q"),
+    10: ("float16", 16, "e"), 11: ("bfloat16", 16, ""), 12: ("float32", 32, "f"), 13: ("float64", 64, "d"),
+    14: ("int4", 4, ""), 15: ("uint4", 4, ""), 16: ("int2", 2, ""), 17: ("uint2", 2, ""),
+    18: ("float8_e4m3fn", 8, ""), 19: ("float8_e5m2", 8, ""),
+}  # fmt: skip
+
+# Tables: the fields in the order of their numbers. "?" marks a number that may be absent, "!" a required field,
+# "=1" a default; [..] a vector, "s" a string, "D" a digest; letters are those of `struct`.
+TABLES = {
+    "Buffer": "offset:Q size:Q sha256:D!",
+    "Observed": "observer:s! minimum:[d]! maximum:[d]!",
+    "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed",
+    "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
+    "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
+    "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] arithmetic:s name:s scope:s "
+    "source_operator:s",
+    "Graph": "tensors:[Tensor]! nodes:[Node]! inputs:[i]! outputs:[i]! name:s",
+    "KeyValue": "key:s! value:s!",
+    "Model": "minor_version:I required_features:[s] graph:Graph! buffers:[Buffer]! producer:s arithmetic:s "
+    "source:[KeyValue] metadata:[KeyValue]",
+}
+
+
+class Broken(Exception):
+    """The file breaks the specification."""
+
+
+def check(condition: bool, what: str) -> None:
+    if not condition:
+        raise Broken(what)
+
+
+class Tensor:
+    def __init__(self, record: dict[str, Any], digest: str = "", data: bytes | None = None) -> None:
+        check(record["dtype"] in DTYPES, f"element type {record['dtype']} is unknown")
+        self.name, self.digest, self.data, self.quantization = record["name"], digest, data, record["quantization"]
+        self.dtype, self.bits, self.letter = DTYPES[record["dtype"]]
+        self.shape: list[int | str | None] | None = None
+        if (sizes := record["shape"]) is not None:
+            names = [""] * len(sizes) if record["dims"] is None else record["dims"]
+            self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
+        if data is not None:
+            check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "size not fixed")
+            self.count = math.prod(self.shape)
+            check(len(data) == -(-self.count * self.bits // 8), f"{self.name} has a wrong number of bytes")
+
+    def values(self) -> list[Any]:
+        """The stored values; of float types that `struct` does not know, their bit patterns."""
+        if self.bits >= 8:
+            letter = self.letter or {8: "B", 16: "H"}[self.bits]
+            return list(struct.unpack(f"<{self.count}{letter}", self.data))
+        mask, sign = (1 << self.bits) - 1, 0 if self.dtype.startswith("u") else 1 << self.bits - 1
+        codes = [byte >> shift & mask for byte in self.data for shift in range(0, 8, self.bits)]
+        return [(code ^ sign) - sign for code in codes[: self.count]]
+
+
+class Metadata:
+    """Decodes tables: "FlatBuffers in one page"."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self.data, self.start, self.budget = data, start, 64 * len(data)
+
+    def get(self, letter: str, at: int) -> Any:
+        size = struct.calcsize("<" + letter)
+        check(self.start <= at <= len(self.data) - size or at == 0, f"position {at} is outside the metadata")
+        self.budget -= size
+        check(self.budget > 0, "the metadata refers to itself too often")
+        return struct.unpack_from("<" + letter, self.data, at)[0]
+
+    def follow(self, at: int) -> int:
+        return at + self.get("I", at)
+
+    def table(self, name: str, at: int) -> dict[str, Any]:
+        vtable = at - self.get("i", at)
+        length = self.get("H", vtable)
+        record: dict[str, Any] = {}
+        for number, text in enumerate(TABLES[name].split()):
+            key, kind = text.split(":")
+            slot = 4 + 2 * number
+            distance = self.get("H", vtable + slot) if slot < length else 0
+            check(bool(distance) or not kind.endswith("!"), f"{name}.{key} is missing")
+            kind, _, default = kind.rstrip("!").partition("=")
+            number_kind = len(kind.rstrip("?")) == 1 and kind not in "sD"
+            absent = int(default or 0) if number_kind and not kind.endswith("?") else None
+            record[key] = self.value(kind.rstrip("?"), at + distance) if distance else absent
+        return record
+
+    def value(self, kind: str, at: int) -> Any:
+        if kind == "D":
+            return self.data[at : at + 32].hex()
+        if len(kind) == 1 and kind != "s":
+            return self.get(kind, at)
+        at = self.follow(at)
+        if kind == "s":
+            end = at + 4 + self.get("I", at)
+            check(end < len(self.data) and self.data[end] == 0, "a string does not end")
+            return self.data[at + 4 : end].decode()
+        if kind in TABLES:
+            return self.table(kind, at)
+        of = kind[1:-1]
+        size = struct.calcsize(of) if len(of) == 1 and of != "s" else 4
+        count = self.get("I", at)
+        check(at + 4 + count * size <= len(self.data), "a vector does not end")
+        places = range(at + 4, at + 4 + count * size, size)
+        return [self.table(of, self.follow(p)) if of in TABLES else self.value(of, p) for p in places]
+
+
+class Network:
+    """A file, read and checked."""
+
+    def __init__(self, file: bytes) -> None:
+        check(len(file) >= 128 and file[4:8] == b"QFB1" and file[8:12] == b"qh01", "not a .qfb file of version 1")
+        header = struct.unpack_from("<IQQQQIIQ", file, 12)
+        header_size, meta_size, data_offset, data_size, file_size, required, _, reserved = header
+        check(required == 0, f"requires flags {required:#x}")
+        check(reserved == 0 and not any(file[96:128]), "reserved bytes are not zero")
+        check(128 <= header_size <= meta_size < 1 << 31 and header_size % 8 == 0, "impossible sizes")
+        check(data_offset == -(-meta_size // 4096) * 4096, "the data begin elsewhere")
+        check(file_size == data_offset + data_size == len(file), "truncated, or too long")
+        meta = file[:meta_size]
+        self.digest = hashlib.sha256(meta[:64] + bytes(32) + meta[96:]).digest()
+        check(self.digest == meta[64:96], "the metadata are damaged")
+        check(not any(file[meta_size:data_offset]), "the padding is not zero")
+        decoder = Metadata(meta, header_size)
+        self.model = decoder.table("Model", decoder.follow(0))
+        check(not self.model["required_features"], f"needs {self.model['required_features']}")
+        data = self.buffers(file[data_offset:])
+        self.graph = self.model["graph"]
+        self.order = [Tensor(record, *self.buffer(record, data)) for record in self.graph["tensors"]]
+        self.tensors = {tensor.name: tensor for tensor in self.order}
+
+    def buffers(self, segment: bytes) -> list[bytes]:
+        found, end = [], 0
+        for buffer in self.model["buffers"]:
+            start = -(-end // 64) * 64
+            check(buffer["offset"] == start and not any(segment[end:start]), "a buffer lies elsewhere")
+            end = start + buffer["size"]
+            check(end <= len(segment), "a buffer ends outside the file")
+            found.append(segment[start:end])
+            check(hashlib.sha256(found[-1]).hexdigest() == buffer["sha256"], "a buffer is damaged")
+        check(end == len(segment), "bytes after the last buffer")
+        return found
+
+    def buffer(self, record: dict[str, Any], data: list[bytes]) -> tuple[str, bytes | None]:
+        index = record["buffer"]
+        check(index is None or index < len(data), "there is no such buffer")
+        return ("", None) if index is None else (self.model["buffers"][index]["sha256"], data[index])
+
+    def names(self, indices: list[int]) -> list[str]:
+        check(all(-1 <= index < len(self.order) for index in indices), "there is no such tensor")
+        return ["" if index < 0 else self.order[index].name for index in indices]
+
+    def content_lines(self) -> list[str]:
+        lines = ["qfb content 1", words("inputs", *self.names(self.graph["inputs"]))]
+        lines.append(words("outputs", *self.names(self.graph["outputs"])))
+        for name in sorted(self.tensors, key=str.encode):
+            tensor = self.tensors[name]
+            shape = ["*"] if tensor.shape is None else [size_word(size) for size in tensor.shape]
+            lines.append(words("tensor", name, tensor.dtype, str(len(shape)), *shape))
+            if (q := tensor.quantization) is not None:
+                axis = "-" if q["axis"] is None else q["axis"]
+                numbers = [axis, q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0]]
+                lines.append(words("quantization", *numbers, *map(real, q["scale"]), *q["zero_point"]))
+            if tensor.data is not None:
+                lines.append(words("data", tensor.digest))
+        for node in self.graph["nodes"]:
+            lines.append(words("node", node["operator"], node["version"], node["arithmetic"] or ""))
+            lines.append(words("in", *self.names(node["inputs"])))
+            lines.append(words("out", *self.names(node["outputs"])))
+            for attribute in sorted(node["attributes"] or (), key=lambda item: item["name"].encode()):
+                kind, values = attribute_value(attribute)
+                lines.append(words("attribute", attribute["name"], kind, *values))
+        return lines
+
+    @property
+    def content_id(self) -> str:
+        return hashlib.sha256("".join(line + "\n" for line in self.content_lines()).encode()).hexdigest()
+
+
+def attribute_value(attribute: dict[str, Any]) -> tuple[str, list[Any]]:
+    code = attribute["type"]
+    check(1 <= code <= 6, "an attribute of an unknown type")
+    value = attribute[("int_value", "float_value", "string_value", "ints", "floats", "strings")[code - 1]]
+    values = (value or []) if code > 3 else [value or ""] if code == 3 else [value]
+    return ("si", "sf", "ss", "li", "lf", "ls")[code - 1], [real(v) if code in (2, 5) else v for v in values]
+
+
+def size_word(size: int | str | None) -> str:
+    return "?" if size is None else str(size) if isinstance(size, int) else f"={size}"
+
+
+def real(value: float) -> str:
+    return struct.pack(">d", value).hex()
+
+
+def words(*items: Any) -> str:
+    return " ".join(f"{len(str(item).encode())}:{item}" for item in items)
+
+
+def read(path: str | PathLike[str]) -> Network:
+    return Network(Path(path).read_bytes())

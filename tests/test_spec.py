@@ -1,0 +1,274 @@
+"""spec.md says what the code does, and enough of it: its generated parts are current, its examples are true, and a
+reader written from it alone agrees with the library.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+import re
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import spec_reader
+
+from qfmt import arithmetic
+from qfmt.file import CONTAINER_RULES, load, save
+from qfmt.file.schema import ENUMS, TABLES
+from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, Tensor
+from qfmt.ops import OPERATORS
+from qfmt.rules import RULES
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import generate_spec  # noqa: E402
+import hexdump  # noqa: E402
+
+SPEC = (ROOT / "spec.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """The text under a heading of any level, up to the next one of its level or above."""
+    found = re.search(rf"^(#+) {re.escape(title)}$", SPEC, re.MULTILINE)
+    assert found, f"spec.md has no section {title!r}"
+    end = re.compile(rf"^#{{1,{len(found[1])}}} ", re.MULTILINE).search(SPEC, found.end())
+    return SPEC[found.end() : end.start() if end else len(SPEC)]
+
+
+def code(title: str) -> str:
+    """The first code block of a section."""
+    return re.findall(r"```\w*\n(.*?)```", section(title), re.DOTALL)[0]
+
+
+# What it says
+
+
+def test_the_generated_parts_are_current() -> None:
+    assert generate_spec.stale(SPEC) == [], "run tools/generate_spec.py"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_field_of_the_schema_stands_in_its_table(name: str) -> None:
+    """The tables in spec.md come from the text of the schema; here they meet what the compiler made of it."""
+    text = section(name)
+    for field in TABLES[name]:
+        assert f"| {field.id} | `{field.name}` |" in text
+    assert len(re.findall(r"^\| \d+ \|", text, re.MULTILINE)) == len(TABLES[name])
+
+
+def test_every_code_of_the_schema_is_listed() -> None:
+    types = section("Element types")
+    for name, number in ENUMS["DType"].items():
+        assert number == 0 or f"| {number} | {name} |" in types
+    for name, number in ENUMS["AttributeType"].items():
+        assert f"{number} {name}" in section("AttributeType")
+
+
+def test_every_rounding_rule_stands_there_with_its_formula() -> None:
+    rules = arithmetic.QUANTIZE | arithmetic.REQUANTIZE | arithmetic.MEAN
+    rows = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \| (.*?) \|", section("Arithmetic"), re.MULTILINE)}
+    for name, function in rules.items():
+        rounded, _, offset = re.findall(r"`(.*?)`", function.__doc__ or "")[0].partition(" + z")
+        assert f"clamp({rounded} + z)" in rows[name] or f"clamp({rounded})" in rows[name], (name, rounded, offset)
+
+
+def test_every_rule_that_an_operator_or_engine_uses_is_explained() -> None:
+    known = set(re.findall(r"^\| `(\w+)` \|", section("Arithmetic"), re.MULTILINE))
+    for operator in OPERATORS.values():
+        assert known >= set(operator.rules) | set(operator.engines.values()), operator.name
+
+
+def test_every_operator_and_attribute_is_described() -> None:
+    for operator in OPERATORS.values():
+        text = section(operator.name)
+        assert operator.meaning in text
+        assert f"version {operator.version} " in text
+        for name in operator.attributes:
+            assert f"| `{name}` |" in text
+
+
+def test_the_rules_that_are_cited_exist() -> None:
+    known = {number for number, *_ in (*RULES, *CONTAINER_RULES)}
+    texts = [SPEC, (ROOT / "schema" / "qfb.fbs").read_text(encoding="utf-8")]
+    cited = {number for text in texts for number in re.findall(r"[Rr]ules? ([VF]\d+)", text)}
+    assert cited
+    assert cited <= known
+
+
+def test_links_lead_somewhere() -> None:
+    headings = re.findall(r"^#+ (.*)$", SPEC, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    for target in re.findall(r"\]\(([^)]+)\)", SPEC):
+        assert target[1:] in anchors if target.startswith("#") else (ROOT / target).exists(), target
+
+
+# Whether its examples are true
+
+
+def test_the_hex_dump_shows_the_bytes_of_a_real_file() -> None:
+    shown = hexdump.parse(code("The smallest file"))
+    assert shown == generate_spec.smallest_file()
+    network = spec_reader.Network(shown)
+    assert network.tensors["w"].values() == [1, -2, 7]
+
+
+def test_the_hex_dump_explains_every_byte_once() -> None:
+    at = 0
+    for line in code("The smallest file").splitlines():
+        assert int(line[:6], 16) == at
+        at += len(hexdump.parse(line))
+        if line[8 : 8 + 3 * hexdump.WIDTH].strip("0 ") and "padding" in line:
+            assert "×" in line, "padding that is not zero"
+
+
+def test_the_content_id_is_that_of_its_lines() -> None:
+    text = section("Content id")
+    stated = re.findall(r"SHA-256: `([0-9a-f]{64})`", text)[0]
+    assert hashlib.sha256(code("Content id").encode()).hexdigest() == stated
+    assert generate_spec.smallest_model().content_id().hex() == stated
+
+
+def test_the_flatbuffers_page_reads_the_smallest_file() -> None:
+    """The code of the page, run: root → graph → the first tensor's name."""
+    data = generate_spec.smallest_file()
+
+    def number(letter: str):  # type: ignore[no-untyped-def]
+        return lambda at: struct.unpack_from("<" + letter, data, at)[0]
+
+    names = {"u32": number("I"), "i32": number("i"), "u16": number("H"), "bytes": data, "utf8": bytes.decode}
+    exec(code("FlatBuffers in one page"), names)
+    field, follow, string, elements = (names[name] for name in ("field", "follow", "string", "elements"))
+    graph = follow(field(follow(0), 2))
+    tensors = [follow(at) for at in elements(follow(field(graph, 0)), 4)]
+    assert [string(follow(field(tensor, 0))) for tensor in tensors] == ["w", "y"]
+    assert field(tensors[1], 4) is None
+
+
+def test_the_tie_of_the_quantize_rules() -> None:
+    one = np.array([1], np.float32)
+    half = {name: rule(one, 2 * one, one).item() for name, rule in arithmetic.QUANTIZE.items()}
+    assert half == {"reciprocal": 1, "divide": 1, "reciprocal_offset": 2, "reciprocal_fma": 2}
+
+
+def test_the_packing_of_four_bits() -> None:
+    packed = Tensor.constant("x", np.array([1, -2, 7]), dtype="int4").data
+    assert packed is not None
+    assert f"`{bytes(packed.view()).hex(' ')}`" in section("Element types")
+
+
+# Whether it is enough: a reader written from it alone
+
+
+def test_the_reader_knows_nothing_of_qfmt() -> None:
+    text = Path(spec_reader.__file__).read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 200
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+    assert names <= sys.stdlib_module_names | {"__future__"}
+
+
+def everything() -> Model:
+    """Each element type, kind of shape, quantization, attribute and absent thing that the format can say."""
+    tensors = [Tensor("x", "uint8", ("N", None, 3), None, Quantization((0.1,), (7,), 7, 255, None, "float64"))]
+    tensors += [Tensor("unknown rank", "float32", None), Tensor("y", "int8", (), aliases=("a", "b.ü"))]
+    generator = np.random.default_rng(1)
+    for entry in DTYPES.values():
+        shape = (3, 5) if entry.bits < 8 else (2, 3)
+        raw = generator.integers(0, 2, size=shape) if entry.minimum == 0 else generator.integers(-2, 2, size=shape)
+        array = raw if entry.bits < 8 else raw.astype(_numpy_dtype(entry.name))
+        grid = None
+        if entry.is_integer and entry.bits <= 32:
+            scales = tuple(0.25 * (i + 1) for i in range(shape[0]))
+            low, high = max(entry.minimum, -2), min(entry.maximum, 1)
+            observed = Observed("MinMaxObserver", (-1.5,), (2.0,))
+            grid = Quantization(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed)
+        tensors.append(Tensor.constant(f"constant {entry.name}", array, grid, dtype=entry.name))
+    tensors.append(Tensor.constant("scalar", np.float32(0.1)))
+    tensors.append(Tensor.constant("empty", np.zeros((0, 4), np.float64)))
+    tensors.append(Tensor.constant("the same again", tensors[4].array, dtype=tensors[4].dtype))
+    tensors.append(Tensor("日本", "float32", (-0 + 2,), aliases=()))
+    attributes = {"i": -(1 << 63), "f": -0.0, "s": "ü\n", "ii": (1, -2), "ff": (0.1, float("inf")), "ss": ("", "a b")}
+    attributes |= {"none": (), "empty": "", "zero": 0, "3": 0.0}
+    nodes = (
+        Node("com.example.Strange", ("x", "", "scalar"), ("unknown rank", "日本"), attributes, "n", 7, "own rule"),
+        Node("com.example.End", (), ("y",), scope="features.0", source_operator="aten::relu"),
+    )
+    named = {tensor.name: tensor for tensor in tensors}
+    graph = Graph(("x",), ("y", "empty", "x"), nodes, named, "main")
+    return Model(graph, "test", "fbgemm", {"format": "test"}, {"key": "value", "": ""} | {"a": "ü"})
+
+
+def _numpy_dtype(name: str) -> object:
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name)) if name.startswith(("bfloat", "float8")) else np.dtype(name)
+
+
+def assert_read_alike(path: Path) -> int:
+    """qfmt and the reader of the specification see the same; returns how many stored values were compared."""
+    model, network = load(path), spec_reader.read(path)
+    assert list(network.tensors) == list(model.tensors)
+    count = 0
+    for name, tensor in model.tensors.items():
+        seen = network.tensors[name]
+        assert seen.dtype == tensor.dtype
+        assert (None if seen.shape is None else tuple(seen.shape)) == tensor.shape
+        assert (seen.quantization is None) == (tensor.quantization is None)
+        if tensor.quantization is not None:
+            for key in ("scale", "zero_point", "quant_min", "quant_max", "axis"):
+                value = getattr(tensor.quantization, key)
+                assert seen.quantization[key] == (list(value) if isinstance(value, tuple) else value)
+            assert spec_reader.DTYPES[seen.quantization["scale_dtype"]][0] == tensor.quantization.scale_dtype
+        assert (seen.data is None) == (tensor.data is None)
+        if tensor.data is not None:
+            assert seen.data == bytes(tensor.data.view())
+            assert seen.digest == tensor.data.sha256().hex()
+            if seen.letter or seen.bits < 8:
+                assert seen.values() == tensor.array.reshape(-1).tolist()
+                count += tensor.array.size
+    assert [node["operator"] for node in network.graph["nodes"]] == [node.operator for node in model.nodes]
+    assert network.names(network.graph["inputs"]) == list(model.graph.inputs)
+    assert network.names(network.graph["outputs"]) == list(model.graph.outputs)
+    assert network.content_id == model.content_id().hex()
+    return count
+
+
+def test_both_readers_see_everything_alike(tmp_path: Path) -> None:
+    path = tmp_path / "everything.qfb"
+    model = everything()
+    save(model, path)
+    print(f"{assert_read_alike(path)} stored values equal")
+    assert spec_reader.read(path).content_id == model.content_id().hex()
+
+
+def test_both_readers_see_a_converted_network_alike(tmp_path: Path) -> None:
+    frontends = pytest.importorskip("qfmt.frontends")
+    path = tmp_path / "digits.qfb"
+    save(frontends.convert(ROOT / "examples" / "digits" / "digits_int8.pt"), path)
+    print(f"{assert_read_alike(path)} stored values equal")
+
+
+def test_no_flipped_bit_and_no_truncation_gets_past_the_reader(tmp_path: Path) -> None:
+    """The promise of the section "Digests", held by a reader that knows nothing else."""
+    path = tmp_path / "everything.qfb"
+    save(everything(), path)
+    file = path.read_bytes()
+    choose = random.Random(1)
+    for at in [*range(256), *choose.sample(range(256, len(file)), 600), *range(len(file) - 64, len(file))]:
+        flipped = bytearray(file)
+        flipped[at] ^= 1 << choose.randrange(8)
+        optional_flags = 52 <= at < 56
+        with pytest.raises(spec_reader.Broken):
+            spec_reader.Network(bytes(flipped))
+        assert not optional_flags or hashlib.sha256(bytes(flipped[:64])).digest()
+    for size in [0, 7, 127, 128, 4095, 4096, len(file) - 1]:
+        with pytest.raises(spec_reader.Broken):
+            spec_reader.Network(file[:size])
+    with pytest.raises(spec_reader.Broken):
+        spec_reader.Network(file + b"\0")

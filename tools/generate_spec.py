@@ -1,0 +1,230 @@
+"""Rewrite the generated parts of spec.md; `--check` says whether they are current.
+
+    python tools/generate_spec.py            # rewrite
+    python tools/generate_spec.py --check    # exit 1 and name the parts that are stale
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. It comes from the one place that knows: the schema,
+the operator table, the rules, or the bytes of a real file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import hexdump  # noqa: E402
+from fbs import Field, read_schema  # noqa: E402
+
+from qfmt.file import CONTAINER_RULES, save  # noqa: E402
+from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, _content_lines  # noqa: E402
+from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
+from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
+from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
+from qfmt.ops.registry import QUANTIZE_RULES, REQUANTIZE_RULES  # noqa: E402
+from qfmt.rules import RULES  # noqa: E402
+
+SPEC = ROOT / "spec.md"
+PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+FAMILIES = {
+    "convolution": "Convolutions",
+    "linear": "Matrix products",
+    "quantization": "Into and out of integers",
+    "elementwise": "Elements",
+    "activation": "Activations",
+    "normalization": "Normalizations",
+    "pooling": "Pooling and reductions",
+    "resize": "Resizing",
+    "layout": "Layout",
+}
+
+WAYS = {
+    Quantized.FLOAT_ONLY: "float only",
+    Quantized.MOVES: "moves",
+    Quantized.COMPUTES: "computes",
+    Quantized.ACCUMULATES: "accumulates",
+    Quantized.OWN: "own formula",
+}
+
+RULE_SETS = {
+    MEAN_RULES: "any mean rule, any quantize rule",
+    QUANTIZE_RULES: "any quantize rule",
+    REQUANTIZE_RULES: "any requantize rule",
+}
+
+
+def smallest_model() -> Model:
+    """One constant, one node, one output: the example of the specification."""
+    import numpy as np
+
+    grid = Quantization((0.5,), (0,), -8, 7)
+    w = Tensor.constant("w", np.array([1, -2, 7], np.int8), grid, dtype="int4")
+    y = Tensor("y", "float32", (3,))
+    node = Node("DequantizeLinear", ("w",), ("y",), version=OPERATORS["DequantizeLinear"].version)
+    return Model(Graph((), ("y",), (node,), {"w": w, "y": y}))
+
+
+def smallest_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "smallest.qfb"
+        save(smallest_model(), path)
+        return path.read_bytes()
+
+
+def hex_dump() -> str:
+    return _block(hexdump.hexdump(smallest_file(), read_schema()))
+
+
+def content_id() -> str:
+    model = smallest_model()
+    result = f"SHA-256: `{model.content_id().hex()}`"
+    return f"{_block(*_content_lines(model))}\n{result}\n"
+
+
+def schema_tables() -> str:
+    schema = read_schema()
+    lines = []
+    for table in schema.tables.values():
+        rows = [(str(i), f"`{f.name}`", _type(f), _default(f), f.meaning) for i, f in enumerate(table.fields)]
+        lines += [f"#### {table.name}", "", table.meaning, ""]
+        lines += [_table(("field", "name", "type", "absent", "meaning"), rows)]
+    for enum in schema.enums.values():
+        if enum.name != "DType":
+            members = ", ".join(f"{code} {name}" for name, code, _ in enum.members)
+            lines += [f"#### {enum.name}", "", f"{enum.meaning} {members}.", ""]
+    return "\n".join(lines)
+
+
+def _type(field: Field) -> str:
+    return f"{field.type}{', required' if field.required else ''}".replace("[", "vector of ").replace("]", "")
+
+
+def _default(field: Field) -> str:
+    """What an absent field means."""
+    if field.required:
+        return "refused"
+    scalar = field.type in hexdump.SCALARS or field.type in read_schema().enums
+    return field.default or ("0" if scalar else "nothing")
+
+
+def dtypes() -> str:
+    members = {code: (name, note) for name, code, note in read_schema().enums["DType"].members}
+    rows = []
+    for entry in DTYPES.values():
+        name, note = members[entry.code]
+        values = f"{entry.minimum} … {entry.maximum}" if entry.is_integer else ""
+        rows.append((str(entry.code), name, f"`{entry.name}`", str(entry.bits), values, note))
+    return _table(("code", "in the schema", "name", "bits", "range", ""), rows)
+
+
+def rules(entries: Iterable[Any]) -> str:
+    return _table(("rule", ""), [(f"**{number}**", sentence) for number, sentence, *_ in entries])
+
+
+def operators() -> str:
+    lines = ["An operator that", ""]
+    for way, (names, engines) in USUAL.items():
+        if names:
+            lines.append(f"- *{WAYS[way]}* may state {_rule_names(names, engines)}")
+    lines += ["", "Where an entry names no rules, it is so.", ""]
+    for family, title in FAMILIES.items():
+        members = [operator for operator in OPERATORS.values() if operator.family == family]
+        lines += [f"### {title}", "", *(_operator(operator) for operator in members)]
+    return "\n".join(lines)
+
+
+def _operator(operator: Operator) -> str:
+    ends = (operator.inputs, operator.outputs)
+    left, right = (", ".join(p.name + "?" * p.optional + "*" * p.variadic for p in end) for end in ends)
+    head = f"`{left}` → `{right}` · version {operator.version} · {WAYS[operator.quantized]}"
+    if operator.dtype != "same":
+        head += f" · output {operator.dtype.replace('attribute:', 'dtype by attribute ')}"
+    lines = [f"#### {operator.name}", "", head, "", operator.meaning, ""]
+    if operator.integer is not None and operator.integer.__doc__:
+        lines += [f"On integers: {_paragraph(operator.integer.__doc__)}", ""]
+    if (operator.rules, operator.engines) != USUAL[operator.quantized] and operator.rules:
+        lines += [f"Rules: {_rule_names(operator.rules, operator.engines)}", ""]
+    if operator.attributes:
+        rows = [
+            (f"`{name}`", _kind(spec.kind), "required" if spec.default is None else f"`{spec.default}`", spec.meaning)
+            for name, spec in operator.attributes.items()
+        ]
+        lines += [_table(("attribute", "kind", "default", "meaning"), rows)]
+    return "\n".join(lines)
+
+
+def _rule_names(rules: tuple[str, ...], engines: Mapping[str, str]) -> str:
+    """The rules that a node may state, and which of them conversion takes for each engine."""
+    names = []
+    for rule_set, title in RULE_SETS.items():
+        if set(rule_set) <= set(rules):
+            names.append(title)
+            rules = tuple(rule for rule in rules if rule not in rule_set)
+    users: dict[str, list[str]] = {}
+    for engine, rule in engines.items():
+        users.setdefault(rule, []).append(engine)
+    uses = "; ".join(f"{', '.join(engines)}: `{rule}`" for rule, engines in users.items())
+    listed = ", ".join([*(f"`{rule}`" for rule in rules), *names])
+    return f"{listed}. Conversion takes, for {uses}."
+
+
+def _kind(kind: str) -> str:
+    return f"[{kind[0]}]" if len(kind) == 2 else kind
+
+
+def _paragraph(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def _block(*lines: str) -> str:
+    return "\n".join(["```", *lines, "```", ""])
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "container rules": lambda: rules(CONTAINER_RULES),
+    "hex dump": hex_dump,
+    "schema": schema_tables,
+    "dtypes": dtypes,
+    "validity rules": lambda: rules(RULES),
+    "content id": content_id,
+    "operators": operators,
+}
+
+
+def generated(text: str) -> str:
+    """The specification with its generated parts made anew."""
+    return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}{part[4]}", text)
+
+
+def stale(text: str) -> list[str]:
+    """The names of the parts that are not current, or missing."""
+    found = {name: body for _, name, body, _ in PART.findall(text)}
+    return [name for name, make in PARTS.items() if found.get(name) != make()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is not current")
+    text = SPEC.read_text(encoding="utf-8")
+    if not parser.parse_args().check:
+        SPEC.write_text(generated(text), encoding="utf-8")
+    elif names := stale(text):
+        raise SystemExit(textwrap.fill(f"spec.md is not current, run tools/generate_spec.py: {', '.join(names)}"))
+
+
+if __name__ == "__main__":
+    main()
