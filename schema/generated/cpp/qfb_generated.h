@@ -218,7 +218,7 @@ struct Buffer FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   uint64_t size() const {
     return GetField<uint64_t>(VT_SIZE, 0);
   }
-  /// sha256 of exactly these bytes, without padding.
+  /// sha256 of exactly these bytes, without padding. Rule F9.
   const qfb::Digest *sha256() const {
     return GetStruct<const qfb::Digest *>(VT_SHA256);
   }
@@ -275,7 +275,7 @@ struct Buffer::Traits {
 };
 
 /// What a calibration observer had seen before it was turned into scale and zero point. Only where the
-/// source still held it: PyTorch discards it when a model is converted.
+/// source still held it: PyTorch discards it when a model is converted. Rule V25.
 struct Observed FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef ObservedBuilder Builder;
   struct Traits;
@@ -386,7 +386,8 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<double> *scale() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_SCALE);
   }
-  /// As many as `scale`. The integer that stands for real 0; inside the range of the dtype. Rule V22.
+  /// As many as `scale`. The integer that stands for real 0; inside the range of the dtype and of an int32.
+  /// Rule V22.
   const ::flatbuffers::Vector<int32_t> *zero_point() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_ZERO_POINT);
   }
@@ -395,7 +396,7 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<int64_t> quant_min() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MIN);
   }
-  /// The largest integer that the tensor takes; always written. Rule V23.
+  /// The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
   ::flatbuffers::Optional<int64_t> quant_max() const {
     return GetOptional<int64_t, int64_t>(VT_QUANT_MAX);
   }
@@ -528,7 +529,7 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_ALIASES = 16
   };
   /// Unique in the graph, not empty. The vector of tensors is sorted by it (bytes of its UTF-8), so that
-  /// readers may search by halves. Rule V1.
+  /// readers may search by halves. Rules V1, F11.
   const ::flatbuffers::String *name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_NAME);
   }
@@ -548,16 +549,17 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
   }
   /// Sizes. -1: not fixed (`dims` may give it a name). An empty vector is a scalar; an absent one means
-  /// that not even the rank is known. Constants have every size. Rule V3.
+  /// that not even the rank is known. Constants have every size. At most 32 of them. Rule V3.
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
   /// Names of the sizes: absent, or one per dimension, "" where it has none; a named size is -1 in
-  /// `shape`. Dimensions of one name are equal in one run of the graph.
+  /// `shape`. Dimensions of one name are equal in one run of the graph. Rule F12.
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *dims() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_DIMS);
   }
-  /// Index into Model.buffers; absent: computed or an input. Equal arrays share a buffer. Rule V10.
+  /// Index into Model.buffers; absent: computed or an input. Equal arrays share a buffer. Rules
+  /// F7, F13, V10.
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
@@ -565,7 +567,7 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const qfb::Quantization *quantization() const {
     return GetPointer<const qfb::Quantization *>(VT_QUANTIZATION);
   }
-  /// Every name that the tensor had in its source, sorted: "fc1._packed_params", an ONNX initializer...
+  /// Every name that the tensor had in its source, sorted: "fc1._packed_params", an ONNX initializer... Rule V4.
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *aliases() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_ALIASES);
   }
@@ -690,7 +692,7 @@ struct Attribute FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_FLOATS = 16,
     VT_STRINGS = 18
   };
-  /// Unique in its node; the vector of attributes is sorted by it.
+  /// Unique in its node; the vector of attributes is sorted by it. Rule F11.
   const ::flatbuffers::String *name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_NAME);
   }
@@ -706,7 +708,7 @@ struct Attribute FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_name < name()->c_str()) return 1;
     return 0;
   }
-  /// Says which one of the following fields counts; the others are absent. An empty list is Ints.
+  /// Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
   qfb::AttributeType type() const {
     return static_cast<qfb::AttributeType>(GetField<uint8_t>(VT_TYPE, 0));
   }
@@ -863,11 +865,11 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *operator_() const {
     return GetPointer<const ::flatbuffers::String *>(VT_OPERATOR_);
   }
-  /// The version of the operator: for ONNX's, the opset in which its present meaning began.
+  /// The version of the operator: for ONNX's, the opset in which its present meaning began. Rule V40.
   uint32_t version() const {
     return GetField<uint32_t>(VT_VERSION, 1);
   }
-  /// Indices into Graph.tensors; -1: an optional input that is absent. Rule V31.
+  /// Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V31, V41.
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
@@ -879,7 +881,7 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *>(VT_ATTRIBUTES);
   }
   /// The rounding rule of the outputs, by the names of spec.md, "Arithmetic". Absent where nothing is
-  /// rounded. Rule V40.
+  /// rounded. Rule V47.
   const ::flatbuffers::String *arithmetic() const {
     return GetPointer<const ::flatbuffers::String *>(VT_ARITHMETIC);
   }
@@ -1037,7 +1039,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_OUTPUTS = 10,
     VT_NAME = 12
   };
-  /// Sorted by name. Rule V1.
+  /// Sorted by name. Rule F11.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Tensor>> *tensors() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Tensor>> *>(VT_TENSORS);
   }
@@ -1048,7 +1050,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *inputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_INPUTS);
   }
-  /// Indices into `tensors`, in the order of the source's results.
+  /// Indices into `tensors`, in the order of the source's results. Rule V34.
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
@@ -1264,7 +1266,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const qfb::Graph *graph() const {
     return GetPointer<const qfb::Graph *>(VT_GRAPH);
   }
-  /// Every array, ascending by offset.
+  /// Every array, ascending by offset. Rules F8, F13.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Buffer>> *buffers() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Buffer>> *>(VT_BUFFERS);
   }
@@ -1276,7 +1278,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *arithmetic() const {
     return GetPointer<const ::flatbuffers::String *>(VT_ARITHMETIC);
   }
-  /// Where the model came from (keys: spec.md, "Source keys"), sorted by key.
+  /// Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *source() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *>(VT_SOURCE);
   }

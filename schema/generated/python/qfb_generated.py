@@ -124,7 +124,7 @@ class Buffer(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-    # sha256 of exactly these bytes, without padding.
+    # sha256 of exactly these bytes, without padding. Rule F9.
     # Buffer
     def Sha256(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -153,7 +153,7 @@ def BufferEnd(builder):
 
 
 # What a calibration observer had seen before it was turned into scale and zero point. Only where the
-# source still held it: PyTorch discards it when a model is converted.
+# source still held it: PyTorch discards it when a model is converted. Rule V25.
 class Observed(object):
     __slots__ = ['_tab']
 
@@ -315,7 +315,8 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # As many as `scale`. The integer that stands for real 0; inside the range of the dtype. Rule V22.
+    # As many as `scale`. The integer that stands for real 0; inside the range of the dtype and of an int32.
+    # Rule V22.
     # Quantization
     def ZeroPoint(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -352,7 +353,7 @@ class Quantization(object):
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return None
 
-    # The largest integer that the tensor takes; always written. Rule V23.
+    # The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
     # Quantization
     def QuantMax(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -447,7 +448,7 @@ class Tensor(object):
         self._tab = flatbuffers.table.Table(buf, pos)
 
     # Unique in the graph, not empty. The vector of tensors is sorted by it (bytes of its UTF-8), so that
-    # readers may search by halves. Rule V1.
+    # readers may search by halves. Rules V1, F11.
     # Tensor
     def Name(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -463,7 +464,7 @@ class Tensor(object):
         return 0
 
     # Sizes. -1: not fixed (`dims` may give it a name). An empty vector is a scalar; an absent one means
-    # that not even the rank is known. Constants have every size. Rule V3.
+    # that not even the rank is known. Constants have every size. At most 32 of them. Rule V3.
     # Tensor
     def Shape(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -492,7 +493,7 @@ class Tensor(object):
         return o == 0
 
     # Names of the sizes: absent, or one per dimension, "" where it has none; a named size is -1 in
-    # `shape`. Dimensions of one name are equal in one run of the graph.
+    # `shape`. Dimensions of one name are equal in one run of the graph. Rule F12.
     # Tensor
     def Dims(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -513,7 +514,8 @@ class Tensor(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
-    # Index into Model.buffers; absent: computed or an input. Equal arrays share a buffer. Rule V10.
+    # Index into Model.buffers; absent: computed or an input. Equal arrays share a buffer. Rules
+    # F7, F13, V10.
     # Tensor
     def Buffer(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
@@ -532,7 +534,7 @@ class Tensor(object):
             return obj
         return None
 
-    # Every name that the tensor had in its source, sorted: "fc1._packed_params", an ONNX initializer...
+    # Every name that the tensor had in its source, sorted: "fc1._packed_params", an ONNX initializer... Rule V4.
     # Tensor
     def Aliases(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
@@ -614,7 +616,7 @@ class Attribute(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # Unique in its node; the vector of attributes is sorted by it.
+    # Unique in its node; the vector of attributes is sorted by it. Rule F11.
     # Attribute
     def Name(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -622,7 +624,7 @@ class Attribute(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # Says which one of the following fields counts; the others are absent. An empty list is Ints.
+    # Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
     # Attribute
     def Type(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -798,7 +800,7 @@ class Node(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The version of the operator: for ONNX's, the opset in which its present meaning began.
+    # The version of the operator: for ONNX's, the opset in which its present meaning began. Rule V40.
     # Node
     def Version(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -806,7 +808,7 @@ class Node(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 1
 
-    # Indices into Graph.tensors; -1: an optional input that is absent. Rule V31.
+    # Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V31, V41.
     # Node
     def Inputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -887,7 +889,7 @@ class Node(object):
         return o == 0
 
     # The rounding rule of the outputs, by the names of spec.md, "Arithmetic". Absent where nothing is
-    # rounded. Rule V40.
+    # rounded. Rule V47.
     # Node
     def Arithmetic(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
@@ -986,7 +988,7 @@ class Graph(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # Sorted by name. Rule V1.
+    # Sorted by name. Rule F11.
     # Graph
     def Tensors(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -1063,7 +1065,7 @@ class Graph(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Indices into `tensors`, in the order of the source's results.
+    # Indices into `tensors`, in the order of the source's results. Rule V34.
     # Graph
     def Outputs(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1248,7 +1250,7 @@ class Model(object):
             return obj
         return None
 
-    # Every array, ascending by offset.
+    # Every array, ascending by offset. Rules F8, F13.
     # Model
     def Buffers(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -1289,7 +1291,7 @@ class Model(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # Where the model came from (keys: spec.md, "Source keys"), sorted by key.
+    # Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
     # Model
     def Source(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))

@@ -29,7 +29,7 @@ static getSizePrefixedRootAsAttribute(bb:flatbuffers.ByteBuffer, obj?:Attribute)
 }
 
 /**
- * Unique in its node; the vector of attributes is sorted by it.
+ * Unique in its node; the vector of attributes is sorted by it. Rule F11.
  */
 name():string|null
 name(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -39,7 +39,7 @@ name(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * Says which one of the following fields counts; the others are absent. An empty list is Ints.
+ * Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
  */
 type():AttributeType {
   const offset = this.bb!.__offset(this.bb_pos, 6);

@@ -46,7 +46,7 @@ size():bigint {
 }
 
 /**
- * sha256 of exactly these bytes, without padding.
+ * sha256 of exactly these bytes, without padding. Rule F9.
  */
 sha256(obj?:Digest):Digest|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);

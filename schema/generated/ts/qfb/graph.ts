@@ -30,7 +30,7 @@ static getSizePrefixedRootAsGraph(bb:flatbuffers.ByteBuffer, obj?:Graph):Graph {
 }
 
 /**
- * Sorted by name. Rule V1.
+ * Sorted by name. Rule F11.
  */
 tensors(index: number, obj?:Tensor):Tensor|null {
   const offset = this.bb!.__offset(this.bb_pos, 4);
@@ -71,7 +71,7 @@ inputsArray():Int32Array|null {
 }
 
 /**
- * Indices into `tensors`, in the order of the source's results.
+ * Indices into `tensors`, in the order of the source's results. Rule V34.
  */
 outputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);

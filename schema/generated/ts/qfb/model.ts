@@ -65,7 +65,7 @@ graph(obj?:Graph):Graph|null {
 }
 
 /**
- * Every array, ascending by offset.
+ * Every array, ascending by offset. Rules F8, F13.
  */
 buffers(index: number, obj?:Buffer):Buffer|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);
@@ -98,7 +98,7 @@ arithmetic(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * Where the model came from (keys: spec.md, "Source keys"), sorted by key.
+ * Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
  */
 source(index: number, obj?:KeyValue):KeyValue|null {
   const offset = this.bb!.__offset(this.bb_pos, 16);

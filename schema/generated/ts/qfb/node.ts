@@ -40,7 +40,7 @@ operator(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The version of the operator: for ONNX's, the opset in which its present meaning began.
+ * The version of the operator: for ONNX's, the opset in which its present meaning began. Rule V40.
  */
 version():number {
   const offset = this.bb!.__offset(this.bb_pos, 6);
@@ -48,7 +48,7 @@ version():number {
 }
 
 /**
- * Indices into Graph.tensors; -1: an optional input that is absent. Rule V31.
+ * Indices into Graph.tensors; -1: an optional input that is absent. Rules F7, V31, V41.
  */
 inputs(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);
@@ -95,7 +95,7 @@ attributesLength():number {
 
 /**
  * The rounding rule of the outputs, by the names of spec.md, "Arithmetic". Absent where nothing is
- * rounded. Rule V40.
+ * rounded. Rule V47.
  */
 arithmetic():string|null
 arithmetic(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null

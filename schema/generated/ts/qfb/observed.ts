@@ -6,7 +6,7 @@ import * as flatbuffers from 'flatbuffers';
 
 /**
  * What a calibration observer had seen before it was turned into scale and zero point. Only where the
- * source still held it: PyTorch discards it when a model is converted.
+ * source still held it: PyTorch discards it when a model is converted. Rule V25.
  */
 export class Observed {
   bb: flatbuffers.ByteBuffer|null = null;

@@ -49,7 +49,8 @@ scaleArray():Float64Array|null {
 }
 
 /**
- * As many as `scale`. The integer that stands for real 0; inside the range of the dtype. Rule V22.
+ * As many as `scale`. The integer that stands for real 0; inside the range of the dtype and of an int32.
+ * Rule V22.
  */
 zeroPoint(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);
@@ -76,7 +77,7 @@ quantMin():bigint|null {
 }
 
 /**
- * The largest integer that the tensor takes; always written. Rule V23.
+ * The largest integer that the tensor takes; always written. Constants stay inside. Rules V23, V26, F12.
  */
 quantMax():bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 10);

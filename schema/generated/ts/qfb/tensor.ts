@@ -31,7 +31,7 @@ static getSizePrefixedRootAsTensor(bb:flatbuffers.ByteBuffer, obj?:Tensor):Tenso
 
 /**
  * Unique in the graph, not empty. The vector of tensors is sorted by it (bytes of its UTF-8), so that
- * readers may search by halves. Rule V1.
+ * readers may search by halves. Rules V1, F11.
  */
 name():string|null
 name(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -47,7 +47,7 @@ dtype():DType {
 
 /**
  * Sizes. -1: not fixed (`dims` may give it a name). An empty vector is a scalar; an absent one means
- * that not even the rank is known. Constants have every size. Rule V3.
+ * that not even the rank is known. Constants have every size. At most 32 of them. Rule V3.
  */
 shape(index: number):bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);
@@ -61,7 +61,7 @@ shapeLength():number {
 
 /**
  * Names of the sizes: absent, or one per dimension, "" where it has none; a named size is -1 in
- * `shape`. Dimensions of one name are equal in one run of the graph.
+ * `shape`. Dimensions of one name are equal in one run of the graph. Rule F12.
  */
 dims(index: number):string
 dims(index: number,optionalEncoding:flatbuffers.Encoding):string|Uint8Array
@@ -76,7 +76,8 @@ dimsLength():number {
 }
 
 /**
- * Index into Model.buffers; absent: computed or an input. Equal arrays share a buffer. Rule V10.
+ * Index into Model.buffers; absent: computed or an input. Equal arrays share a buffer. Rules
+ * F7, F13, V10.
  */
 buffer():number|null {
   const offset = this.bb!.__offset(this.bb_pos, 12);
@@ -92,7 +93,7 @@ quantization(obj?:Quantization):Quantization|null {
 }
 
 /**
- * Every name that the tensor had in its source, sorted: "fc1._packed_params", an ONNX initializer...
+ * Every name that the tensor had in its source, sorted: "fc1._packed_params", an ONNX initializer... Rule V4.
  */
 aliases(index: number):string
 aliases(index: number,optionalEncoding:flatbuffers.Encoding):string|Uint8Array
