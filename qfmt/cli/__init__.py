@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -68,7 +67,9 @@ class Commands(click.Group):
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if ctx.params["debug"]:
-                traceback.print_exc()
+                from traceback import print_exc
+
+                print_exc()
             fail(
                 ctx,
                 f"unexpected {type(error).__name__}: {error}; this is a fault in qfmt {__version__}: please report it, "

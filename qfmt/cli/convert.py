@@ -14,10 +14,11 @@ from ..errors import DestinationError
 from ..frontends import ENGINES
 from .notation import size
 from .output import line, working
+from .report import origin
 from .source import FILE
 
 if TYPE_CHECKING:
-    from ..model import Dimension, Model
+    from ..model import Dimension
 
 LATER = (".onnx", ".npz", ".safetensors", ".c", ".h")
 DEFAULT_DTYPE = "uint8"
@@ -90,7 +91,7 @@ def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizat
     begin = time.monotonic()
     with working(f"converting {source.name}"):
         model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
-    _step("read", f"{source}, {size(source.stat().st_size)}, {_origin(model)}", begin)
+    _step("read", f"{origin(model.source)}, {size(source.stat().st_size)}", begin)
     graph = model.graph
     _step("graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors, arithmetic of {model.arithmetic}")
     begin = time.monotonic()
@@ -108,10 +109,6 @@ def _check_destination(source: Path, dest: Path) -> None:
         raise DestinationError("its name does not tell a kind of file", where=place, hint="end it in .qfb")
     if dest.exists() and dest.samefile(source):
         raise DestinationError("is the source itself", where=place, hint="give the result another name")
-
-
-def _origin(model: Model) -> str:
-    return ", ".join(filter(None, (model.source.get("format"), model.source.get("framework"))))
 
 
 def _step(what: str, found: str, begin: float | None = None) -> None:

@@ -13,8 +13,8 @@ from ..model import DTYPES, Model, Tensor
 from . import near_misses
 from .notation import quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table
-from .report import Users, counts, describe, file_facts, stored_range, tensor_facts, why_float
-from .source import FILE, open_model
+from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
+from .source import FILE, QFB, open_model
 from .tensor import show_tensor
 
 SCALE = [Column("scale", right=True), Column("zero point", right=True), Column("range", right=True), Column("per")]
@@ -67,12 +67,13 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool
 
 def _header(model: Model, path: Path, kind: str) -> None:
     graph, total, file = model.graph, counts(model.graph), file_facts(model, path, kind)
-    in_memory = "" if kind == "qfb" else ", converted in memory"
+    format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"
     pairs(
         [
-            ("file", f"{path}, {size(file['bytes'])}{in_memory}"),
-            ("content", file["content_id"]),
-            ("from", ", ".join(f"{key} {value}" for key, value in sorted(model.source.items())) or "not said"),
+            ("file", f"{path}, {size(file['bytes'])}, {format_}"),
+            *([("sha256", file["sha256"])] if kind == QFB else []),
+            ("content id", file["content_id"]),
+            ("from", origin(model.source)),
             ("rounding", f"as {model.arithmetic} does it" if model.arithmetic else "not said"),
             *(("input", _value(graph.tensors[name])) for name in graph.inputs),
             *(("output", _value(graph.tensors[name])) for name in graph.outputs),

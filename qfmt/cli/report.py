@@ -2,7 +2,8 @@
 
 The keys are stable: later versions add some, and change or remove none.
 
-    file        path, kind ("qfb", or "converted": made in memory from another format), bytes, content_id
+    file        path, kind ("qfb", or "converted": made in memory from another format), bytes, content_id;
+                of a .qfb also format ("1.0") and sha256 (in its header; it commits to the whole file)
     producer, arithmetic, source {key: text}, metadata {key: text}, inputs [name], outputs [name]
     counts      nodes, tensors, parameters (elements of constants), operators {name: count},
                 parameter_dtypes {dtype: elements}
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Graph, Model, Node, Quantization, Tensor, static_shape
+from .source import QFB
 
 Facts = dict[str, Any]
 
@@ -59,7 +61,14 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
 
 
 def file_facts(model: Model, path: Path, kind: str) -> Facts:
-    return {"path": str(path), "kind": kind, "bytes": path.stat().st_size, "content_id": model.content_id().hex()}
+    facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size, "content_id": model.content_id().hex()}
+    if kind == QFB:
+        from ..file.reader import Container
+
+        container = Container(path, verify=False)  # it was verified when the model was opened
+        major, minor = container.header.identifier[3:].decode("latin-1"), container.root["minor_version"]
+        facts |= {"format": f"{major}.{minor}", "sha256": container.header.sha256.hex()}
+    return facts
 
 
 def counts(graph: Graph) -> Facts:
@@ -176,8 +185,14 @@ def node_name(node: Node) -> str:
     return node.name or (node.outputs[0] if node.outputs else node.operator)
 
 
+def origin(source: Mapping[str, str]) -> str:
+    """What a model was converted from: file, format, framework and its version, as far as it is known."""
+    framework = " ".join(filter(None, (source.get("framework"), source.get("framework_version"))))
+    return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "not said"
+
+
 def discarded_calibration(model: Model, tensor: Tensor) -> bool:
     """Whether the tensor was calibrated in PyTorch, whose `convert` throws the observed range away."""
     quantization = tensor.quantization
-    from_torch = "torch" in model.source.get("framework", "").lower()
+    from_torch = model.source.get("framework") == "pytorch"
     return quantization is not None and quantization.observed is None and from_torch
