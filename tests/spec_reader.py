@@ -1,10 +1,7 @@
 """A reader of .qfb files written from spec.md alone: the standard library, nothing of qfmt.
 
-    network = spec_reader.read("model.qfb")         # digests, rules and structure checked
-    network.tensors["conv1.weight"].values()        # the stored integers or floats, a flat list
-    network.content_id
-
-It is a witness in the tests, and the shortest answer to "how do I read this in my language?".
+network = spec_reader.Network(open("model.qfb", "rb").read())      # digests and structure checked
+network.tensors["conv1.weight"].values()                            # integers or floats, a flat list
 """
 
 from __future__ import annotations
@@ -12,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 # Element types: code → name, bits, struct letter (none for the float types that `struct` does not know).
@@ -41,9 +36,11 @@ TABLES = {
     "source:[KeyValue] metadata:[KeyValue]",
 }
 
+SCALARS = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
 
-class Broken(Exception):
-    """The file breaks the specification."""
+
+class Broken(ValueError):
+    """The file breaks the specification (any ValueError says so)."""
 
 
 def check(condition: bool, what: str) -> None:
@@ -52,18 +49,20 @@ def check(condition: bool, what: str) -> None:
 
 
 class Tensor:
-    def __init__(self, record: dict[str, Any], digest: str = "", data: bytes | None = None) -> None:
+    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> None:
         check(record["dtype"] in DTYPES, f"element type {record['dtype']} is unknown")
-        self.name, self.digest, self.data, self.quantization = record["name"], digest, data, record["quantization"]
+        self.name, self.quantization, index = record["name"], record["quantization"], record["buffer"]
         self.dtype, self.bits, self.letter = DTYPES[record["dtype"]]
+        check(index is None or index < len(buffers), f"there is no buffer {index}")
+        self.data, self.digest = (None, "") if index is None else buffers[index]
         self.shape: list[int | str | None] | None = None
         if (sizes := record["shape"]) is not None:
             names = [""] * len(sizes) if record["dims"] is None else record["dims"]
             self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
-        if data is not None:
+        if self.data is not None:
             check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "size not fixed")
             self.count = math.prod(self.shape)
-            check(len(data) == -(-self.count * self.bits // 8), f"{self.name} has a wrong number of bytes")
+            check(len(self.data) == -(-self.count * self.bits // 8), f"{self.name} has a wrong number of bytes")
 
     def values(self) -> list[Any]:
         """The stored values; of float types that `struct` does not know, their bit patterns."""
@@ -85,7 +84,7 @@ class Metadata:
         size = struct.calcsize("<" + letter)
         check(self.start <= at <= len(self.data) - size or at == 0, f"position {at} is outside the metadata")
         self.budget -= size
-        check(self.budget > 0, "the metadata refers to itself too often")
+        check(self.budget > 0, "the metadata refer to themselves too often")
         return struct.unpack_from("<" + letter, self.data, at)[0]
 
     def follow(self, at: int) -> int:
@@ -93,23 +92,21 @@ class Metadata:
 
     def table(self, name: str, at: int) -> dict[str, Any]:
         vtable = at - self.get("i", at)
-        length = self.get("H", vtable)
         record: dict[str, Any] = {}
         for number, text in enumerate(TABLES[name].split()):
             key, kind = text.split(":")
             slot = 4 + 2 * number
-            distance = self.get("H", vtable + slot) if slot < length else 0
-            check(bool(distance) or not kind.endswith("!"), f"{name}.{key} is missing")
-            kind, _, default = kind.rstrip("!").partition("=")
-            number_kind = len(kind.rstrip("?")) == 1 and kind not in "sD"
-            absent = int(default or 0) if number_kind and not kind.endswith("?") else None
-            record[key] = self.value(kind.rstrip("?"), at + distance) if distance else absent
+            distance = self.get("H", vtable + slot) if slot < self.get("H", vtable) else 0
+            kind, _, default = kind.partition("=")
+            check(distance > 0 or not kind.endswith("!"), f"{name}.{key} is missing")
+            absent = int(default or 0) if kind in SCALARS else None
+            record[key] = self.value(kind.rstrip("!?"), at + distance) if distance else absent
         return record
 
     def value(self, kind: str, at: int) -> Any:
         if kind == "D":
             return self.data[at : at + 32].hex()
-        if len(kind) == 1 and kind != "s":
+        if kind in SCALARS:
             return self.get(kind, at)
         at = self.follow(at)
         if kind == "s":
@@ -119,11 +116,9 @@ class Metadata:
         if kind in TABLES:
             return self.table(kind, at)
         of = kind[1:-1]
-        size = struct.calcsize(of) if len(of) == 1 and of != "s" else 4
-        count = self.get("I", at)
+        size, count = SCALARS.get(of, 4), self.get("I", at)
         check(at + 4 + count * size <= len(self.data), "a vector does not end")
-        places = range(at + 4, at + 4 + count * size, size)
-        return [self.table(of, self.follow(p)) if of in TABLES else self.value(of, p) for p in places]
+        return [self.value(of, place) for place in range(at + 4, at + 4 + count * size, size)]
 
 
 class Network:
@@ -131,10 +126,9 @@ class Network:
 
     def __init__(self, file: bytes) -> None:
         check(len(file) >= 128 and file[4:8] == b"QFB1" and file[8:12] == b"qh01", "not a .qfb file of version 1")
-        header = struct.unpack_from("<IQQQQIIQ", file, 12)
-        header_size, meta_size, data_offset, data_size, file_size, required, _, reserved = header
-        check(required == 0, f"requires flags {required:#x}")
-        check(reserved == 0 and not any(file[96:128]), "reserved bytes are not zero")
+        header_size, meta_size, data_offset, data_size, file_size = struct.unpack_from("<IQQQQ", file, 12)
+        check(not any(file[48:52]), f"requires flags {file[48:52].hex()}")
+        check(not any(file[56:64] + file[96:128]), "reserved bytes are not zero")
         check(128 <= header_size <= meta_size < 1 << 31 and header_size % 8 == 0, "impossible sizes")
         check(data_offset == -(-meta_size // 4096) * 4096, "the data begin elsewhere")
         check(file_size == data_offset + data_size == len(file), "truncated, or too long")
@@ -145,69 +139,56 @@ class Network:
         decoder = Metadata(meta, header_size)
         self.model = decoder.table("Model", decoder.follow(0))
         check(not self.model["required_features"], f"needs {self.model['required_features']}")
-        data = self.buffers(file[data_offset:])
+        buffers = self.buffers(file[data_offset:])
         self.graph = self.model["graph"]
-        self.order = [Tensor(record, *self.buffer(record, data)) for record in self.graph["tensors"]]
+        self.order = [Tensor(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
 
-    def buffers(self, segment: bytes) -> list[bytes]:
+    def buffers(self, segment: bytes) -> list[tuple[bytes, str]]:
         found, end = [], 0
         for buffer in self.model["buffers"]:
             start = -(-end // 64) * 64
             check(buffer["offset"] == start and not any(segment[end:start]), "a buffer lies elsewhere")
             end = start + buffer["size"]
-            check(end <= len(segment), "a buffer ends outside the file")
-            found.append(segment[start:end])
-            check(hashlib.sha256(found[-1]).hexdigest() == buffer["sha256"], "a buffer is damaged")
-        check(end == len(segment), "bytes after the last buffer")
+            check(hashlib.sha256(segment[start:end]).hexdigest() == buffer["sha256"], "a buffer is damaged")
+            found.append((segment[start:end], buffer["sha256"]))
+        check(end == len(segment), "the buffers do not end where the file ends")
         return found
-
-    def buffer(self, record: dict[str, Any], data: list[bytes]) -> tuple[str, bytes | None]:
-        index = record["buffer"]
-        check(index is None or index < len(data), "there is no such buffer")
-        return ("", None) if index is None else (self.model["buffers"][index]["sha256"], data[index])
 
     def names(self, indices: list[int]) -> list[str]:
         check(all(-1 <= index < len(self.order) for index in indices), "there is no such tensor")
         return ["" if index < 0 else self.order[index].name for index in indices]
 
     def content_lines(self) -> list[str]:
-        lines = ["qfb content 1", words("inputs", *self.names(self.graph["inputs"]))]
-        lines.append(words("outputs", *self.names(self.graph["outputs"])))
-        for name in sorted(self.tensors, key=str.encode):
-            tensor = self.tensors[name]
-            shape = ["*"] if tensor.shape is None else [size_word(size) for size in tensor.shape]
-            lines.append(words("tensor", name, tensor.dtype, str(len(shape)), *shape))
+        lines = ["qfb content 1", *(words(end, *self.names(self.graph[end])) for end in ("inputs", "outputs"))]
+        for tensor in self.order:
+            sizes = tensor.shape or []
+            shape = ["?" if size is None else f"={size}" if isinstance(size, str) else size for size in sizes]
+            shape = ["*"] if tensor.shape is None else shape
+            lines.append(words("tensor", tensor.name, tensor.dtype, len(shape), *shape))
             if (q := tensor.quantization) is not None:
-                axis = "-" if q["axis"] is None else q["axis"]
-                numbers = [axis, q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0]]
-                lines.append(words("quantization", *numbers, *map(real, q["scale"]), *q["zero_point"]))
+                axis, scales = "-" if q["axis"] is None else q["axis"], map(real, q["scale"])
+                rest = (q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0], *scales, *q["zero_point"])
+                lines.append(words("quantization", axis, *rest))
             if tensor.data is not None:
                 lines.append(words("data", tensor.digest))
         for node in self.graph["nodes"]:
             lines.append(words("node", node["operator"], node["version"], node["arithmetic"] or ""))
-            lines.append(words("in", *self.names(node["inputs"])))
-            lines.append(words("out", *self.names(node["outputs"])))
-            for attribute in sorted(node["attributes"] or (), key=lambda item: item["name"].encode()):
-                kind, values = attribute_value(attribute)
-                lines.append(words("attribute", attribute["name"], kind, *values))
+            lines += [words("in", *self.names(node["inputs"])), words("out", *self.names(node["outputs"]))]
+            lines += [words("attribute", *attribute_words(item)) for item in node["attributes"] or ()]
         return lines
 
-    @property
     def content_id(self) -> str:
         return hashlib.sha256("".join(line + "\n" for line in self.content_lines()).encode()).hexdigest()
 
 
-def attribute_value(attribute: dict[str, Any]) -> tuple[str, list[Any]]:
-    code = attribute["type"]
-    check(1 <= code <= 6, "an attribute of an unknown type")
+def attribute_words(attribute: dict[str, Any]) -> list[Any]:
+    check(1 <= (code := attribute["type"]) <= 6, "an attribute of an unknown type")
     value = attribute[("int_value", "float_value", "string_value", "ints", "floats", "strings")[code - 1]]
-    values = (value or []) if code > 3 else [value or ""] if code == 3 else [value]
-    return ("si", "sf", "ss", "li", "lf", "ls")[code - 1], [real(v) if code in (2, 5) else v for v in values]
-
-
-def size_word(size: int | str | None) -> str:
-    return "?" if size is None else str(size) if isinstance(size, int) else f"={size}"
+    check(value is not None, "an attribute without a value")
+    kind, values = ("l", value) if code > 3 else ("s", [value])
+    kind = kind + "ifs"[(code - 1) % 3] if values else "li"
+    return [attribute["name"], kind, *(real(item) if kind[1] == "f" else item for item in values)]
 
 
 def real(value: float) -> str:
@@ -216,7 +197,3 @@ def real(value: float) -> str:
 
 def words(*items: Any) -> str:
     return " ".join(f"{len(str(item).encode())}:{item}" for item in items)
-
-
-def read(path: str | PathLike[str]) -> Network:
-    return Network(Path(path).read_bytes())

@@ -60,9 +60,7 @@ def _lines(data: bytes, start: int, end: int, text: str) -> list[str]:
     if len(part) > WIDTH and not any(part):
         return [f"{start:06x}  {f'00 × {len(part)}':<{3 * WIDTH}} {text}"]
     rows = [part[i : i + WIDTH] for i in range(0, len(part), WIDTH)]
-    return [
-        f"{start + i * WIDTH:06x}  {row.hex(' '):<{3 * WIDTH}} {'' if i else text}" for i, row in enumerate(rows)
-    ]
+    return [f"{start + i * WIDTH:06x}  {row.hex(' '):<{3 * WIDTH}} {'' if i else text}" for i, row in enumerate(rows)]
 
 
 class Annotator:
