@@ -46,6 +46,8 @@ def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> A
     low, high = quantization.quant_min, quantization.quant_max
     if np.issubdtype(rounded.dtype, np.floating):
         rounded = np.where(np.isnan(rounded), low, rounded)
+        if max(-low, high) > 1 << 24:  # float32 would round the limit of int32 up, and out of its range
+            rounded = rounded.astype(np.float64)
     return np.clip(rounded, low, high).astype(dtype)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arithmetic import dequantize, quantize
+from .arithmetic import QUANTIZE, dequantize, quantize
 from .errors import QfmtError, RunError
 from .model import Model, Node, Tensor, numpy_dtype
 from .ops import OPERATORS, Operand, Operator, Quantized, Result
@@ -113,10 +113,12 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise RunError("this operator has no reference in qfmt", hint="its arrays can be read all the same")
+    if node.version > operator.version:
+        raise RunError(f"version {node.version} of this operator is not known", hint="a newer qfmt is needed")
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = dict(node.attributes)
-    if wanted is not None and operator.integer is not None:
+    if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.quantized is Quantized.MOVES:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import spec_reader
 
-from qfmt import arithmetic
+from qfmt import QfmtError, arithmetic
 from qfmt.file import CONTAINER_RULES, load, save
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, Tensor
@@ -272,3 +272,34 @@ def test_no_flipped_bit_and_no_truncation_gets_past_the_reader(tmp_path: Path) -
             spec_reader.Network(file[:size])
     with pytest.raises(spec_reader.Broken):
         spec_reader.Network(file + b"\0")
+
+
+# What the section "Arithmetic" says of every rule
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32"])
+@pytest.mark.parametrize("rule", arithmetic.QUANTIZE)
+def test_infinities_are_clamped_and_nan_becomes_quant_min(dtype: str, rule: str) -> None:
+    limits = DTYPES[dtype]
+    grid = Quantization.per_tensor(0.5, 3, dtype, quant_min=limits.minimum + 1)
+    x = np.array([np.inf, 3e38, -np.inf, -3e38, np.nan], np.float32)
+    result = arithmetic.quantize(x, grid, np.dtype(dtype), rule)
+    assert result.tolist() == [limits.maximum, limits.maximum, *[limits.minimum + 1] * 3]
+
+
+def test_an_own_formula_gives_way_to_a_quantize_rule() -> None:
+    """With `divide` an average is dequantized, computed and quantized: (1 + 2) / 2 · 0.5 / 0.25 is a whole number."""
+    tensors = {
+        "x": Tensor("x", "uint8", (1, 1, 2), None, Quantization.per_tensor(0.5, 0, "uint8")),
+        "y": Tensor("y", "uint8", (1, 1, 1), None, Quantization.per_tensor(0.25, 1, "uint8")),
+    }
+    node = Node("GlobalAveragePool", ("x",), ("y",), version=22, arithmetic="divide")
+    model = Model(Graph(("x",), ("y",), (node,), tensors))
+    assert model.run({"x": np.array([[[1, 2]]], np.uint8)})["y"].tolist() == [[[4]]]
+
+
+def test_a_node_of_an_unknown_version_is_not_run() -> None:
+    tensors = {name: Tensor(name, "float32", (1,)) for name in "xy"}
+    node = Node("Relu", ("x",), ("y",), version=OPERATORS["Relu"].version + 1)
+    with pytest.raises(QfmtError, match="version 15 of this operator is not known"):
+        Model(Graph(("x",), ("y",), (node,), tensors)).run({"x": np.zeros(1, np.float32)})
