@@ -87,18 +87,25 @@ def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizat
     No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was
     if the conversion fails.
     """
+    from ..rules import RULES
+
     _check_destination(source, dest)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
         model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
-    _step("read", f"{origin(model.source)}, {size(source.stat().st_size)}", begin)
-    graph = model.graph
-    _step("graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors, arithmetic of {model.arithmetic}")
-    begin = time.monotonic()
+    converted = time.monotonic()
     with working(f"writing {dest.name}"):
         model.save(dest)
-    _step("write", f"{dest}, {size(dest.stat().st_size)}", begin)
-    line(f"\nnext: qfmt inspect {dest}", err=True)
+    written = time.monotonic()
+    graph = model.graph
+    for text in (
+        f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
+        f"graph  {len(graph.nodes)} nodes, {len(graph.tensors)} tensors, arithmetic of {model.arithmetic}",
+        f"write  {dest}, {size(dest.stat().st_size)}, checked against {len(RULES)} rules  {written - converted:.2f} s",
+        "",
+        f"next: qfmt inspect {dest}",
+    ):
+        line(text, err=True)
 
 
 def _check_destination(source: Path, dest: Path) -> None:
@@ -109,8 +116,3 @@ def _check_destination(source: Path, dest: Path) -> None:
         raise DestinationError("its name does not tell a kind of file", where=place, hint="end it in .qfb")
     if dest.exists() and dest.samefile(source):
         raise DestinationError("is the source itself", where=place, hint="give the result another name")
-
-
-def _step(what: str, found: str, begin: float | None = None) -> None:
-    seconds = "" if begin is None else f"  {time.monotonic() - begin:.2f} s"
-    line(f"{what:<7}{found}{seconds}", err=True)
