@@ -92,9 +92,6 @@ class ValidityError(FormatError):
 class SourceError(QfmtError):
     """A source cannot be converted: not readable, not quantized, or of a kind without a graph."""
 
-    assumed_rank = False
-    """Whether the rank of an input had to be assumed on the way: another assumption may do better."""
-
 
 class UnsafePickleError(SourceError):
     """A pickle names a global that qfmt will not resolve. Nothing of it has been executed."""

@@ -82,9 +82,7 @@ class Lifter:
         """One torch call, e.g. ("quantized::conv2d", (x, packed, 0.1, 3), {}). See `calls.Recorder`."""
         self.place, self.target = place, target
         if _holds_unsupported(args) or _holds_unsupported(kwargs.values()):
-            if not self._means_something(target):
-                self._unsupported.setdefault(target, []).append(_where(place))
-            return Unsupported()
+            return self._after_unsupported(target, args)
         try:
             return self._dispatch(target, args, kwargs)
         except SourceError as error:
@@ -324,6 +322,11 @@ class Lifter:
             value.shape = shape
             self.tensors[value.key] = replace(self.tensors[value.key], shape=shape)
 
+    def within(self, module: str) -> None:
+        """The present call is that of `module`, though the source, flattened, does not say so."""
+        if module.startswith(self.place.scope):
+            self.place = self.place._replace(scope=module)
+
     def unsupported(self, target: str) -> Unsupported:
         """Note a call without a meaning; `finish` reports all of them."""
         self._unsupported.setdefault(target, []).append(_where(self.place))
@@ -331,8 +334,15 @@ class Lifter:
 
     # -- within ------------------------------------------------------------------------------------
 
-    def _means_something(self, target: str) -> bool:
-        return any(name in LIFTS or name in spellings() for name, _ in _variants(target))
+    def _after_unsupported(self, target: str, args: Sequence[Any]) -> Any:
+        """A call on the result of an unsupported one: it matters only if it is unsupported, too."""
+        if target == "prim::ListUnpack":
+            return [Unsupported()] * args[1]
+        if target.startswith(("prim::", "aten::__")) or any(
+            name in LIFTS or name in spellings() for name, _ in _variants(target)
+        ):
+            return Unsupported()
+        return self.unsupported(target)
 
     def _dispatch(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for name, relu in _variants(target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def _quantized_conv(lift: Lifter, x: Any, packed: Packed, rest: Sequence[Any], r
     if not isinstance(packed, Packed) or packed.kind != "conv":
         raise SourceError("is called without packed convolution parameters")
     scale, zero_point = rest[-2:]
+    lift.within(module_of(packed))
     x = lift.tensor(x)
     if x.quantization is None:
         raise SourceError("gets an input that is not quantized; the model expects a quantized input tensor")
@@ -85,6 +87,7 @@ def quantized_conv3d(lift: Lifter, qx: Any, packed_weight: Any, *rest: Any) -> A
 def quantized_linear(lift: Lifter, X: Any, W_prepack: Any, Y_scale_i: Any, Y_zero_point_i: Any) -> Any:  # noqa: N803
     if not isinstance(W_prepack, Packed) or W_prepack.kind != "linear":
         raise SourceError("is called without packed linear parameters")
+    lift.within(module_of(W_prepack))
     x = lift.tensor(X)
     if x.quantization is None:
         raise SourceError("gets an input that is not quantized; the model expects a quantized input tensor")
@@ -167,16 +170,23 @@ def addmm(lift: Lifter, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha:
 def _bias(lift: Lifter, packed: Packed) -> TensorValue | None:
     if packed.bias is None:
         return None
-    return lift.stored(packed.bias, f"{_module(packed)}bias", [])
+    return lift.stored(packed.bias, f"{module_of(packed) or packed.path}.bias".lstrip("."))
 
 
 def _weight(lift: Lifter, packed: Packed) -> TensorValue:
-    return lift.stored(packed.weight, f"{_module(packed)}weight", [packed.path, *packed.aliases])
+    module = module_of(packed)
+    aliases = [packed.path, *packed.aliases, f"{module}._packed_params" if module else ""]
+    return lift.stored(packed.weight, f"{module or packed.path}.weight".lstrip("."), aliases)
 
 
-def _module(packed: Packed) -> str:
-    """The path of the module that owns packed parameters, with a dot; "" if the archive does not say."""
-    path = packed.path
-    while path.rpartition(".")[2] == "_packed_params":
-        path = path.rpartition(".")[0]
-    return f"{path}." if path else ""
+_OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params)+(?:\.\d+)?")
+"""`fc._packed_params._packed_params`, or what PyTorch's mobile passes of 2019 made of it:
+`_jit_pass_hoist_conv_packed_params.features.0.0._packed_params.1`."""
+
+
+def module_of(packed: Packed) -> str:
+    """The path of the module that owns packed parameters; "" if the archive does not say."""
+    for path in (packed.path, *packed.aliases):
+        if owner := _OWNER.fullmatch(path):
+            return owner[1]
+    return ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import SourceError
 from ...model import DTYPES, Model, Quantization, Shape
 from ..stored import StoredTensor
-from ..torch import InputSpec, Lifter, Refine, TensorValue
+from ..torch import InputSpec, Lifter, Refine
+from ..torch.calls import Value
 from ..torch.values import RANK_NAMES, narrowest
 from .archive import Archive, Argument
 from .evaluator import evaluate
@@ -44,37 +46,42 @@ def convert_archive(
 
 
 def _lift_by_likely_rank(archive: Archive, engine: str, specs: list[InputSpec]) -> tuple[Lifter, Any]:
-    """Lift; where a rank had to be assumed and the assumption led to a contradiction, assume another."""
-    first: SourceError | None = None
+    """Lift; where a rank had to be assumed and that led to a contradiction, assume another.
+
+    If none leads through, the error of the attempt that came furthest is the telling one.
+    """
+    errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
+        attempt = _Attempt(archive, engine, specs, rank)
         try:
-            return _lift(archive, engine, specs, rank)
+            return attempt.lift()
         except SourceError as error:
-            first = first or error
-            if not error.assumed_rank:
-                raise
-    assert first is not None
-    raise first
+            errors.append((len(attempt.lifter.nodes), error))
+            if not attempt.assumed:
+                break
+    raise max(errors, key=lambda pair: pair[0])[1]
 
 
-def _lift(archive: Archive, engine: str, specs: list[InputSpec], rank: int) -> tuple[Lifter, Any]:
-    shapes = {spec.name: spec.shape for spec in specs}
-    assumed = False
-    for _ in range(REFINEMENTS):
-        lifter = Lifter(engine, rank)
-        values = {
-            spec.name: lifter.add_input(InputSpec(spec.name, shapes[spec.name], spec.dtype, spec.quantization))
-            for spec in specs
-        }
-        try:
-            return lifter, evaluate(archive, lifter, [values.get(argument.name) for argument in archive.inputs])
-        except Refine as more:
-            assumed |= more.assumed
-            shapes[more.name] = _own_names(more.name, more.shape, specs)
-        except SourceError as error:
-            error.assumed_rank = assumed
-            raise
-    raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
+class _Attempt:
+    """Lifting with one assumption about inputs of unknown rank."""
+
+    def __init__(self, archive: Archive, engine: str, specs: list[InputSpec], rank: int) -> None:
+        self.archive, self.engine, self.specs, self.rank = archive, engine, specs, rank
+        self.lifter = Lifter(engine, rank)
+        self.assumed = False
+
+    def lift(self) -> tuple[Lifter, Any]:
+        """The lifter and what `forward` returned; starts again whenever more is learnt of an input."""
+        specs = {spec.name: spec for spec in self.specs}
+        for _ in range(REFINEMENTS):
+            self.lifter = Lifter(self.engine, self.rank)
+            values = {name: self.lifter.add_input(spec) for name, spec in specs.items()}
+            try:
+                return self.lifter, evaluate(self.archive, self.lifter, values)
+            except Refine as more:
+                self.assumed |= more.assumed
+                specs[more.name] = replace(specs[more.name], shape=_own_names(more.name, more.shape, self.specs))
+        raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
 
 
 def _own_names(name: str, shape: tuple[Any, ...], specs: list[InputSpec]) -> tuple[Any, ...]:
@@ -114,11 +121,11 @@ def _quantization(name: str, scale: float, zero_point: int, dtype: str) -> tuple
     return dtype, Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
 
 
-def _flat(outputs: Any) -> Iterator[TensorValue | StoredTensor]:
+def _flat(outputs: Any) -> Iterator[Value | StoredTensor]:
     """Tensors of a nested result, in order."""
     if isinstance(outputs, Mapping):
         outputs = outputs.values()
-    if isinstance(outputs, TensorValue | StoredTensor):
+    if isinstance(outputs, Value | StoredTensor):
         yield outputs
     elif outputs is not None and not isinstance(outputs, bool | int | float | str):
         try:
