@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 f32 = np.float32
 
 
-def dequantize(values: Array, quantization: Quantization) -> Floats:
-    """`f32(q - z) · f32(s)`: float32, of the shape of `values`."""
+def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
+    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
     rank = np.ndim(values)
+    scale = quantization.scales(rank).astype(f32)
+    if rule == "premultiplied":
+        return fma(values.astype(f32), scale, scale * -quantization.zero_points(rank).astype(f32))
     centred = values.astype(np.int32) - quantization.zero_points(rank)
-    return centred.astype(f32) * quantization.scales(rank).astype(f32)
+    return centred.astype(f32) * scale
 
 
 def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:
@@ -71,11 +74,20 @@ def _reciprocal_fma(x: Floats, s: Floats, z: Floats) -> Floats:
     return np.rint(fma(x, f32(1) / s, z))
 
 
+def _premultiplied(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(x · f32(1 / s)) + z`, where inputs are dequantized as `fma(q, s, f32(-z · s))`
+
+    The vectorized kernels of PyTorch; the last elements of a run of 64 are computed by `reciprocal_offset`.
+    """
+    return _reciprocal(x, s, z)
+
+
 QUANTIZE: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "divide": _divide,
     "reciprocal": _reciprocal,
     "reciprocal_offset": _reciprocal_offset,
     "reciprocal_fma": _reciprocal_fma,
+    "premultiplied": _premultiplied,
 }
 """Rules that turn a real number into an integer; before the clamp."""
 
@@ -100,9 +112,9 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
 def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(f32(f32(acc) + B) · f32(at / s)) + z`, `B` = `b / at` per channel, `b · f32(1 / at)` per tensor
 
-    fbgemm, `requantizationParams_t` with a float bias: the bias is brought to the accumulator's unit.
+    fbgemm with a float bias: the bias is brought to the accumulator's unit. Per tensor is what a 0-d `at` says.
     """
-    scaled = bias / at if at.size > 1 else bias * (f32(1) / at)
+    scaled = bias * (f32(1) / at) if at.ndim == 0 else bias / at
     return np.rint((acc.astype(f32) + scaled) * (at / s)) + z
 
 

@@ -127,7 +127,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     else:
         arrays = _filled(
             operator,
-            [operand and _real(operand) for operand in operands]
+            [operand and _real(operand, node.arithmetic) for operand in operands]
             if quantized
             else [operand and operand.array for operand in operands],
         )
@@ -145,10 +145,10 @@ def _filled(operator: Operator, given: Sequence[Any]) -> list[Any]:
     return [*given, *[None] * (len(fixed) - len(given))]
 
 
-def _real(operand: Operand) -> Array:
+def _real(operand: Operand, rule: str) -> Array:
     if operand.quantization is None:
         return operand.array
-    return dequantize(operand.array, operand.quantization)
+    return dequantize(operand.array, operand.quantization, rule)
 
 
 def _finish(result: Array, tensor: Tensor, node: Node) -> Array:

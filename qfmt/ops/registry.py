@@ -33,7 +33,7 @@ class Quantized(enum.Enum):
     OWN = "has an integer formula of its own"
 
 
-QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma")
+QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
 REQUANTIZE_RULES = ("float_bias", "integer_bias", "affine")
 
 FBGEMM_REQUANTIZE = {"fbgemm": "float_bias", "qnnpack": "integer_bias", "onednn": "affine", "onnx": "integer_bias"}
