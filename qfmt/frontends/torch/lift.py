@@ -58,6 +58,7 @@ class Lifter:
     def __init__(self, engine: str, assumed_rank: int = 4) -> None:
         self.engine = engine
         self.assumed_rank = assumed_rank
+        self.calls = 0
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
@@ -81,6 +82,7 @@ class Lifter:
     def call(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:
         """One torch call, e.g. ("quantized::conv2d", (x, packed, 0.1, 3), {}). See `calls.Recorder`."""
         self.place, self.target = place, target
+        self.calls += 1
         if _holds_unsupported(args) or _holds_unsupported(kwargs.values()):
             return self._after_unsupported(target, args)
         try:
@@ -190,6 +192,17 @@ class Lifter:
         self._stored[id(value)] = result
         self._keep_alive.append(value)
         return result
+
+    def quantized(self, value: Any) -> tuple[TensorValue, Quantization]:
+        """An argument that has to be quantized, and its quantization."""
+        x = self.tensor(value)
+        if x.quantization is not None:
+            return x, x.quantization
+        what = "gets an input that is not quantized"
+        if x.origin:
+            hint = f"a quantized input is declared with --input-quantization {x.origin}=SCALE,ZERO_POINT"
+            raise SourceError(what, hint=hint)
+        raise SourceError(what)
 
     def reshaped_constant(
         self, value: TensorValue, reshape: Callable[[tuple[int, ...]], tuple[int, ...]]

@@ -141,12 +141,9 @@ def neg(lift: Lifter, self: Any) -> Any:
 @lifts("quantized::add_scalar", "quantized::mul_scalar")
 def quantized_scalar(lift: Lifter, qa: Any, b: Any) -> Any:
     """PyTorch leaves the integers and changes scale or zero point; written as what that means."""
-    x, number = lift.tensor(qa), float(lift.number(b))
-    if x.quantization is None:
-        raise SourceError("gets an input that is not quantized")
-    if lift.target.startswith("quantized::mul_scalar"):
-        return _times(lift, x, x.quantization, number)
-    return _plus(lift, x, x.quantization, number)
+    x, quantization = lift.quantized(qa)
+    change = _times if lift.target.startswith("quantized::mul_scalar") else _plus
+    return change(lift, x, quantization, float(lift.number(b)))
 
 
 def _times(lift: Lifter, x: TensorValue, q: Quantization, factor: float) -> Any:

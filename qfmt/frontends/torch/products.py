@@ -37,9 +37,7 @@ def _quantized_conv(lift: Lifter, x: Any, packed: Packed, rest: Sequence[Any], r
         raise SourceError("is called without packed convolution parameters")
     scale, zero_point = rest[-2:]
     lift.within(module_of(packed))
-    x = lift.tensor(x)
-    if x.quantization is None:
-        raise SourceError("gets an input that is not quantized; the model expects a quantized input tensor")
+    x, _ = lift.quantized(x)
     weight, bias = _weight(lift, packed), _bias(lift, packed)
     kernel = weight.shape[2:] if weight.shape is not None else ()
     spatial = len(kernel)
@@ -88,9 +86,7 @@ def quantized_linear(lift: Lifter, X: Any, W_prepack: Any, Y_scale_i: Any, Y_zer
     if not isinstance(W_prepack, Packed) or W_prepack.kind != "linear":
         raise SourceError("is called without packed linear parameters")
     lift.within(module_of(W_prepack))
-    x = lift.tensor(X)
-    if x.quantization is None:
-        raise SourceError("gets an input that is not quantized; the model expects a quantized input tensor")
+    x, _ = lift.quantized(X)
     quantization = lift.quantization(Y_scale_i, Y_zero_point_i, x.dtype)
     inputs = [x, _weight(lift, W_prepack), _bias(lift, W_prepack)]
     return lift.emit("qfmt.Linear", inputs, quantization=quantization)

@@ -56,7 +56,7 @@ def _lift_by_likely_rank(archive: Archive, engine: str, specs: list[InputSpec]) 
         try:
             return attempt.lift()
         except SourceError as error:
-            errors.append((len(attempt.lifter.nodes), error))
+            errors.append((attempt.lifter.calls, error))
             if not attempt.assumed:
                 break
     raise max(errors, key=lambda pair: pair[0])[1]
