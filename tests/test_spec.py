@@ -152,7 +152,8 @@ def test_the_flatbuffers_page_reads_the_smallest_file() -> None:
 def test_the_tie_of_the_quantize_rules() -> None:
     one = np.array([1], np.float32)
     half = {name: rule(one, 2 * one, one).item() for name, rule in arithmetic.QUANTIZE.items()}
-    assert half == {"reciprocal": 1, "divide": 1, "reciprocal_offset": 2, "reciprocal_fma": 2}
+    assert {name: value for name, value in half.items() if value == 2} == {"reciprocal_offset": 2, "reciprocal_fma": 2}
+    assert set(half.values()) == {1, 2}
 
 
 def test_the_packing_of_four_bits() -> None:

@@ -94,14 +94,18 @@ def schema_tables() -> str:
     schema = read_schema()
     lines = []
     for table in schema.tables.values():
-        rows = [(str(i), f"`{f.name}`", _type(f), _default(f), f.meaning) for i, f in enumerate(table.fields)]
-        lines += [f"#### {table.name}", "", table.meaning, ""]
+        rows = [(str(i), f"`{f.name}`", _type(f), _default(f), _here(f.meaning)) for i, f in enumerate(table.fields)]
+        lines += [f"#### {table.name}", "", _here(table.meaning), ""]
         lines += [_table(("field", "name", "type", "absent", "meaning"), rows)]
     for enum in schema.enums.values():
         if enum.name != "DType":
             members = ", ".join(f"{code} {name}" for name, code, _ in enum.members)
             lines += [f"#### {enum.name}", "", f"{enum.meaning} {members}.", ""]
     return "\n".join(lines)
+
+
+def _here(comment: str) -> str:
+    return comment.replace('spec.md, "', '"')
 
 
 def _type(field: Field) -> str:
@@ -113,7 +117,7 @@ def _default(field: Field) -> str:
     if field.required:
         return "refused"
     scalar = field.type in hexdump.SCALARS or field.type in read_schema().enums
-    return field.default or ("0" if scalar else "nothing")
+    return "nothing" if field.default == "null" else field.default or ("0" if scalar else "nothing")
 
 
 def dtypes() -> str:
