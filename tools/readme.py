@@ -1,0 +1,103 @@
+"""Execute the examples in README.md and write what they print into it: `python tools/readme.py`; `--check` compares.
+
+A `console` block holds commands (`$ …`), each followed by what it prints, stderr included. In a `python` block each
+`print` at the start of a line is followed by `# → ` and what it prints. All blocks share one folder, with `examples/`
+in it, and the Python blocks their names. Seconds may differ. A `sh` block is set-up and is not executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SECONDS = re.compile(r"\d+\.\d+ s$", re.MULTILINE)
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """(kind, content) of every example."""
+    return BLOCK.findall(text)
+
+
+def executed(examples: list[tuple[str, str]]) -> Iterator[str]:
+    """Each example as it should stand in the README."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "examples", Path(folder, "examples"))
+        for kind, content in examples:
+            yield console(content, folder) if kind == "console" else python(content, folder, names)
+
+
+def console(content: str, folder: str) -> str:
+    """The commands of a block, each with what it prints."""
+    commands = re.findall(r"^\$ .*$", content, re.MULTILINE)
+    return "\n".join(f"{command}\n{shell(command[2:], folder)}" for command in commands)
+
+
+def shell(command: str, folder: str) -> str:
+    """What a command prints on stdout and stderr; `qfmt` and `python` are those of this checkout and interpreter."""
+    interpreter = f'"{sys.executable}"'
+    functions = f'qfmt() {{ {interpreter} -m qfmt "$@"; }}; python() {{ {interpreter} "$@"; }}; '
+    finished = subprocess.run(
+        ["bash", "-c", functions + command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=120,
+    )
+    return finished.stdout
+
+
+def python(content: str, folder: str, names: dict[str, object]) -> str:
+    """The block with what its prints print, each of which must print one line."""
+    bare = re.sub(r"  # → .*$", "", content, flags=re.MULTILINE)
+    printed = io.StringIO()
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(bare, str(README), "exec"), names)
+    finally:
+        os.chdir(before)
+    lines = iter(printed.getvalue().splitlines())
+    return re.sub(r"^print\(.*$", lambda call: f"{call.group()}  # → {next(lines)}", bare, flags=re.MULTILINE)
+
+
+def without_seconds(text: str) -> str:
+    return SECONDS.sub("… s", text)
+
+
+def main(arguments: list[str]) -> int:
+    text = README.read_text(encoding="utf-8")
+    examples = blocks(text)
+    fresh = [
+        content if without_seconds(content) == without_seconds(result) else result
+        for (_, content), result in zip(examples, executed(examples), strict=True)
+    ]
+    contents = iter(fresh)
+    written = BLOCK.sub(lambda block: f"```{block.group(1)}\n{next(contents)}```", text)
+    if written == text:
+        return 0
+    if "--check" in arguments:
+        print("README.md is not what its examples print; run `python tools/readme.py`")
+        return 1
+    README.write_text(written, encoding="utf-8")
+    print("README.md written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main(sys.argv[1:]))
