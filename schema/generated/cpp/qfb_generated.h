@@ -545,6 +545,7 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_name < name()->c_str()) return 1;
     return 0;
   }
+  /// The type of every element. Trap: never Unknown, so a tensor always writes it. Rule V2.
   qfb::DType dtype() const {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
   }
@@ -712,21 +713,27 @@ struct Attribute FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   qfb::AttributeType type() const {
     return static_cast<qfb::AttributeType>(GetField<uint8_t>(VT_TYPE, 0));
   }
+  /// Counts if the type is Int. A truth value is 0 or 1.
   int64_t int_value() const {
     return GetField<int64_t>(VT_INT_VALUE, 0);
   }
+  /// Counts if the type is Float.
   double float_value() const {
     return GetField<double>(VT_FLOAT_VALUE, 0.0);
   }
+  /// Counts if the type is String; may be empty, not absent.
   const ::flatbuffers::String *string_value() const {
     return GetPointer<const ::flatbuffers::String *>(VT_STRING_VALUE);
   }
+  /// Counts if the type is Ints; may be empty, not absent.
   const ::flatbuffers::Vector<int64_t> *ints() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_INTS);
   }
+  /// Counts if the type is Floats; may be empty, not absent.
   const ::flatbuffers::Vector<double> *floats() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_FLOATS);
   }
+  /// Counts if the type is Strings; may be empty, not absent.
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *strings() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_STRINGS);
   }
@@ -877,6 +884,7 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
+  /// All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *attributes() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *>(VT_ATTRIBUTES);
   }
@@ -1028,7 +1036,7 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
       source_operator__);
 }
 
-/// A data-flow graph. Inputs and constants come first, then each node after all that it reads. Rule V33.
+/// A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35.
 struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef GraphBuilder Builder;
   struct Traits;
@@ -1043,6 +1051,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Tensor>> *tensors() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Tensor>> *>(VT_TENSORS);
   }
+  /// In topological order: each node after all that compute what it reads. Rule V33.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Node>> *nodes() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Node>> *>(VT_NODES);
   }
@@ -1054,6 +1063,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int32_t> *outputs() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_OUTPUTS);
   }
+  /// A name for people.
   const ::flatbuffers::String *name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_NAME);
   }
@@ -1160,6 +1170,7 @@ struct KeyValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_KEY = 4,
     VT_VALUE = 6
   };
+  /// Not empty, unique in its map. Rules F11, V36.
   const ::flatbuffers::String *key() const {
     return GetPointer<const ::flatbuffers::String *>(VT_KEY);
   }
@@ -1175,6 +1186,7 @@ struct KeyValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_key < key()->c_str()) return 1;
     return 0;
   }
+  /// Any text; may be empty.
   const ::flatbuffers::String *value() const {
     return GetPointer<const ::flatbuffers::String *>(VT_VALUE);
   }
@@ -1263,6 +1275,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *required_features() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_REQUIRED_FEATURES);
   }
+  /// The network. There is one.
   const qfb::Graph *graph() const {
     return GetPointer<const qfb::Graph *>(VT_GRAPH);
   }

@@ -456,6 +456,7 @@ class Tensor(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
+    # The type of every element. Trap: never Unknown, so a tensor always writes it. Rule V2.
     # Tensor
     def Dtype(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -632,6 +633,7 @@ class Attribute(object):
             return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
         return 0
 
+    # Counts if the type is Int. A truth value is 0 or 1.
     # Attribute
     def IntValue(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -639,6 +641,7 @@ class Attribute(object):
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return 0
 
+    # Counts if the type is Float.
     # Attribute
     def FloatValue(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -646,6 +649,7 @@ class Attribute(object):
             return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
         return 0.0
 
+    # Counts if the type is String; may be empty, not absent.
     # Attribute
     def StringValue(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
@@ -653,6 +657,7 @@ class Attribute(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
+    # Counts if the type is Ints; may be empty, not absent.
     # Attribute
     def Ints(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
@@ -680,6 +685,7 @@ class Attribute(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         return o == 0
 
+    # Counts if the type is Floats; may be empty, not absent.
     # Attribute
     def Floats(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
@@ -707,6 +713,7 @@ class Attribute(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         return o == 0
 
+    # Counts if the type is Strings; may be empty, not absent.
     # Attribute
     def Strings(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
@@ -864,6 +871,7 @@ class Node(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
+    # All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42.
     # Node
     def Attributes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
@@ -965,7 +973,7 @@ def NodeEnd(builder):
 
 
 
-# A data-flow graph. Inputs and constants come first, then each node after all that it reads. Rule V33.
+# A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35.
 class Graph(object):
     __slots__ = ['_tab']
 
@@ -1013,6 +1021,7 @@ class Graph(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
+    # In topological order: each node after all that compute what it reads. Rule V33.
     # Graph
     def Nodes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1093,6 +1102,7 @@ class Graph(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
+    # A name for people.
     # Graph
     def Name(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
@@ -1158,6 +1168,7 @@ class KeyValue(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
+    # Not empty, unique in its map. Rules F11, V36.
     # KeyValue
     def Key(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -1165,6 +1176,7 @@ class KeyValue(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
+    # Any text; may be empty.
     # KeyValue
     def Value(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1240,6 +1252,7 @@ class Model(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
+    # The network. There is one.
     # Model
     def Graph(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))

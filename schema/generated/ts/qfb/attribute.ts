@@ -46,16 +46,25 @@ type():AttributeType {
   return offset ? this.bb!.readUint8(this.bb_pos + offset) : AttributeType.Unknown;
 }
 
+/**
+ * Counts if the type is Int. A truth value is 0 or 1.
+ */
 intValue():bigint {
   const offset = this.bb!.__offset(this.bb_pos, 8);
   return offset ? this.bb!.readInt64(this.bb_pos + offset) : BigInt('0');
 }
 
+/**
+ * Counts if the type is Float.
+ */
 floatValue():number {
   const offset = this.bb!.__offset(this.bb_pos, 10);
   return offset ? this.bb!.readFloat64(this.bb_pos + offset) : 0.0;
 }
 
+/**
+ * Counts if the type is String; may be empty, not absent.
+ */
 stringValue():string|null
 stringValue(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
 stringValue(optionalEncoding?:any):string|Uint8Array|null {
@@ -63,6 +72,9 @@ stringValue(optionalEncoding?:any):string|Uint8Array|null {
   return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
 }
 
+/**
+ * Counts if the type is Ints; may be empty, not absent.
+ */
 ints(index: number):bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 14);
   return offset ? this.bb!.readInt64(this.bb!.__vector(this.bb_pos + offset) + index * 8) : BigInt(0);
@@ -73,6 +85,9 @@ intsLength():number {
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
 }
 
+/**
+ * Counts if the type is Floats; may be empty, not absent.
+ */
 floats(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 16);
   return offset ? this.bb!.readFloat64(this.bb!.__vector(this.bb_pos + offset) + index * 8) : 0;
@@ -88,6 +103,9 @@ floatsArray():Float64Array|null {
   return offset ? new Float64Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
 }
 
+/**
+ * Counts if the type is Strings; may be empty, not absent.
+ */
 strings(index: number):string
 strings(index: number,optionalEncoding:flatbuffers.Encoding):string|Uint8Array
 strings(index: number,optionalEncoding?:any):string|Uint8Array|null {

@@ -9,7 +9,7 @@ import { Tensor } from '../qfb/tensor.js';
 
 
 /**
- * A data-flow graph. Inputs and constants come first, then each node after all that it reads. Rule V33.
+ * A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35.
  */
 export class Graph {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -42,6 +42,9 @@ tensorsLength():number {
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
 }
 
+/**
+ * In topological order: each node after all that compute what it reads. Rule V33.
+ */
 nodes(index: number, obj?:Node):Node|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);
   return offset ? (obj || new Node()).__init(this.bb!.__indirect(this.bb!.__vector(this.bb_pos + offset) + index * 4), this.bb!) : null;
@@ -88,6 +91,9 @@ outputsArray():Int32Array|null {
   return offset ? new Int32Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
 }
 
+/**
+ * A name for people.
+ */
 name():string|null
 name(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
 name(optionalEncoding?:any):string|Uint8Array|null {

@@ -25,6 +25,9 @@ static getSizePrefixedRootAsKeyValue(bb:flatbuffers.ByteBuffer, obj?:KeyValue):K
   return (obj || new KeyValue()).__init(bb.readInt32(bb.position()) + bb.position(), bb);
 }
 
+/**
+ * Not empty, unique in its map. Rules F11, V36.
+ */
 key():string|null
 key(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
 key(optionalEncoding?:any):string|Uint8Array|null {
@@ -32,6 +35,9 @@ key(optionalEncoding?:any):string|Uint8Array|null {
   return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
 }
 
+/**
+ * Any text; may be empty.
+ */
 value():string|null
 value(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
 value(optionalEncoding?:any):string|Uint8Array|null {

@@ -59,6 +59,9 @@ requiredFeaturesLength():number {
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
 }
 
+/**
+ * The network. There is one.
+ */
 graph(obj?:Graph):Graph|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);
   return offset ? (obj || new Graph()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;

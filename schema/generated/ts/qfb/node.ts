@@ -83,6 +83,9 @@ outputsArray():Int32Array|null {
   return offset ? new Int32Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
 }
 
+/**
+ * All attributes that the operator has, also those at their default; sorted by name. Rules F11, V42.
+ */
 attributes(index: number, obj?:Attribute):Attribute|null {
   const offset = this.bb!.__offset(this.bb_pos, 12);
   return offset ? (obj || new Attribute()).__init(this.bb!.__indirect(this.bb!.__vector(this.bb_pos + offset) + index * 4), this.bb!) : null;

@@ -40,6 +40,9 @@ name(optionalEncoding?:any):string|Uint8Array|null {
   return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
 }
 
+/**
+ * The type of every element. Trap: never Unknown, so a tensor always writes it. Rule V2.
+ */
 dtype():DType {
   const offset = this.bb!.__offset(this.bb_pos, 6);
   return offset ? this.bb!.readUint8(this.bb_pos + offset) : DType.Unknown;
