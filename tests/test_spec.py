@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import spec_reader
 
-from qfmt import QfmtError, arithmetic
+from qfmt import QfmtError, arithmetic, convert
 from qfmt.errors import VersionError
 from qfmt.file import CONTAINER_RULES, check, encode, load, save, writer
 from qfmt.file.schema import ENUMS, TABLES, Field
@@ -259,9 +259,14 @@ def test_both_readers_see_everything_alike(tmp_path: Path) -> None:
 
 
 def test_both_readers_see_a_converted_network_alike(tmp_path: Path) -> None:
-    frontends = pytest.importorskip("qfmt.frontends")
     path = tmp_path / "digits.qfb"
-    save(frontends.convert(ROOT / "examples" / "digits" / "digits_int8.pt"), path)
+    save(convert(ROOT / "examples" / "digits" / "digits_int8.pt"), path)
+    print(f"{assert_read_alike(path)} stored values equal")
+
+
+def test_both_readers_see_a_real_network_alike(shared_data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mobilenet.qfb"
+    save(convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt"), path)
     print(f"{assert_read_alike(path)} stored values equal")
 
 
