@@ -12,8 +12,8 @@ whatever else is referred to again and again exhausts a budget.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ..errors import FormatError
 from .schema import TABLES, Field
@@ -45,6 +45,14 @@ _REPETITIONS = 16
 """How many times over the metadata may be decoded. Once is the rule; several threads may decode the same twice."""
 
 
+class _Layout(NamedTuple):
+    """Where the fields of the tables that share a vtable are."""
+
+    size: int
+    absent: Record
+    present: tuple[tuple[str, int, Field, Callable[..., tuple[Any, ...]] | None], ...]
+
+
 class Decoder:
     """Decodes the FlatBuffer `data`; objects lie in [`start`, end of data)."""
 
@@ -58,44 +66,42 @@ class Decoder:
         self._budget = _REPETITIONS * len(data)
         self._strings: dict[int, str] = {}
         self._nested: dict[tuple[str, int], Record] = {}
-        self._vtables: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}
+        self._layouts: dict[tuple[str, int, int], _Layout] = {}
 
     def root(self) -> Record:
         """The root table."""
-        return self.table(self._root, self._target(0, "the root offset"))
+        return self.table(self._root, self.target(0, "the root offset"))
 
     def table(self, name: str, position: int) -> Record:
         """The table at a position, with every field that this reader knows."""
-        size, offsets = self._vtable(name, position)
-        self._spend(size, position)
-        fields = zip(self._tables[name], offsets, strict=True)
-        return {field.name: self._field(name, field, position, offset) for field, offset in fields}
+        layout = self._layout(name, position)
+        self._spend(layout.size, position)
+        record = layout.absent.copy()
+        for key, offset, field, unpack in layout.present:
+            at = position + offset
+            record[key] = unpack(self._data, at)[0] if unpack else self._wide(name, field, at)
+        return record
 
-    def string_field(self, name: str, position: int, index: int) -> str:
-        """One string field of a table, without decoding the others."""
-        _, offsets = self._vtable(name, position)
-        value: str = self._field(name, self._tables[name][index], position, offsets[index])
-        return value
+    def string_field(self, name: str, position: int, key: str) -> str:
+        """One required string field of a table, without decoding the others."""
+        for present, offset, _, _ in self._layout(name, position).present:
+            if present == key:
+                at = position + offset
+                return self._string(self.target(at, key), f"{name}.{key}")
+        raise _broken(f"{name}.{key} is missing", position)
 
-    def _field(self, name: str, field: Field, position: int, offset: int) -> Any:
-        if offset == 0:
-            if field.required:
-                raise _broken(f"{name}.{field.name} is missing", position)
-            return field.default
-        place, at = f"{name}.{field.name}", position + offset
-        if field.kind in SIZES:
-            if at % SIZES[field.kind]:
-                raise _broken(f"{place} is not aligned", at)
-            return _READERS[field.kind](self._data, at)[0]
+    def _wide(self, name: str, field: Field, at: int) -> Any:
+        """The value of a field that is not a scalar."""
         if field.kind == "struct":
             return self._data[at : at + field.size]
-        target = self._target(at, place)
+        place = f"{name}.{field.name}"
+        target = self.target(at, place)
         if field.kind == "string":
             return self._string(target, place)
         if field.kind == "table":
             return self._nested_table(field.of, target)
         if field.kind == "[string]":
-            return tuple(self._string(self._target(at, place), place) for at in self._elements(target, place))
+            return tuple(self._string(self.target(at, place), place) for at in self._elements(target, place))
         if field.kind == "[table]":
             return Tables(self, field.of, self._elements(target, place), place)
         return self._scalars(field.kind[1:-1], target, place)
@@ -139,7 +145,7 @@ class Decoder:
         self._spend(4 + count * size, position)
         return count
 
-    def _target(self, position: int, place: str) -> int:
+    def target(self, position: int, place: str) -> int:
         """Where an offset leads: inside the metadata, aligned, with room for four bytes."""
         target: int = position + _U32(self._data, position)[0]
         if not self._start <= target <= len(self._data) - 4:
@@ -148,32 +154,40 @@ class Decoder:
             raise _broken(f"{place} leads to byte {target}, which is not aligned", position)
         return target
 
-    def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
-        """The size of the table at a position, and where in it each known field is; 0: absent."""
+    def _layout(self, name: str, position: int) -> _Layout:
+        """The layout of the table at a position, which ends inside the metadata."""
         vtable = position - _I32(self._data, position)[0]
-        key = name, vtable
-        if key not in self._vtables:
-            self._vtables[key] = self._parse_vtable(name, position, vtable)
-        size, offsets = self._vtables[key]
-        if position + size > len(self._data):
+        key = name, vtable, position % 8
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = self._parse_vtable(name, position, vtable)
+        if position + layout.size > len(self._data):
             raise _broken(f"{name} ends outside the metadata", position)
-        return size, offsets
+        return layout
 
-    def _parse_vtable(self, name: str, position: int, vtable: int) -> tuple[int, tuple[int, ...]]:
+    def _parse_vtable(self, name: str, position: int, vtable: int) -> _Layout:
         end = len(self._data)
         if not self._start <= vtable <= end - 4 or vtable % 2:
             raise _broken(f"the vtable of {name} cannot be at byte {vtable}", position)
         length, size = _U16(self._data, vtable)[0], _U16(self._data, vtable + 2)[0]
         if length < 4 or length % 2 or vtable + length > end or size < 4:
             raise _broken(f"the vtable of {name} has impossible sizes ({length}, {size})", vtable)
-        offsets = []
+        absent: Record = {}
+        present = []
         for field in self._tables[name]:
             slot = 4 + 2 * field.id
             offset = _U16(self._data, vtable + slot)[0] if slot < length else 0
-            if offset and (offset < 4 or offset + field.size > size):
+            if offset == 0:
+                if field.required:
+                    raise _broken(f"{name}.{field.name} is missing", position)
+                absent[field.name] = field.default
+                continue
+            if offset < 4 or offset + field.size > size:
                 raise _broken(f"{name}.{field.name} lies outside its table", vtable + slot)
-            offsets.append(offset)
-        return size, tuple(offsets)
+            if field.kind != "struct" and (position + offset) % field.size:
+                raise _broken(f"{name}.{field.name} is not aligned", position + offset)
+            present.append((field.name, offset, field, _READERS.get(field.kind)))
+        return _Layout(size, absent, tuple(present))
 
     def _spend(self, count: int, position: int) -> None:
         self._budget -= count
@@ -201,12 +215,12 @@ class Tables:
     def __iter__(self) -> Iterator[Record]:
         return (self[index] for index in range(len(self)))
 
-    def key(self, index: int) -> str:
-        """The first field of an element, its name or key, without decoding the others."""
-        return self._decoder.string_field(self._name, self._position(index), 0)
+    def string_field(self, index: int, key: str) -> str:
+        """One required string field of an element, without decoding the others."""
+        return self._decoder.string_field(self._name, self._position(index), key)
 
     def _position(self, index: int) -> int:
-        return self._decoder._target(self._positions[index], f"{self._place}[{index}]")
+        return self._decoder.target(self._positions[index], f"{self._place}[{index}]")
 
 
 def _broken(what: str, position: int) -> FormatError:

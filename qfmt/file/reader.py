@@ -228,7 +228,7 @@ class Tensors(Mapping[str, Tensor]):
         if index not in self._names:
             if not 0 <= index < len(self):
                 raise FormatError(f"there is no tensor {index}, only {len(self)}", rule="F7")
-            name = self._tables.key(index)
+            name = self._tables.string_field(index, "name")
             if self._indices.setdefault(name, index) != index:
                 raise FormatError(f"two tensors are called {name!r}", rule="F11")
             self._names[index] = name

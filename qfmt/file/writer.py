@@ -24,6 +24,9 @@ from .records import node_record, pair_records, quantization_record, tensor_reco
 CHUNK = 1 << 23
 """Bytes written between two reports of progress."""
 
+_THREADS = 2
+"""More would hold more arrays at once, where they are converted while they are read."""
+
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes there are; hashing and writing a byte counts twice."""
 
@@ -68,17 +71,27 @@ def _layout(constants: Mapping[str, Data], report: _Report) -> tuple[list[Buffer
     known: dict[tuple[bytes, int], int] = {}
     indices: dict[str, int] = {}
     offset = 0
-    for name in sorted(constants):
+    for name, digest in _digests(constants, report):
         data = constants[name]
-        key = data.sha256(), data.nbytes
-        report.add(data.nbytes)
-        if key not in known:
-            known[key] = len(buffers)
+        if (digest, data.nbytes) not in known:
+            known[digest, data.nbytes] = len(buffers)
             offset = round_up(offset, ALIGNMENT)
-            buffers.append(Buffer(data, offset, key[0]))
+            buffers.append(Buffer(data, offset, digest))
             offset += data.nbytes
-        indices[name] = known[key]
+        indices[name] = known[digest, data.nbytes]
     return buffers, indices
+
+
+def _digests(constants: Mapping[str, Data], report: _Report) -> Iterator[tuple[str, bytes]]:
+    """The sha256 of every constant, in the order of their names."""
+    from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
+
+    names = sorted(constants)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        digests = threads.map(lambda name: constants[name].sha256(), names)
+        for name, digest in zip(names, digests, strict=True):
+            report.add(constants[name].nbytes)
+            yield name, digest
 
 
 def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[str, int]) -> Record:

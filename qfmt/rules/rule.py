@@ -35,8 +35,11 @@ class Stage:
 
     def broken(self, where: str, *subject: object) -> list[Violation]:
         """The violations of the rules of this stage by `subject`, which is called `where`."""
-        found = ((rule.number, rule.check(*subject)) for rule in self.rules)
-        return [Violation(number, where, what) for number, what in found if what]
+        found = []
+        for number, _, check in self.rules:
+            if what := check(*subject):
+                found.append(Violation(number, where, what))
+        return found
 
 
 def is_int(value: object) -> bool:

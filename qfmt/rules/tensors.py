@@ -89,14 +89,8 @@ def _text(tensor: Tensor) -> str:
 @DATA.rule(10, "A constant has exactly the bytes that its element type and shape need.")
 def _size(tensor: Tensor) -> str:
     assert tensor.data is not None
-    needed = stored_size(tensor)
+    needed = -(-element_count(tensor) * DTYPES[tensor.dtype].bits // 8)
     return "" if tensor.data.nbytes == needed else f"{tensor.data.nbytes} bytes stored, {needed} needed"
-
-
-def stored_size(tensor: Tensor) -> int:
-    """The bytes that a constant of this element type and shape takes."""
-    count = prod(size for size in tensor.shape or () if isinstance(size, int))
-    return -(-count * DTYPES[tensor.dtype].bits // 8)
 
 
 @VALUES.rule(11, "A bool is stored as the byte 0 or 1.")
@@ -111,7 +105,7 @@ def _bool(tensor: Tensor) -> str:
 def _unused_bits(tensor: Tensor) -> str:
     assert tensor.data is not None
     bits = DTYPES[tensor.dtype].bits
-    used = prod(size for size in tensor.shape or () if isinstance(size, int)) * bits % 8
+    used = element_count(tensor) * bits % 8
     if bits >= 8 or not used or not tensor.data.view()[-1] >> used:
         return ""
     return f"the last byte is {tensor.data.view()[-1]:#04x}, {used} bits of it are used"
@@ -128,10 +122,10 @@ def _scale(tensor: Tensor, quantization: Quantization) -> str:
         return "there is no scale"
     if quantization.scale_dtype not in ("float16", "bfloat16", "float32", "float64"):
         return f"scale_dtype is {quantization.scale_dtype!r}"
-    if not all(isinstance(scale, float) for scale in scales):
+    if set(map(type, scales)) != {float}:
         return "a scale is not a float"
-    if wrong := [scale for scale in scales if not (isfinite(scale) and scale > 0)]:
-        return f"scale {wrong[0]}"
+    if not (all(map(isfinite, scales)) and min(scales) > 0):
+        return f"scale {next(scale for scale in scales if not (isfinite(scale) and scale > 0))}"
     if not _representable(scales, quantization.scale_dtype):
         return f"a scale is not exactly a {quantization.scale_dtype}"
     return ""
@@ -165,8 +159,13 @@ def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
     if len(zero_points) != len(quantization.scale):
         return f"{len(zero_points)} zero points, {len(quantization.scale)} scales"
     low, high = max(dtype.minimum, -(1 << 31)), min(dtype.maximum, (1 << 31) - 1)
-    wrong = [value for value in zero_points if not is_int(value) or not low <= value <= high]
-    return f"zero point {wrong[0]!r} outside [{low}, {high}]" if wrong else ""
+    if (
+        set(map(type, zero_points)) <= {int}
+        and low <= min(zero_points, default=low) <= max(zero_points, default=low) <= high
+    ):
+        return ""
+    wrong = next(value for value in zero_points if not is_int(value) or not low <= value <= high)
+    return f"zero point {wrong!r} is not one of {tensor.dtype} and int32"
 
 
 @QUANTIZATION.rule(23, "quant_min and quant_max are inside the range of the element type; quant_min ≤ quant_max.")
@@ -217,6 +216,11 @@ def _stored_range(tensor: Tensor) -> str:
     return ""
 
 
+def element_count(tensor: Tensor) -> int:
+    """The number of elements of a constant."""
+    return prod(size for size in tensor.shape or () if isinstance(size, int))
+
+
 def _representable(scales: tuple[float, ...], dtype: str) -> bool:
     if dtype == "float64":
         return True
@@ -235,12 +239,14 @@ def _parts(tensor: Tensor, dtype: str) -> Iterator[Any]:
     import numpy as np
 
     assert tensor.data is not None
-    view = tensor.data.view()
-    kind = DTYPES[dtype]
+    view, left = tensor.data.view(), element_count(tensor)
+    bits, signed = DTYPES[dtype].bits, DTYPES[dtype].kind == "i"
     for start in range(0, len(view), _PART):
-        part = view[start : start + (_PART)]
-        if kind.bits < 8:
-            yield unpack(part, kind.bits, kind.kind == "i", len(part) * 8 // kind.bits)
+        part = view[start : start + _PART]
+        if bits < 8:
+            count = min(left, len(part) * 8 // bits)
+            left -= count
+            yield unpack(part, bits, signed, count)
         else:
             yield np.frombuffer(part, numpy_dtype(dtype))
 

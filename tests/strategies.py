@@ -1,0 +1,162 @@
+"""Hypothesis strategies for valid models: every dtype, every kind of shape, quantization, attribute and name.
+
+    @given(models())
+    def test_round_trip(model): ...
+
+Nodes are of operators that qfmt does not know (`vendor.…`), so that their attributes and shapes are free.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from qfmt.model import (
+    DTYPES,
+    ArrayData,
+    Attribute,
+    Data,
+    Graph,
+    Model,
+    Node,
+    Observed,
+    Quantization,
+    Shape,
+    Tensor,
+    numpy_dtype,
+    pack,
+)
+
+Draw = Any
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+NAMES = TEXT.filter(bool)
+QUANTIZABLE = [name for name, dtype in DTYPES.items() if dtype.is_integer and dtype.bits <= 32]
+
+
+@st.composite
+def models(draw: Draw) -> Model:
+    """A valid model with at most four constants, two inputs and four nodes."""
+    names = draw(st.lists(NAMES, max_size=14, unique=True))
+    constants = [draw(constant_tensors(name)) for name in names[:4]]
+    inputs = [draw(computed_tensors(name)) for name in names[4:6]]
+    nodes, computed = draw(node_lists(names[6:], [tensor.name for tensor in constants + inputs]))
+    tensors = constants + inputs + computed
+    outputs = draw(st.lists(st.sampled_from(tensors), max_size=3)) if tensors else []
+    graph = Graph(
+        tuple(tensor.name for tensor in inputs),
+        tuple(tensor.name for tensor in outputs),
+        tuple(nodes),
+        {tensor.name: tensor for tensor in draw(st.permutations(tensors))},
+        draw(TEXT),
+    )
+    pairs = st.dictionaries(NAMES, TEXT, max_size=3)
+    return Model(graph, draw(TEXT), draw(TEXT), draw(pairs), draw(pairs))
+
+
+@st.composite
+def node_lists(draw: Draw, names: Sequence[str], available: list[str]) -> tuple[list[Node], list[Tensor]]:
+    """Nodes in topological order that compute the named tensors, one or two each."""
+    nodes, computed, rest = [], [], list(names)
+    while rest:
+        outputs = [rest.pop() for _ in range(draw(st.integers(1, min(2, len(rest)))))]
+        inputs = draw(st.lists(st.sampled_from(["", *available]), max_size=3))
+        attributes = draw(st.dictionaries(NAMES, attributes_(), max_size=3))
+        operator, version = "vendor." + draw(TEXT), draw(st.integers(1, 2**32 - 1))
+        words = [draw(TEXT) for _ in range(4)]
+        nodes.append(Node(operator, tuple(inputs), tuple(outputs), attributes, words[0], version, *words[1:]))
+        computed += [draw(computed_tensors(name)) for name in outputs]
+        available = [*available, *outputs]
+    return nodes, computed
+
+
+def attributes_() -> st.SearchStrategy[Attribute]:
+    one = st.one_of(INT64, FLOATS, TEXT)
+    many = (st.lists(element, max_size=4).map(tuple) for element in (INT64, FLOATS, TEXT))
+    return st.one_of(one, *many)
+
+
+@st.composite
+def computed_tensors(draw: Draw, name: str) -> Tensor:
+    dtype = draw(st.sampled_from([*DTYPES]))
+    shape: Shape = draw(
+        st.one_of(st.none(), st.lists(st.one_of(st.none(), NAMES, st.integers(0, 2**20)), max_size=3).map(tuple))
+    )
+    return Tensor(name, dtype, shape, None, draw(quantizations(dtype, shape)), draw(aliases()))
+
+
+@st.composite
+def constant_tensors(draw: Draw, name: str) -> Tensor:
+    dtype = draw(st.sampled_from([*DTYPES]))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3).map(tuple))
+    quantization = draw(quantizations(dtype, shape))
+    data = draw(datas(dtype, math.prod(shape), quantization))
+    return Tensor(name, dtype, shape, data, quantization, draw(aliases()))
+
+
+def aliases() -> st.SearchStrategy[tuple[str, ...]]:
+    return st.lists(NAMES, max_size=2, unique=True).map(lambda words: tuple(sorted(words)))
+
+
+@st.composite
+def datas(draw: Draw, dtype: str, count: int, quantization: Quantization | None) -> Data:
+    """The bytes of `count` values: any bits, but inside the stated range, and 0 or 1 for bool."""
+    entry = DTYPES[dtype]
+    if entry.kind == "f":
+        return ArrayData(
+            np.frombuffer(draw(st.binary(min_size=count * entry.bits // 8, max_size=count * entry.bits // 8)), np.uint8)
+        )
+    low, high = (0, 1) if entry.kind == "b" else (entry.minimum, entry.maximum)
+    if quantization is not None:
+        low, high = quantization.quant_min, quantization.quant_max
+    values = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+    if entry.bits < 8:
+        return ArrayData(pack(np.array(values, np.int64), entry.bits))
+    return ArrayData(np.array(values, numpy_dtype(dtype)))
+
+
+@st.composite
+def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
+    if dtype not in QUANTIZABLE or draw(st.booleans()):
+        return None
+    axes = [axis for axis, size in enumerate(shape or ()) if isinstance(size, int) and 0 < size < 4]
+    axis = draw(st.sampled_from([None, *axes]))
+    count = 1 if axis is None or shape is None else shape[axis]
+    assert isinstance(count, int)
+    scale_dtype = draw(st.sampled_from(["float16", "bfloat16", "float32", "float64"]))
+    low, high = sorted(draw(st.tuples(*[integers(dtype)] * 2)))
+    return Quantization(
+        tuple(draw(scales(scale_dtype)) for _ in range(count)),
+        tuple(draw(integers(dtype, 2**31)) for _ in range(count)),
+        low,
+        high,
+        axis,
+        scale_dtype,
+        draw(st.one_of(st.none(), observations(count))),
+    )
+
+
+def integers(dtype: str, limit: int = 2**63) -> st.SearchStrategy[int]:
+    return st.integers(max(DTYPES[dtype].minimum, -limit), min(DTYPES[dtype].maximum, limit - 1))
+
+
+def scales(dtype: str) -> st.SearchStrategy[float]:
+    if dtype == "bfloat16":
+        return st.integers(1, 0x7F7F).map(lambda upper: struct.unpack("<f", struct.pack("<I", upper << 16))[0])
+    width = int(dtype.removeprefix("float"))
+    return st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False, width=width)  # type: ignore[arg-type]
+
+
+def observations(count: int) -> st.SearchStrategy[Observed]:
+    pairs = st.lists(st.tuples(FLOATS, FLOATS).map(sorted), min_size=count, max_size=count)
+    return st.builds(
+        lambda name, ranges: Observed(name, tuple(low for low, _ in ranges), tuple(high for _, high in ranges)),
+        NAMES,
+        pairs,
+    )
