@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -489,20 +490,39 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
 # On a terminal
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+def on_a_terminal(*command: str, **variables: str) -> tuple[int, bytes]:
+    """Status and everything that a process prints when both its streams are a terminal of 120 columns."""
+    if not hasattr(os, "openpty"):
+        pytest.skip("this system has no pseudo-terminals")
+    ours, theirs = os.openpty()
+    environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+    environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120", **variables}
+    printed = b""
+    with subprocess.Popen([sys.executable, *command], env=environment, stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # Linux's way to say that the other side was closed
+            while block := os.read(ours, 4096):
+                printed += block
+    os.close(ours)
+    return running.returncode, printed
+
+
 @pytest.mark.parametrize("no_color", [False, True])
 def test_a_terminal_gets_a_drawn_table_and_color_unless_told_otherwise(tiny: Path, no_color: bool) -> None:
-    ours, theirs = os.openpty()
-    variables = {"TERM": "xterm", "COLUMNS": "120", **({"NO_COLOR": "1"} if no_color else {})}
-    with start("inspect", tiny, variables=variables, stdout=theirs, stderr=theirs) as running:
-        os.close(theirs)
-        drawn = b""
-        try:
-            while block := os.read(ours, 4096):
-                drawn += block
-        except OSError:  # Linux's way to say that the other side was closed
-            pass
-    os.close(ours)
-    assert running.returncode == 0
+    variables = {"NO_COLOR": "1"} if no_color else {}
+    status, drawn = on_a_terminal("-m", "qfmt", "inspect", str(tiny), **variables)
+    assert status == 0
     assert b"fc1.weight" in drawn
     assert (b"\x1b[36m" in drawn) != no_color
+
+
+def test_work_that_takes_long_says_so_on_a_terminal_only() -> None:
+    code = (
+        "import time; from qfmt.cli import output; output.PATIENCE = 0.01\n"
+        "with output.working('converting [bold]net.pt'): time.sleep(0.5)"
+    )
+    status, drawn = on_a_terminal("-c", code)
+    assert (status, b"converting [bold]net.pt" in drawn) == (0, True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    piped = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
+    assert (piped.returncode, piped.stdout + piped.stderr) == (0, b"")

@@ -23,6 +23,8 @@ SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 
 
 def main():
+    if sys.version_info < OLDEST:
+        sys.exit("qfmt needs Python {}.{} or newer; this is {}.{}".format(*OLDEST, *sys.version_info))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="rescue the network of examples/digits in an environment without torch")
@@ -31,8 +33,6 @@ def main():
     options, rest = parser.parse_known_args()
     if rest and options.command != "test":
         parser.error("unknown arguments: " + " ".join(rest))
-    if sys.version_info < OLDEST:
-        sys.exit("qfmt needs Python {}.{} or newer; this is {}.{}".format(*OLDEST, *sys.version_info))
     os.chdir(ROOT)
     try:
         sys.exit({"demo": demo, "test": test, "lint": lint}[options.command](rest))

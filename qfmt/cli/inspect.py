@@ -17,7 +17,7 @@ from .report import Users, counts, describe, file_facts, origin, stored_range, t
 from .source import FILE, QFB, open_model
 from .tensor import show_tensor
 
-SCALE = [Column("scale", right=True), Column("zero point", right=True), Column("range", right=True), Column("per")]
+SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
 VALUE = [Column("shape"), Column("dtype"), *SCALE]
 
 
@@ -40,8 +40,8 @@ Examples:
 def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool, tensors: bool) -> None:
     """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
 
-    Each node is listed with what it puts out; then come the inputs and constants. "range" is
-    quant_min..quant_max; "per" is tensor, or channel(axis, number of scales).
+    Each node is listed with what it puts out; then come the inputs and constants. "zp" is the zero point,
+    "range" quant_min..quant_max, "per" tensor or channel(axis, number of scales).
     """
     if sum((name is not None, floats, nodes, tensors)) > 1:
         raise click.UsageError("--tensor, --floats, --nodes and --tensors exclude each other")

@@ -17,8 +17,10 @@ def shape_text(shape: Shape | Sequence[int]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Six digits: enough to recognise a value, `--json` has it exactly."""
-    return NOTHING if value is None else f"{value:.6g}"
+    """Integers as they are, floats with five digits: enough to recognise one; `--json` has it exactly."""
+    if value is None:
+        return NOTHING
+    return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
 def span(values: Iterable[float]) -> str:
