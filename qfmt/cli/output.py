@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 GAP = "  "
 PATIENCE = 1.0
 """Seconds before work that goes on says so."""
+DRAWN = 1000
+"""Rows that rich may draw; it takes half a millisecond for each, and nobody reads more of them on a terminal."""
 
 
 class Column(NamedTuple):
@@ -57,7 +59,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A title line and one line per row."""
     cells = [[printable(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and len(cells) <= DRAWN:
         _draw(columns, cells)
     else:
         click.echo("\n".join(_aligned(columns, cells)))
