@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from . import near_misses
 from .notation import quantization_cells, shape_text, size
-from .output import Column, as_json, line, pairs, table
+from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
 from .source import FILE, QFB, open_model
 from .tensor import show_tensor
@@ -51,7 +51,9 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool
     elif floats:
         _floats(model, json_)
     elif json_:
-        as_json(describe(model, file, kind))
+        with working(f"reading {file.name}"):
+            facts = describe(model, file, kind)
+        as_json(facts)
     elif nodes:
         _node_table(model)
     elif tensors:
@@ -66,13 +68,12 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool
 
 
 def _header(model: Model, path: Path, kind: str) -> None:
-    graph, total, file = model.graph, counts(model.graph), file_facts(model, path, kind)
+    graph, total, file = model.graph, counts(model.graph), file_facts(path, kind)
     format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"
     pairs(
         [
             ("file", f"{path}, {size(file['bytes'])}, {format_}"),
             *([("sha256", file["sha256"])] if kind == QFB else []),
-            ("content id", file["content_id"]),
             ("from", origin(model.source)),
             ("rounding", f"as {model.arithmetic} does it" if model.arithmetic else "not said"),
             *(("input", _value(graph.tensors[name])) for name in graph.inputs),
