@@ -108,10 +108,10 @@ class _Machine:
 
     def make(self, maker: Any, arguments: Any) -> Any:
         """Call one of our rebuilders, or note how an inert object was made."""
+        if isinstance(maker, InertClass):  # TorchScript gives enumerations their bare value
+            return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
         if not isinstance(arguments, tuple):
             raise SourceError("an object is made with something that is not a tuple of arguments")
-        if isinstance(maker, InertClass):
-            return Inert(maker.name, arguments)
         if isinstance(maker, Rebuild):
             return maker.function(*arguments)
         raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")

@@ -124,11 +124,12 @@ class StoredTensor:
         raw = self.storage.bytes()
         self._check_bounds(len(raw))
         if prod(self.shape) == 0:
-            return np.empty(self.shape, _element_type(self.dtype))
-        values = _elements(raw, self.dtype, self._last() + 1)[self.offset :]
-        steps = tuple(stride * values.itemsize for stride in self.strides)
-        window = np.lib.stride_tricks.as_strided(values, self.shape, steps, writeable=False)
-        array = np.ascontiguousarray(window).reshape(self.shape)  # ascontiguousarray makes 0-d 1-d
+            array = np.empty(self.shape, _element_type(self.dtype))
+        else:
+            values = _elements(raw, self.dtype, self._last() + 1)[self.offset :]
+            steps = tuple(stride * values.itemsize for stride in self.strides)
+            window = np.lib.stride_tricks.as_strided(values, self.shape, steps, writeable=False)
+            array = np.ascontiguousarray(window).reshape(self.shape)  # ascontiguousarray makes 0-d 1-d
         array.flags.writeable = False
         return array
 

@@ -88,6 +88,10 @@ class Expressions:
                 return self.constants[int(index)]
             case Symbol():
                 return self._symbol(f"{owner}.{name}")
+            case Class(base="Enum"):
+                return placed(lambda: enum_member(owner, name=name), node, frame)
+            case Class():
+                return self._symbol(f"{owner.name}.{name}")
             case ScriptObject():
                 return self._object_attribute(owner, name, node, frame)
             case NamedTuple() if name in owner.fields[: len(owner)]:
@@ -99,13 +103,8 @@ class Expressions:
         raise SourceError(f"a {type(owner).__name__} has no attribute `{name[:100]}`", where=frame.where(node))
 
     def _symbol(self, name: str) -> Any:
-        """A class, function or member of an enumeration where the archive has one; else a longer name."""
-        if not name.startswith("__torch__."):
-            return Symbol(name)
-        found = self.library.find(name)
-        if found is None and isinstance(owner := self.library.find(name.rpartition(".")[0]), Class):
-            return enum_member(owner, name=name.rpartition(".")[2])
-        return found or Symbol(name)
+        """A class or function where the archive has one of that name; else a longer name."""
+        return (self.library.find(name) if name.startswith("__torch__.") else None) or Symbol(name)
 
     def _object_attribute(self, owner: ScriptObject, name: str, node: ast.expr, frame: Frame) -> Any:
         key = (id(owner), name)
