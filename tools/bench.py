@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,62 +70,69 @@ def timed(what: str, ours: Callable[[], Any], theirs: Callable[[], Any], limit: 
     return Row(what, 1000 * a, 1000 * b, "ms", limit)
 
 
-def grown_memory(code: str) -> float:
-    """Megabytes of anonymous memory (Linux) by which `code` makes a process grow; it may set it up before `#`."""
-    before, after = code.split("#\n")
-    probe = (
-        "def anonymous():\n"
-        "    lines = open('/proc/self/status').read().splitlines()\n"
-        "    return next(int(line.split()[1]) for line in lines if line.startswith('RssAnon'))\n"
-    )
-    script = f"{probe}{before}\nstart = anonymous()\n{after}\nprint((anonymous() - start) / 1024)\n"
-    return float(_python(script))
-
-
-def peak_memory(before: str, measured: str) -> float:
-    """Megabytes by which the resident memory of a process peaks (Linux) while it runs `measured`."""
-    probe = (
-        "def status(key):\n"
-        "    lines = open('/proc/self/status').read().splitlines()\n"
-        "    return next(int(line.split()[1]) for line in lines if line.startswith(key))\n"
-    )
-    reset = "open('/proc/self/clear_refs', 'w').write('5')\nstart = status('VmRSS')\n"
-    script = f"{probe}{before}\n{reset}{measured}\nprint((status('VmHWM') - start) / 1024)\n"
-    return float(_python(script))
-
-
-def _python(script: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
+def memory(setup: str, measured: str) -> tuple[float, float]:
+    """Megabytes that a process gains (Linux) by running `measured`: anonymous memory kept, resident at the peak."""
+    script = f"""
+def status(key):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+{setup}
+with open("/proc/self/clear_refs", "w") as clear:
+    clear.write("5")  # forget the peak so far
+anonymous, resident = status("RssAnon"), status("VmRSS")
+{measured}
+print(status("RssAnon") - anonymous, status("VmHWM") - resident)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools")])}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    kept, peak = map(float, done.stdout.split())
+    return kept, peak
 
 
 # Opening and reading files
 
 
-def make_model(count: int, shape: tuple[int, ...]) -> Any:
-    """A model of `count` int8 constants, quantized per channel, with different random values."""
+def make_model(count: int, shape: tuple[int, ...], *, per_channel: bool = False) -> Any:
+    """A model of `count` int8 constants with different random values and scales."""
     import numpy as np
 
     from qfmt import Graph, Model, Quantization, Tensor
 
     random = np.random.default_rng(0)
-    scale = tuple(float(value) for value in random.uniform(0.001, 0.1, shape[0]).astype(np.float32))
-    quantization = Quantization(scale, (0,) * shape[0], -128, 127, axis=0)
-    names = [f"layer{index}.weight" for index in range(count)]
-    arrays = (random.integers(-128, 128, shape, dtype=np.int8) for _ in names)
-    tensors = {name: Tensor.constant(name, array, quantization) for name, array in zip(names, arrays, strict=True)}
+    channels = shape[0] if per_channel else 1
+    tensors = {}
+    for index in range(count):
+        scale = tuple(random.uniform(0.001, 0.1, channels).astype(np.float32).astype(float).tolist())
+        quantization = Quantization(scale, (0,) * channels, -128, 127, axis=0 if per_channel else None)
+        name = f"layer{index}.weight"
+        tensors[name] = Tensor.constant(name, random.integers(-128, 128, shape, dtype=np.int8), quantization)
     return Model(Graph((), (), (), tensors))
 
 
-def make_pair(folder: Path, count: int, shape: tuple[int, ...]) -> tuple[Path, Path]:
-    """The same tensors as a .qfb and as a .safetensors file."""
+def make_files(folder: Path, count: int, shape: tuple[int, ...]) -> tuple[Path, Path, Path]:
+    """The same tensors as .qfb with one scale each, as .qfb with a scale per channel, and as .safetensors."""
     from safetensors.numpy import save_file
 
-    model, ours, theirs = make_model(count, shape), folder / "m.qfb", folder / "m.safetensors"
-    model.save(ours)
-    save_file({name: tensor.array for name, tensor in model.tensors.items()}, theirs)
-    return ours, theirs
+    paths = folder / "m.qfb", folder / "channels.qfb", folder / "m.safetensors"
+    model = make_model(count, shape)
+    model.save(paths[0])
+    save_file({name: tensor.array for name, tensor in model.tensors.items()}, paths[2])
+    make_model(count, shape, per_channel=True).save(paths[1])
+    return paths
+
+
+def all_arrays(path: Path, verify: bool = False) -> list[Any]:
+    import qfmt
+
+    return [tensor.array for tensor in qfmt.load(path, verify=verify).tensors.values()]
+
+
+def all_safetensors(path: Path) -> list[Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        return [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118
 
 
 @section
@@ -134,49 +142,41 @@ def arrays(folder: Path) -> Iterator[Row]:
 
     import qfmt
 
-    path, safe = make_pair(folder, 400, (512, 512))
-
-    def ours(verify: bool) -> list[Any]:
-        return [tensor.array for tensor in qfmt.load(path, verify=verify).tensors.values()]
-
-    def theirs() -> list[Any]:
-        with safe_open(safe, framework="np") as file:
-            return [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118
-
-    yield timed("open 400 × (512, 512)", lambda: qfmt.load(path), lambda: safe_open(safe, framework="np"), None)
-    yield timed("open, all arrays, verify=False", lambda: ours(False), theirs, 1)
-    yield timed("open, all arrays, sha256 of all", lambda: ours(True), theirs, None)
+    path, channels, safe = make_files(folder, 400, (512, 512))
+    theirs = partial(all_safetensors, safe)
+    yield timed("open", lambda: qfmt.load(path), lambda: safe_open(safe, framework="np"), None)
+    yield timed("open, all arrays", lambda: all_arrays(path), theirs, 1)
+    yield timed("open, all arrays, 512 scales each", lambda: all_arrays(channels), theirs, None)
+    yield timed("open, all arrays, sha256 of all", lambda: all_arrays(path, True), theirs, None)
     if sys.platform == "linux":
-        code = "import qfmt, numpy, hashlib\n#\nm = qfmt.load({!r})\narrays = [t.array for t in m.tensors.values()]\n"
-        yield Row("anonymous memory, all arrays", grown_memory(code.format(str(path))), None, "MB", 1)
+        setup = "import numpy, qfmt.file"
+        code = "model = qfmt.file.load({!r})\narrays = [tensor.array for tensor in model.tensors.values()]"
+        yield Row("anonymous memory, all arrays", memory(setup, code.format(str(path)))[0], None, "MB", 1)
+        yield Row("the same with 512 scales each", memory(setup, code.format(str(channels)))[0], None, "MB")
 
 
 @section
 def many(folder: Path) -> Iterator[Row]:
-    """10,000 tensors of 32 × 32 int8, each with 32 scales."""
+    """10,000 tensors of 32 × 32 int8: open, and walk; safetensors.safe_open(framework="np")."""
     from safetensors import safe_open
 
     import qfmt
 
-    path, safe = make_pair(folder, 10_000, (32, 32))
-
-    def names() -> list[str]:
-        return list(qfmt.load(path).tensors)
+    path, channels, safe = make_files(folder, 10_000, (32, 32))
 
     def their_names() -> list[str]:
         with safe_open(safe, framework="np") as file:
             return list(file.keys())
 
-    def values() -> list[Any]:
-        return [tensor.array for tensor in qfmt.load(path).tensors.values()]
+    def open_theirs() -> Any:
+        return safe_open(safe, framework="np")
 
-    def their_arrays() -> list[Any]:
-        with safe_open(safe, framework="np") as file:
-            return [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118
-
-    yield timed("open 10,000 tensors", lambda: qfmt.load(path), lambda: safe_open(safe, framework="np"), 1)
-    yield timed("open, all names", names, their_names, None, 5)
-    yield timed("open, all tensors with scales, all arrays", values, their_arrays, None, 5)
+    theirs = partial(all_safetensors, safe)
+    yield timed("open", lambda: qfmt.load(path), open_theirs, 1)
+    yield timed("open, 32 scales each", lambda: qfmt.load(channels), open_theirs, 1)
+    yield timed("open, all names", lambda: list(qfmt.load(path).tensors), their_names, None, 5)
+    yield timed("open, all arrays", lambda: all_arrays(path), theirs, None, 5)
+    yield timed("open, all arrays, 32 scales each", lambda: all_arrays(channels), theirs, None, 5)
 
 
 @section
@@ -201,11 +201,11 @@ def write(folder: Path) -> Iterator[Row]:
 
     yield timed("save 1 GB", ours, theirs, 1.3, 5)
     if sys.platform == "linux":
-        before = f"import sys\nsys.path.insert(0, {str(ROOT / 'tools')!r})\nimport bench, flatbuffers\nfrom qfmt import file, rules, ops\n"
-        before += "model = bench.make_model(400, (1600, 1600))"
-        yield Row(
-            "extra memory at the peak", peak_memory(before, f"model.save({str(folder / 'p.qfb')!r})"), None, "MB", 20
+        path = str(folder / "peak.qfb")
+        setup = (  # a small file first: what saving imports is not counted
+            f"import bench\nbench.make_model(1, (1,)).save({path!r})\nmodel = bench.make_model(400, (1600, 1600))"
         )
+        yield Row("extra memory at the peak", memory(setup, f"model.save({path!r})")[1], None, "MB", 20)
 
 
 def show(rows: Iterator[Row]) -> bool:
