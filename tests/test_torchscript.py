@@ -340,16 +340,25 @@ def test_example_inputs_of_traces(every_packing: dict[tuple[str, str], Path]) ->
 def test_neither_torch_nor_code_of_the_archive_is_loaded(shared_data: Path) -> None:
     """In a fresh process: nothing but qfmt, NumPy and the standard library is imported."""
     path = shared_data / "torchscript/ios_mobilenet_quantized.pt"
-    program = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]; sys.modules['torch'] = None\n"
-        "from qfmt.frontends.torchscript import archive, evaluator\n"
-        "from qfmt.frontends.torch.calls import Value\n"
-        "class Notes:\n"
-        "    count = 0\n"
-        "    def call(self, *call): self.count += 1; return Value()\n"
-        "notes = Notes()\n"
-        f"evaluator.evaluate(archive.Archive({str(path)!r}), notes, [Value()])\n"
-        "print(notes.count)\n"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = """
+import sys
+sys.modules["torch"] = None
+from qfmt.frontends.torchscript import archive, evaluator
+from qfmt.frontends.torch.calls import Value
+
+class Notes:
+    count = 0
+    def call(self, *call):
+        self.count += 1
+        return Value()
+
+notes = Notes()
+evaluator.evaluate(archive.Archive(sys.argv[1]), notes, [Value()])
+assert not any(name.startswith(("onnx", "torch.", "__torch__")) for name in sys.modules)
+print(notes.count)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program, path],
+        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert int(result.stdout) > 60
