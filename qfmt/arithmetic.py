@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 f32 = np.float32
 
+EXACT_IN_FLOAT32 = 1 << 24
+"""Integers up to this are exact in float32; in float64 up to 2**53."""
+
 
 def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
     """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
@@ -40,18 +43,19 @@ def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], r
     scale = quantization.scales(rank).astype(f32)
     zero_point = quantization.zero_points(rank).astype(f32)
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = named(QUANTIZE, rule)(values.astype(f32), scale, zero_point)
+        rounded = named(QUANTIZE, rule)(values.astype(f32, copy=False), scale, zero_point)
     return clamp(rounded, quantization, dtype)
 
 
 def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
-    """Integral values (float or integer) into the range of the result, as integers of `dtype`."""
+    """Integral values (float or integer) into the range of the result, as integers of `dtype`; NaN → quant_min."""
     low, high = quantization.quant_min, quantization.quant_max
-    if np.issubdtype(rounded.dtype, np.floating):
-        rounded = np.where(np.isnan(rounded), low, rounded)
-        if max(-low, high) > 1 << 24:  # float32 would round the limit of int32 up, and out of its range
-            rounded = rounded.astype(np.float64)
-    return np.clip(rounded, low, high).astype(dtype)
+    if rounded.dtype.kind != "f":
+        return np.clip(rounded, low, high).astype(dtype)
+    if max(-low, high) > EXACT_IN_FLOAT32:  # float32 would round the limit of int32 up, and out of its range
+        rounded = rounded.astype(np.float64)
+    kind = rounded.dtype.type
+    return np.minimum(np.fmax(rounded, kind(low)), kind(high)).astype(dtype)
 
 
 def _divide(x: Floats, s: Floats, z: Floats) -> Floats:
@@ -115,18 +119,18 @@ def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> F
     fbgemm with a float bias: the bias is brought to the accumulator's unit. Per tensor is what a 0-d `at` says.
     """
     scaled = bias * (f32(1) / at) if at.ndim == 0 else bias / at
-    return np.rint((acc.astype(f32) + scaled) * (at / s)) + z
+    return np.rint((acc.astype(f32, copy=False) + scaled) * (at / s)) + z
 
 
 def _integer_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
-    whole = np.rint(bias.astype(f32) / at).astype(np.int64)
+    whole = np.rint(bias / at).astype(np.float64)
     return np.rint((acc + whole).astype(f32) * (at / s)) + z
 
 
 def _affine(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
-    return np.rint((acc.astype(f32) * at + bias) * (f32(1) / s) + z)
+    return np.rint((acc.astype(f32, copy=False) * at + bias) * (f32(1) / s) + z)
 
 
 REQUANTIZE: dict[str, Callable[[Array, Floats, Floats, Floats, Floats], Floats]] = {
@@ -142,19 +146,20 @@ REQUANTIZE: dict[str, Callable[[Array, Floats, Floats, Floats, Floats], Floats]]
 
 def requantize(
     acc: Array,
-    bias: Floats | None,
+    bias: Array | None,
     input_scale: float,
-    weight_scales: Array,
+    weight_scale: Array,
     output: Quantization,
     dtype: np.dtype[Any],
     rule: str,
 ) -> Array:
     """Accumulators → output integers by a requantize rule (a key of REQUANTIZE).
 
-    `acc` holds exact integers, `bias` is float32 or None; it and `weight_scales` broadcast against `acc`.
+    `acc` holds exact integers, of any dtype. `weight_scale` is 0-d if the weight is quantized per tensor; else it
+    broadcasts against `acc`, as does `bias`, which is real (float32) or None.
     """
-    at = f32(input_scale) * np.asarray(weight_scales).astype(f32)
-    addend = np.zeros((), f32) if bias is None else bias
+    at = f32(input_scale) * np.asarray(weight_scale).astype(f32)
+    addend = np.zeros((), f32) if bias is None else bias.astype(f32, copy=False)
     scale, zero_point = f32(output.scale[0]), f32(output.zero_point[0])
     return clamp(named(REQUANTIZE, rule)(acc, addend, at, scale, zero_point), output, dtype)
 
@@ -180,6 +185,11 @@ MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
     "mean_reciprocal": _mean_reciprocal,
 }
 """Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
+
+
+def rescale(total: Array, multiplier: Floats, output: Quantization, dtype: np.dtype[Any]) -> Array:
+    """Exact integers → output integers: `rint(f32(total) · multiplier) + z`."""
+    return clamp(np.rint(total.astype(f32) * multiplier) + f32(output.zero_point[0]), output, dtype)
 
 
 def named(rules: dict[str, Callable[..., Any]], rule: str) -> Callable[..., Any]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import clamp, f32
+from ..arithmetic import clamp, f32, quantize, rescale
+from ..errors import QfmtError
 from ..model import Shape
-from .registry import Inference, Operand, Quantized, Result, operator, optional
-from .shapes import axis_of, same
+from .accumulation import centred
+from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, optional
+from .shapes import axis_of, broadcast_pair, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,23 +25,20 @@ def _relu_integer(x: Operand, *, result: Result) -> Array:
     return clamp(np.maximum(x.array, result.quantization.zero_point[0]), result.quantization, result.dtype)
 
 
-@operator(
-    "Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer, torch=("aten::relu(self:X)",)
-)
+@operator("Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer)
 def relu(x: Array) -> Array:
     """Y = max(X, 0)."""
     return np.maximum(x, x.dtype.type(0))
 
 
 def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, result: Result) -> Array:
-    """y = min(max(q, Q(min)), Q(max)), Q(v) = rint(v · f32(1 / s)) + z"""
-    q = result.quantization
+    """y = min(max(q, Q(min)), Q(max)); Q is the quantize rule `reciprocal_offset`, as in PyTorch"""
     y = x.array
     for bound, limit in ((low, np.maximum), (high, np.minimum)):
         if bound is not None:
-            whole = np.rint(bound.array.astype(f32) * (f32(1) / f32(q.scale[0]))) + q.zero_point[0]
-            y = limit(y, whole)
-    return clamp(y, q, result.dtype)
+            real = bound.array.astype(f32).reshape(())
+            y = limit(y, quantize(real, result.quantization, result.dtype, "reciprocal_offset"))
+    return clamp(y, result.quantization, result.dtype)
 
 
 @operator("Clip", 13, "input min? max? -> output", shape=same, quantized=Quantized.MOVES, integer=_clip_integer)
@@ -58,7 +57,8 @@ def clip(x: Array, low: Array | None, high: Array | None) -> Array:
     quantized=Quantized.COMPUTES,
     torch=(
         "aten::leaky_relu(self:X, negative_slope:alpha=0.01)",
-        "quantized::leaky_relu(qx:X, negative_slope:alpha, inplace:_, output_scale:$scale, output_zero_point:$zero_point)",
+        "quantized::leaky_relu(qx:X, negative_slope:alpha, inplace:_, "
+        "output_scale:$scale, output_zero_point:$zero_point)",
     ),
 )
 def leaky_relu(x: Array, *, alpha: float) -> Array:
@@ -74,8 +74,9 @@ def leaky_relu(x: Array, *, alpha: float) -> Array:
     shape=same,
     quantized=Quantized.COMPUTES,
     torch=(
-        "aten::elu(self:X, alpha=1.0, scale==1=1, input_scale==1=1)",
-        "quantized::elu(self:X, output_scale:$scale, output_zero_point:$zero_point, alpha=1.0, scale==1=1, input_scale==1=1)",
+        "aten::elu(self:X, alpha=1.0, scale==1, input_scale==1)",
+        "quantized::elu(self:X, output_scale:$scale, output_zero_point:$zero_point, "
+        "alpha=1.0, scale==1, input_scale==1)",
     ),
 )
 def elu(x: Array, *, alpha: float) -> Array:
@@ -119,7 +120,41 @@ def selu(x: Array, *, alpha: float, gamma: float) -> Array:
     return kind(gamma) * np.where(x > 0, x, kind(alpha) * np.expm1(x))
 
 
-@operator("PRelu", 16, "X slope -> Y", shape=same, quantized=Quantized.COMPUTES)
+def _prelu_shape(given: Inference) -> list[Shape]:
+    x, slope = given.shapes
+    if x is not None and slope is not None:
+        whole = broadcast_pair(x, slope)
+        if len(whole) != len(x) or any(a != b for a, b in zip(whole, x, strict=True) if isinstance(b, int)):
+            raise QfmtError(f"a slope of shape {list(slope)} does not broadcast to {list(x)}")
+    return [x]
+
+
+def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
+    """`product`: rint(f32(max(x, 0) · one + min(x, 0) · w) · f32(f32(sx · sw) · f32(1 / s))) + z
+
+    x = q - z of X, w = q - z of slope, one = 1 on the grid of slope (its greatest value, where that is less).
+    """
+    result.expect("product")
+    if x.quantization is None or slope.quantization is None:
+        raise QfmtError("the rule `product` needs two quantized inputs")
+    grid = slope.quantization
+    one = int(quantize(np.ones((), f32), grid, slope.array.dtype, "reciprocal_offset")) - grid.zero_point[0]
+    xs, ws = centred(x, np.dtype(np.int64)), centred(slope, np.dtype(np.int64))
+    total = np.maximum(xs, 0) * one + np.minimum(xs, 0) * ws
+    multiplier = f32(x.quantization.scale[0]) * f32(grid.scale[0]) * (f32(1) / f32(result.quantization.scale[0]))
+    return rescale(total, multiplier, result.quantization, result.dtype)
+
+
+@operator(
+    "PRelu",
+    16,
+    "X slope -> Y",
+    shape=_prelu_shape,
+    quantized=Quantized.OWN,
+    integer=_prelu_integer,
+    rules=("product", *QUANTIZE_RULES),
+    engines=by_engine("product"),
+)
 def prelu(x: Array, slope: Array) -> Array:
     """Y = X where X > 0, slope · X elsewhere; slope broadcasts to X (one per channel: [C, 1, 1])."""
     return np.where(x > 0, x, x * slope)
@@ -145,6 +180,7 @@ def hard_sigmoid(x: Array, *, alpha: float, beta: float) -> Array:
     "X -> Y",
     shape=same,
     quantized=Quantized.COMPUTES,
+    engines=by_engine("premultiplied", qnnpack="reciprocal_offset"),
     torch=(
         "aten::hardswish(self:X)",
         "quantized::hardswish(input:X, output_scale:$scale, output_zero_point:$zero_point)",
@@ -162,17 +198,14 @@ def hard_swish(x: Array) -> Array:
     "X -> Y",
     shape=same,
     quantized=Quantized.COMPUTES,
-    torch=(
-        "aten::sigmoid(self:X)",
-        "quantized::sigmoid(qx:X, output_scale:$scale, output_zero_point:$zero_point)",
-    ),
+    torch=("quantized::sigmoid(qx:X, output_scale:$scale, output_zero_point:$zero_point)",),
 )
 def sigmoid(x: Array) -> Array:
     """Y = 1 / (1 + exp(-X))."""
     return x.dtype.type(1) / (x.dtype.type(1) + np.exp(-x))
 
 
-@operator("Tanh", 13, "input -> output", shape=same, quantized=Quantized.COMPUTES, torch=("aten::tanh(self:input)",))
+@operator("Tanh", 13, "input -> output", shape=same, quantized=Quantized.COMPUTES)
 def tanh(x: Array) -> Array:
     """output = tanh(input)."""
     return np.tanh(x)
@@ -184,7 +217,7 @@ def tanh(x: Array) -> Array:
     "X -> Y",
     shape=same,
     quantized=Quantized.COMPUTES,
-    torch=("aten::softplus(self:X, beta==1=1, threshold==20=20)",),
+    torch=("aten::softplus(self:X, beta==1, threshold==20)",),
 )
 def softplus(x: Array) -> Array:
     """Y = ln(exp(X) + 1)."""
@@ -256,11 +289,7 @@ def _along_axis(given: Inference) -> list[Shape]:
     attributes={"axis": optional(-1, "the axis that sums to 1")},
     shape=_along_axis,
     quantized=Quantized.COMPUTES,
-    torch=(
-        "aten::softmax(self:input, dim:axis, dtype==None=None)",
-        "aten::_softmax(self:input, dim:axis, half_to_float==False)",
-        "quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",
-    ),
+    torch=("quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",),
 )
 def softmax(x: Array, *, axis: int) -> Array:
     """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
@@ -275,7 +304,6 @@ def softmax(x: Array, *, axis: int) -> Array:
     attributes={"axis": optional(-1, "the axis whose exponentials sum to 1")},
     shape=_along_axis,
     quantized=Quantized.COMPUTES,
-    torch=("aten::log_softmax(self:input, dim:axis, dtype==None=None)",),
 )
 def log_softmax(x: Array, *, axis: int) -> Array:
     """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""

@@ -1,15 +1,16 @@
-"""Convolutions: exact integer accumulators, then one requantization."""
+"""Convolutions: exact integer sums, then one requantization."""
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import requantize
 from ..errors import QfmtError
 from ..model import Dimension, Shape
+from .accumulation import centred, exact_dtype, requantize_sums
 from .registry import Inference, Operand, Quantized, Result, operator, optional, required
 from .shapes import window
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-
-EXACT_IN_FLOAT32 = 1 << 24
-"""Sums of integers stay exact in float32 while no partial sum exceeds this; in float64 up to 2**53."""
 
 ATTRIBUTES = {
     "dilations": required("ii", "step between taps, one per spatial dimension"),
@@ -30,12 +28,15 @@ ATTRIBUTES = {
 }
 
 
+CACHED_ELEMENTS = 1 << 15
+"""How many values of a depthwise convolution are summed up at a time."""
+
+
 def _conv_shape(given: Inference) -> list[Shape]:
     x, w = given.known(0), given.known(1)
     a = given.attributes
     rank = len(w) - 2
-    if len(x) != len(w):
-        raise QfmtError(f"a {rank}-d convolution needs an input of rank {len(w)}, not {len(x)}")
+    _check_ranks(x, w, a, "convolution")
     expected = w[1] * a["group"] if isinstance(w[1], int) else None
     if isinstance(x[1], int) and expected is not None and x[1] != expected:
         raise QfmtError(f"the input has {x[1]} channels, the weight takes {expected}")
@@ -47,72 +48,56 @@ def _conv_shape(given: Inference) -> list[Shape]:
     return [(x[0], w[0], *spatial)]
 
 
-def conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; padding stands for real zeros; then the requantize rule."""
-    acc = _convolve(_centred(x), _centred(w), exact=True, **attributes)
-    return _requantize_channels(acc, x, w, b, result)
+def _check_ranks(x: tuple[Dimension, ...], w: tuple[Dimension, ...], a: Any, what: str) -> None:
+    rank = len(w) - 2
+    if rank < 1:
+        raise QfmtError(f"the weight of a {what} has at least 3 dimensions, not {len(w)}")
+    if len(x) != len(w):
+        raise QfmtError(f"a {rank}-d {what} needs an input of rank {len(w)}, not {len(x)}")
+    for name, count in (("kernel_shape", rank), ("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
+        if len(a[name]) != count:
+            raise QfmtError(f"a {rank}-d {what} needs {count} {name}, not {len(a[name])}")
+    for size, stated in zip(w[2:], a["kernel_shape"], strict=True):
+        if isinstance(size, int) and size != stated:
+            raise QfmtError(f"the weight has a kernel of {list(w[2:])}, not {list(a['kernel_shape'])}")
 
 
-def _requantize_channels(acc: Array, x: Operand, w: Operand, b: Operand | None, result: Result) -> Array:
-    if x.quantization is None or w.quantization is None:
-        raise QfmtError("a quantized convolution needs a quantized input and weight")
-    shape = (1, -1) + (1,) * (acc.ndim - 2)
-    scales = np.array(w.quantization.scale).reshape(shape)
-    bias = None if b is None else b.array.astype(np.float32).reshape(shape)
-    return requantize(acc, bias, x.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
+def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
+    """acc = Σ (x - zx)·(w - zw), exact; padding stands for real zeros; then the requantize rule.
 
-
-def _centred(operand: Operand) -> Array:
-    """Integers minus their zero points, int32."""
-    values = operand.array.astype(np.int32)
-    if operand.quantization is None:
-        return values
-    return values - operand.quantization.zero_points(values.ndim)
-
-
-def multiply_exactly(a: Array, b: Array) -> Array:
-    """The matrix product of two integer arrays, exact, as int64; through BLAS where the sums allow it."""
-    bound = float(np.abs(a).max(initial=0)) * float(np.abs(b).sum(axis=-2, dtype=np.float64).max(initial=0))
-    if bound < EXACT_IN_FLOAT32:
-        return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.int64)
-    if bound < 2**53:
-        return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
-    return np.matmul(a.astype(np.int64), b.astype(np.int64))
+    A bias is real, or int32 in units of sx·sw and then added to acc.
+    """
+    weights = centred(w, np.dtype(np.int64))
+    dtype = exact_dtype(x, weights, tuple(range(1, weights.ndim)))
+    acc = _convolve(centred(x, dtype), weights.astype(dtype), **attributes)
+    return requantize_sums(acc, x, w, b, result, channels=1)
 
 
 def _convolve(
     x: Array,
     w: Array,
     *,
-    exact: bool,
     strides: tuple[int, ...],
     pads: tuple[int, ...],
     dilations: tuple[int, ...],
     group: int,
     kernel_shape: tuple[int, ...],
 ) -> Array:
-    """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out]."""
+    """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out], in the dtype of both."""
     rank = len(kernel_shape)
-    padded = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[rank + i]) for i in range(rank))])
+    padded = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[rank + i]) for i in range(rank))]) if any(pads) else x
     out = tuple((padded.shape[2 + i] - dilations[i] * (kernel_shape[i] - 1) - 1) // strides[i] + 1 for i in range(rank))
-    batch, per_group, filters = x.shape[0], w.shape[1], w.shape[0] // group
-    if per_group == 1 and filters == 1:
+    if w.shape[1] == 1 and w.shape[0] == group:
         return _depthwise(padded, w, strides, dilations, out)
-    columns = np.empty((batch, group, per_group, prod(kernel_shape), prod(out)), padded.dtype)
-    grouped = padded.reshape(batch, group, per_group, *padded.shape[2:])
-    for tap, position in enumerate(np.ndindex(*kernel_shape)):
-        window_ = grouped[(..., *_tap(position, strides, dilations, out))]
-        columns[:, :, :, tap] = window_.reshape(batch, group, per_group, -1)
-    matrix = w.reshape(group, filters, per_group * prod(kernel_shape))
-    columns = columns.reshape(batch, group, per_group * prod(kernel_shape), prod(out))
-    product = _multiply(matrix, columns, exact)
-    return product.reshape(batch, group * filters, *out)
-
-
-def _multiply(matrix: Array, columns: Array, exact: bool) -> Array:
-    if not exact:
-        return np.matmul(matrix, columns)
-    return multiply_exactly(columns.swapaxes(-1, -2), matrix.swapaxes(-1, -2)).swapaxes(-1, -2)
+    batch, filters = x.shape[0], w.shape[0] // group
+    taps = [_tap(position, strides, dilations, out) for position in np.ndindex(*kernel_shape)]
+    matrix = w.reshape(group, filters, -1)
+    grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
+    result = np.empty((batch, group, filters, prod(out)), x.dtype)
+    for image in range(batch):
+        columns = np.stack([grouped[(image, ..., *tap)] for tap in taps], axis=2)
+        np.matmul(matrix, columns.reshape(group, matrix.shape[2], prod(out)), out=result[image])
+    return result.reshape(batch, group * filters, *out)
 
 
 def _tap(
@@ -127,10 +112,17 @@ def _tap(
 def _depthwise(
     padded: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], out: tuple[int, ...]
 ) -> Array:
+    """One filter per channel: a sum of shifted images, some channels at a time so that they stay in the cache."""
     total = np.zeros((*padded.shape[:2], *out), padded.dtype)
-    for position in np.ndindex(*w.shape[2:]):
-        taps = w[(slice(None), 0, *position)].reshape(-1, *(1 for _ in out))
-        total += padded[(..., *_tap(position, strides, dilations, out))] * taps
+    step = max(1, CACHED_ELEMENTS // max(1, prod(out)))
+    for image, start in product(range(padded.shape[0]), range(0, padded.shape[1], step)):
+        channels = slice(start, start + step)
+        sums, source = total[image, channels], padded[image, channels]
+        term = np.empty_like(sums)
+        for position in np.ndindex(*w.shape[2:]):
+            taps = w[(channels, 0, *position)].reshape(-1, *(1 for _ in out))
+            np.multiply(source[(..., *_tap(position, strides, dilations, out))], taps, out=term)
+            np.add(sums, term, out=sums)
     return total
 
 
@@ -141,14 +133,14 @@ def _depthwise(
     attributes=ATTRIBUTES,
     shape=_conv_shape,
     quantized=Quantized.ACCUMULATES,
-    integer=conv_integer,
+    integer=_conv_integer,
 )
 def conv(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
-    """Y[n, m] = Σ over channels c of the group and taps k of X[n, c, strides·i + dilations·k - pads] · W[m, c, k] + B[m].
+    """Y[n, m, i] = Σ X[n, c, strides·i + dilations·k - pads] · W[m, c, k] + B[m], over taps k, channels c of the group.
 
     X is [N, C, *spatial], W is [M, C/group, *kernel_shape], B is [M], for any number of spatial dimensions.
     """
-    y = _convolve(x, w, exact=False, **attributes)
+    y = _convolve(x, w, **attributes)
     return y if b is None else y + b.reshape(1, -1, *(1,) * (y.ndim - 2))
 
 
@@ -156,8 +148,9 @@ def _conv_transpose_shape(given: Inference) -> list[Shape]:
     x, w = given.known(0), given.known(1)
     a = given.attributes
     rank = len(w) - 2
-    if len(x) != len(w):
-        raise QfmtError(f"a {rank}-d transposed convolution needs an input of rank {len(w)}, not {len(x)}")
+    _check_ranks(x, w, a, "transposed convolution")
+    if isinstance(x[1], int) and isinstance(w[0], int) and x[1] != w[0]:
+        raise QfmtError(f"the input has {x[1]} channels, the weight takes {w[0]}")
     pads = a["pads"]
     spatial: list[Dimension] = []
     for i in range(rank):
@@ -172,17 +165,25 @@ def _conv_transpose_shape(given: Inference) -> list[Shape]:
     return [(x[0], channels, *spatial)]
 
 
-def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. Weight scales run over output channels."""
-    acc = _convolve_transposed(_centred(x), _centred(w), exact=True, **attributes)
-    return _requantize_channels(acc, x, w, b, result)
+def _conv_transpose_integer(
+    x: Operand, w: Operand, b: Operand | None, *, result: Result, group: int, **attributes: Any
+) -> Array:
+    """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule, with a bias as in Conv.
+
+    Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
+    """
+    if w.quantization is not None and w.quantization.axis not in (None, 1):
+        raise QfmtError("a transposed convolution takes weights quantized per tensor or along axis 1")
+    weights = centred(w, np.dtype(np.int64))
+    dtype = exact_dtype(x, weights, (0, *range(2, weights.ndim)))
+    acc = _convolve_transposed(centred(x, dtype), weights.astype(dtype), group=group, **attributes)
+    return requantize_sums(acc, x, w, b, result, channels=1, repeat=group)
 
 
 def _convolve_transposed(
     x: Array,
     w: Array,
     *,
-    exact: bool,
     strides: tuple[int, ...],
     pads: tuple[int, ...],
     dilations: tuple[int, ...],
@@ -192,16 +193,16 @@ def _convolve_transposed(
 ) -> Array:
     """x [N, C, *spatial] with w [C, M/group, *kernel] → [N, M, *out]: each input value paints a kernel."""
     rank = len(kernel_shape)
-    batch, channels, filters = x.shape[0], x.shape[1], w.shape[1]
+    batch, channels, filters = x.shape[0], x.shape[1] // group, w.shape[1]
     size = tuple(
         strides[i] * (x.shape[2 + i] - 1) + output_padding[i] + dilations[i] * (kernel_shape[i] - 1) + 1
         for i in range(rank)
     )
-    total = np.zeros((batch, group * filters, *size), np.int64 if exact else x.dtype)
-    columns = x.reshape(batch, group, channels // group, -1)
+    total = np.zeros((batch, group * filters, *size), x.dtype)
+    columns = x.reshape(batch, group, channels, -1)
     for position in np.ndindex(*kernel_shape):
-        tap = w[(..., *position)].reshape(group, channels // group, filters).swapaxes(-1, -2)
-        painted = _multiply(tap, columns, exact).reshape(batch, group * filters, *x.shape[2:])
+        tap = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
+        painted = np.matmul(tap, columns).reshape(batch, group * filters, *x.shape[2:])
         total[(..., *_tap(position, strides, dilations, x.shape[2:]))] += painted
     crop = tuple(slice(pads[i], size[i] - pads[rank + i]) for i in range(rank))
     return total[(..., *crop)]
@@ -217,9 +218,9 @@ def _convolve_transposed(
     integer=_conv_transpose_integer,
 )
 def conv_transpose(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
-    """The gradient of Conv with respect to its input: each X[n, c, i] adds X · W[c, m, k] to Y[n, m, strides·i + dilations·k - pads].
+    """The gradient of Conv for its input: Y[n, m, strides·i + dilations·k - pads] sums up X[n, c, i] · W[c, m, k].
 
     X is [N, C, *spatial], W is [C, M/group, *kernel_shape], B is [M]; pads are cropped from the result.
     """
-    y = _convolve_transposed(x, w, exact=False, **attributes)
+    y = _convolve_transposed(x, w, **attributes)
     return y if b is None else y + b.reshape(1, -1, *(1,) * (y.ndim - 2))

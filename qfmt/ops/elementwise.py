@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import clamp, f32
+from ..arithmetic import f32, rescale
 from ..errors import QfmtError
-from ..model import Shape, numpy_dtype
-from .registry import (
-    FBGEMM_QUANTIZE,
-    QUANTIZE_RULES,
-    Inference,
-    Operand,
-    Quantized,
-    Result,
-    operator,
-    required,
-)
+from ..model import numpy_dtype
+from .accumulation import centred
+from .registry import QUANTIZE_ENGINES, QUANTIZE_RULES, Operand, Quantized, Result, by_engine, operator, required
 from .shapes import broadcast, same
 
 if TYPE_CHECKING:
@@ -27,16 +19,32 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+def _add_integer(a: Operand, b: Operand, *, result: Result) -> Array:
+    """`sum`, for inputs of one scale sx: rint(f32((qa - za) + (qb - zb)) · f32(sx · f32(1 / s))) + z"""
+    result.expect("sum")
+    if a.quantization is None or b.quantization is None or a.quantization.scale != b.quantization.scale:
+        raise QfmtError("the rule `sum` needs two inputs quantized with one scale")
+    multiplier = f32(a.quantization.scale[0]) * (f32(1) / f32(result.quantization.scale[0]))
+    return rescale(_whole(a) + _whole(b), multiplier, result.quantization, result.dtype)
+
+
+def _whole(operand: Operand) -> Array:
+    """q - z, int64; a tensor that is not quantized counts as it is, float32."""
+    if operand.quantization is None:
+        return operand.array.astype(f32)
+    return centred(operand, np.dtype(np.int64))
+
+
 @operator(
     "Add",
     14,
     "A B -> C",
     shape=broadcast,
-    quantized=Quantized.COMPUTES,
-    torch=(
-        "aten::add(self:A, other:B, alpha==1=1)",
-        "quantized::add(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",
-    ),
+    quantized=Quantized.OWN,
+    integer=_add_integer,
+    rules=(*QUANTIZE_RULES, "sum"),
+    engines=QUANTIZE_ENGINES,
+    torch=("quantized::add(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",),
 )
 def add(a: Array, b: Array) -> Array:
     """C = A + B."""
@@ -49,7 +57,6 @@ def add(a: Array, b: Array) -> Array:
     "A B -> C",
     shape=broadcast,
     quantized=Quantized.COMPUTES,
-    torch=("aten::sub(self:A, other:B, alpha==1=1)",),
 )
 def sub(a: Array, b: Array) -> Array:
     """C = A - B."""
@@ -57,14 +64,14 @@ def sub(a: Array, b: Array) -> Array:
 
 
 def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
-    """`product`: rint(f32((qa - za) · (qb - zb)) · f32(f32(sa · sb) · f32(1 / s))) + z"""
-    if a.quantization is None or b.quantization is None:
-        raise QfmtError("the rule `product` needs two quantized inputs")
-    left = a.array.astype(np.int32) - a.quantization.zero_points(a.array.ndim)
-    right = b.array.astype(np.int32) - b.quantization.zero_points(b.array.ndim)
-    q = result.quantization
-    multiplier = f32(a.quantization.scale[0]) * f32(b.quantization.scale[0]) * (f32(1) / f32(q.scale[0]))
-    return clamp(np.rint((left * right).astype(f32) * multiplier) + f32(q.zero_point[0]), q, result.dtype)
+    """`product`: rint(f32((qa - za) · (qb - zb)) · f32(f32(sa · sb) · f32(1 / s))) + z
+
+    An input that is not quantized counts as it is, with scale 1 and zero point 0.
+    """
+    result.expect("product")
+    scales = [f32(1) if x.quantization is None else f32(x.quantization.scale[0]) for x in (a, b)]
+    multiplier = scales[0] * scales[1] * (f32(1) / f32(result.quantization.scale[0]))
+    return rescale(_whole(a) * _whole(b), multiplier, result.quantization, result.dtype)
 
 
 @operator(
@@ -75,18 +82,15 @@ def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     quantized=Quantized.OWN,
     integer=_mul_integer,
     rules=("product", *QUANTIZE_RULES),
-    engines=dict.fromkeys(FBGEMM_QUANTIZE, "product") | {"onnx": "divide"},
-    torch=(
-        "aten::mul(self:A, other:B)",
-        "quantized::mul(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",
-    ),
+    engines=by_engine("product"),
+    torch=("quantized::mul(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",),
 )
 def mul(a: Array, b: Array) -> Array:
     """C = A · B."""
     return np.multiply(a, b)
 
 
-@operator("Div", 14, "A B -> C", shape=broadcast, quantized=Quantized.COMPUTES, torch=("aten::div(self:A, other:B)",))
+@operator("Div", 14, "A B -> C", shape=broadcast, quantized=Quantized.COMPUTES)
 def div(a: Array, b: Array) -> Array:
     """C = A / B; integers round towards zero."""
     if np.issubdtype(np.result_type(a, b), np.integer):
@@ -118,7 +122,7 @@ def logarithm(x: Array) -> Array:
     return np.log(x)
 
 
-@operator("Neg", 13, "X -> Y", shape=same, quantized=Quantized.COMPUTES, torch=("aten::neg(self:X)",))
+@operator("Neg", 13, "X -> Y", shape=same, quantized=Quantized.COMPUTES)
 def negate(x: Array) -> Array:
     """Y = -X."""
     return np.negative(x)
@@ -142,7 +146,6 @@ def reciprocal(x: Array) -> Array:
     "data_0* -> min",
     shape=broadcast,
     quantized=Quantized.COMPUTES,
-    torch=("aten::minimum(self:data_0, other:data_0)",),
 )
 def minimum(*data: Array) -> Array:
     """min = the smallest of the inputs, element by element."""
@@ -158,7 +161,6 @@ def minimum(*data: Array) -> Array:
     "data_0* -> max",
     shape=broadcast,
     quantized=Quantized.COMPUTES,
-    torch=("aten::maximum(self:data_0, other:data_0)",),
 )
 def maximum(*data: Array) -> Array:
     """max = the largest of the inputs, element by element."""
@@ -166,10 +168,6 @@ def maximum(*data: Array) -> Array:
     for other in data[1:]:
         result = np.maximum(result, other)
     return result
-
-
-def _where_shape(given: Inference) -> list[Shape]:
-    return broadcast(given)
 
 
 @operator(
@@ -192,7 +190,6 @@ def cast(x: Array, *, to: str) -> Array:
     "input -> output",
     shape=same,
     quantized=Quantized.MOVES,
-    torch=("aten::clone(self:input, memory_format:_=None)", "aten::contiguous(self:input, memory_format:_=None)"),
 )
 def identity(x: Array) -> Array:
     """output = input."""

@@ -10,7 +10,7 @@ import numpy as np
 from ..arithmetic import quantize
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .registry import Inference, Operand, Quantized, Result, operator, optional, required
+from .registry import Inference, Operand, Quantized, Result, by_engine, operator, optional, required
 from .shapes import axis_of, broadcast_pair
 
 if TYPE_CHECKING:
@@ -150,7 +150,6 @@ def _transpose_shape(given: Inference) -> list[Shape]:
     attributes={"perm": required("ii", "axis of the input for each axis of the output")},
     shape=_transpose_shape,
     quantized=Quantized.MOVES,
-    torch=("aten::permute(self:data, dims:perm)",),
 )
 def transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
     """Axis i of transposed is axis perm[i] of data."""
@@ -224,6 +223,7 @@ def _concat_shape(given: Inference) -> list[Shape]:
     attributes={"axis": required("i", "the axis along which inputs are joined")},
     shape=_concat_shape,
     quantized=Quantized.COMPUTES,
+    engines=by_engine("premultiplied"),
 )
 def concat(*inputs: Array, axis: int) -> Array:
     """concat_result = the inputs one after the other along the axis."""

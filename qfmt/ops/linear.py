@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import requantize
 from ..errors import QfmtError
 from ..model import Shape
-from .convolution import multiply_exactly
-from .registry import Inference, Operand, Quantized, Result, operator
+from .accumulation import centred, exact_dtype, requantize_sums
+from .registry import REQUANTIZE_ENGINES, Inference, Operand, Quantized, Result, by_engine, operator
 from .shapes import broadcast_pair
 
 if TYPE_CHECKING:
@@ -31,15 +30,11 @@ def _linear_shape(given: Inference) -> list[Shape]:
 
 
 def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule."""
-    if x.quantization is None or w.quantization is None:
-        raise QfmtError("a quantized Linear needs a quantized input and weight")
-    centred = x.array.astype(np.int32) - x.quantization.zero_point[0]
-    weight = w.array.astype(np.int32) - w.quantization.zero_points(2)
-    acc = multiply_exactly(centred, weight.T)
-    bias = None if b is None else b.array.astype(np.float32)
-    scales = np.array(w.quantization.scale)
-    return requantize(acc, bias, x.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
+    """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw."""
+    weights = centred(w, np.dtype(np.int64))
+    dtype = exact_dtype(x, weights, (1,))
+    acc = np.matmul(centred(x, dtype), weights.T.astype(dtype))
+    return requantize_sums(acc, x, w, b, result, channels=-1)
 
 
 @operator(
@@ -49,6 +44,7 @@ def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result
     shape=_linear_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_linear_integer,
+    engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
     torch=("aten::linear(input:X, weight:W, bias:B=None)",),
 )
 def linear(x: Array, w: Array, b: Array | None) -> Array:
@@ -73,13 +69,12 @@ def _matmul_shape(given: Inference) -> list[Shape]:
 
 def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias."""
-    if a.quantization is None or b.quantization is None:
-        raise QfmtError("a quantized MatMul needs two quantized inputs")
-    left = a.array.astype(np.int32) - a.quantization.zero_points(a.array.ndim)
-    right = b.array.astype(np.int32) - b.quantization.zero_points(b.array.ndim)
-    acc = multiply_exactly(left, right)
-    scales = np.array(b.quantization.scale)
-    return requantize(acc, None, a.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
+    if b.quantization is not None and b.quantization.axis not in (None, b.array.ndim - 1):
+        raise QfmtError("MatMul takes a second input quantized per tensor or per column")
+    right = centred(b, np.dtype(np.int64))
+    dtype = exact_dtype(a, right, (max(0, right.ndim - 2),))
+    acc = np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
+    return requantize_sums(acc, a, b, None, result, channels=-1)
 
 
 @operator(
@@ -89,6 +84,7 @@ def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     shape=_matmul_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_matmul_integer,
+    engines=by_engine("affine", onnx="integer_bias"),
     torch=(
         "aten::matmul(self:A, other:B)",
         "aten::mm(self:A, mat2:B)",

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arithmetic import clamp, f32, fma, quantize
 from ..errors import QfmtError
-from ..model import Shape
-from .registry import Inference, Quantized, operator, optional, required
+from ..model import Quantization, Shape
+from .accumulation import centred
+from .registry import (
+    QUANTIZE_RULES,
+    Inference,
+    Operand,
+    Quantized,
+    Result,
+    by_engine,
+    operator,
+    optional,
+    required,
+)
 from .shapes import axis_of, same
 
 if TYPE_CHECKING:
@@ -23,13 +36,40 @@ def _per_channel(values: Array, rank: int) -> Array:
     return values.reshape(1, -1, *(1,) * (rank - 2))
 
 
+def _grid(x: Operand, result: Result) -> Quantization:
+    """The quantization of an input that is normalized as integers."""
+    if x.quantization is None or x.quantization.is_per_channel:
+        raise QfmtError(f"the rule `{result.rule}` needs an input that is quantized per tensor")
+    return x.quantization
+
+
+def _batch_normalization_integer(
+    x: Operand, scale: Operand, b: Operand, mean: Operand, var: Operand, *, result: Result, epsilon: float
+) -> Array:
+    """`fused`: rint(fma(q - z, α, β)) + z of Y, with i = f32(1 / f32(√f32(input_var + epsilon))),
+    α = f32(f32(i · scale) · (sx / sy)) and β = f32(f32(B - f32(f32(input_mean · i) · scale)) / sy) in float64
+    """
+    result.expect("fused")
+    grid, q = _grid(x, result), result.quantization
+    weight, bias, average, variance = (each.array.astype(f32) for each in (scale, b, mean, var))
+    inverse = (1 / np.sqrt(variance + f32(epsilon)).astype(np.float64)).astype(f32)
+    alpha = ((inverse * weight).astype(np.float64) * (grid.scale[0] / q.scale[0])).astype(f32)
+    beta = ((bias - average * inverse * weight).astype(np.float64) / q.scale[0]).astype(f32)
+    rank = x.array.ndim
+    y = fma(centred(x, np.dtype(f32)), _per_channel(alpha, rank), _per_channel(beta, rank))
+    return clamp(np.rint(y) + f32(q.zero_point[0]), q, result.dtype)
+
+
 @operator(
     "BatchNormalization",
     15,
     "X scale B input_mean input_var -> Y",
     attributes={"epsilon": EPSILON},
     shape=same,
-    quantized=Quantized.COMPUTES,
+    quantized=Quantized.OWN,
+    integer=_batch_normalization_integer,
+    rules=("fused", *QUANTIZE_RULES),
+    engines=by_engine("fused"),
 )
 def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Array, *, epsilon: float) -> Array:
     """Y = (X - input_mean) / √(input_var + epsilon) · scale + B, per channel (axis 1).
@@ -41,11 +81,47 @@ def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Arra
     return x * _per_channel(alpha, x.ndim) + _per_channel(beta, x.ndim)
 
 
-def _layer_normalization_shape(given: Inference) -> list[Shape]:
+def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    shifted = x - x.mean(axes, keepdims=True)
+    variance = (shifted * shifted).mean(axes, keepdims=True)
+    return shifted / np.sqrt(variance + x.dtype.type(epsilon))
+
+
+def _moments(q: Array, grid: Quantization, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array]:
+    """Of stored integers, over the axes: the mean minus the zero point, and scale / standard deviation; float32.
+
+    μ = f32(f32(Σq) / n), v = max(fma(-μ, μ, f32(f32(Σq²) / n)), 0), and s / √(v · s · s + epsilon) in float64.
+    """
+    count, scale = f32(prod(q.shape[axis] for axis in axes)), f32(grid.scale[0])
+    whole = q.astype(np.int64)
+    mean = whole.sum(axes, keepdims=True).astype(f32) / count
+    squares = (whole * whole).sum(axes, keepdims=True).astype(f32) / count
+    variance = np.maximum(fma(-mean, mean, squares), f32(0))
+    deviation = np.sqrt((variance * scale * scale).astype(np.float64) + epsilon)
+    return mean - f32(grid.zero_point[0]), (float(scale) / deviation).astype(f32)
+
+
+def _axis_shape(given: Inference) -> list[Shape]:
     shape = given.shapes[0]
     if shape is not None:
         axis_of(given.attributes["axis"], len(shape))
     return [shape]
+
+
+def _layer_normalization_integer(
+    x: Operand, scale: Operand, b: Operand | None, *, result: Result, axis: int, epsilon: float
+) -> Array:
+    """`moments`: Q(fma(f32(f32((q - z) - m) · d), Scale, B)), Q the quantize rule `reciprocal`
+
+    With μ = f32(f32(Σq) / n), m = μ - z, v = max(fma(-μ, μ, f32(f32(Σq²) / n)), 0), d = f32(s / √(v·s·s + epsilon)),
+    products in float32, root and quotient in float64. The sums are exact.
+    """
+    result.expect("moments")
+    grid = _grid(x, result)
+    mean, factor = _moments(x.array, grid, tuple(range(axis % x.array.ndim, x.array.ndim)), epsilon)
+    y = (centred(x, np.dtype(f32)) - mean) * factor
+    shift = np.zeros((), f32) if b is None else b.array.astype(f32)
+    return quantize(fma(y, scale.array.astype(f32), shift), result.quantization, result.dtype, "reciprocal")
 
 
 @operator(
@@ -53,20 +129,29 @@ def _layer_normalization_shape(given: Inference) -> list[Shape]:
     17,
     "X Scale B? -> Y",
     attributes={"axis": optional(-1, "the first of the normalized axes"), "epsilon": EPSILON},
-    shape=_layer_normalization_shape,
-    quantized=Quantized.COMPUTES,
+    shape=_axis_shape,
+    quantized=Quantized.OWN,
+    integer=_layer_normalization_integer,
+    rules=("moments", *QUANTIZE_RULES),
+    engines=by_engine("moments"),
 )
 def layer_normalization(x: Array, scale: Array, b: Array | None, *, axis: int, epsilon: float) -> Array:
     """Y = (X - mean) / √(variance + epsilon) · Scale + B, statistics over the axes from `axis` on."""
-    axes = tuple(range(axis % x.ndim, x.ndim))
-    y = _normalized(x, axes, epsilon) * scale
+    y = _normalized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
     return y if b is None else y + b
 
 
-def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    centred = x - x.mean(axes, keepdims=True)
-    variance = (centred * centred).mean(axes, keepdims=True)
-    return centred / np.sqrt(variance + x.dtype.type(epsilon))
+def _channel_groups_integer(
+    x: Operand, scale: Operand, b: Operand, groups: int, epsilon: float, result: Result
+) -> Array:
+    result.expect("moments")
+    grid = _grid(x, result)
+    shape = (x.array.shape[0], groups, x.array.shape[1] // groups, -1)
+    mean, factor = _moments(x.array.reshape(shape), grid, (2, 3), epsilon)
+    slope = factor * scale.array.astype(f32).reshape(1, groups, -1, 1)
+    shift = b.array.astype(f32).reshape(1, groups, -1, 1)
+    y = fma(centred(x, np.dtype(f32)).reshape(shape) - mean, slope, shift)
+    return quantize(y.reshape(x.array.shape), result.quantization, result.dtype, "reciprocal")
 
 
 def _group_shape(given: Inference) -> list[Shape]:
@@ -77,13 +162,23 @@ def _group_shape(given: Inference) -> list[Shape]:
     return [shape]
 
 
+def _group_normalization_integer(
+    x: Operand, scale: Operand, bias: Operand, *, result: Result, epsilon: float, num_groups: int
+) -> Array:
+    """`moments`: Q(fma(f32((q - z) - m), f32(d · scale), bias)), m, d and Q as in LayerNormalization"""
+    return _channel_groups_integer(x, scale, bias, num_groups, epsilon, result)
+
+
 @operator(
     "GroupNormalization",
     21,
     "X scale bias -> Y",
     attributes={"epsilon": EPSILON, "num_groups": required("i", "number of groups that channels are split into")},
     shape=_group_shape,
-    quantized=Quantized.COMPUTES,
+    quantized=Quantized.OWN,
+    integer=_group_normalization_integer,
+    rules=("moments", *QUANTIZE_RULES),
+    engines=by_engine("moments"),
 )
 def group_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int) -> Array:
     """Y = (X - mean) / √(variance + epsilon) · scale + bias, statistics per sample and group of channels (axis 1)."""
@@ -92,13 +187,21 @@ def group_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float, 
     return y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 
 
+def _instance_normalization_integer(x: Operand, scale: Operand, b: Operand, *, result: Result, epsilon: float) -> Array:
+    """`moments`: as GroupNormalization with one group per channel"""
+    return _channel_groups_integer(x, scale, b, x.array.shape[1], epsilon, result)
+
+
 @operator(
     "InstanceNormalization",
     22,
     "input scale B -> output",
     attributes={"epsilon": EPSILON},
     shape=same,
-    quantized=Quantized.COMPUTES,
+    quantized=Quantized.OWN,
+    integer=_instance_normalization_integer,
+    rules=("moments", *QUANTIZE_RULES),
+    engines=by_engine("moments"),
 )
 def instance_normalization(x: Array, scale: Array, b: Array, *, epsilon: float) -> Array:
     """output = (input - mean) / √(variance + epsilon) · scale + B, statistics per sample and channel (axis 1)."""

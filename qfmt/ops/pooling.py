@@ -12,12 +12,12 @@ from ..arithmetic import MEAN, clamp, f32, named
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import (
-    FBGEMM_QUANTIZE,
     QUANTIZE_RULES,
     Inference,
     Operand,
     Quantized,
     Result,
+    by_engine,
     operator,
     optional,
     required,
@@ -37,10 +37,6 @@ WINDOW = {
     "strides": required("ii", "step of the window"),
 }
 MEAN_RULES = ("mean_divide", "mean_divide_offset", "mean_reciprocal", *QUANTIZE_RULES)
-
-
-def _engines(rule: str) -> dict[str, str]:
-    return dict.fromkeys(FBGEMM_QUANTIZE, rule) | {"onnx": "divide"}
 
 
 def _pool_shape(given: Inference) -> list[Shape]:
@@ -131,7 +127,7 @@ def _mean(total: Array, count: Any, result: Result) -> Array:
     quantized=Quantized.OWN,
     integer=_average_pool_integer,
     rules=MEAN_RULES,
-    engines=_engines("mean_divide_offset"),
+    engines=by_engine("mean_reciprocal"),
 )
 def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Array:
     """Y = the mean of the window; padding counts as zeros if count_include_pad, else not at all.
@@ -167,7 +163,7 @@ def _mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result)
     quantized=Quantized.OWN,
     integer=_global_average_integer,
     rules=MEAN_RULES,
-    engines=_engines("mean_divide"),
+    engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
 )
 def global_average_pool(x: Array) -> Array:
     """Y = the mean over all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
@@ -216,7 +212,7 @@ def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> t
     quantized=Quantized.OWN,
     integer=_adaptive_integer,
     rules=MEAN_RULES,
-    engines=_engines("mean_divide"),
+    engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
 )
 def adaptive_average_pool(x: Array, *, output_size: tuple[int, ...]) -> Array:
     """Y[…, i] = the mean of X[…, floor(i · in / out) … ceil((i + 1) · in / out) - 1], in each spatial dimension."""
@@ -257,7 +253,7 @@ KEEPDIMS = {"keepdims": optional(1, "1: reduced axes stay with size 1")}
     quantized=Quantized.OWN,
     integer=_reduce_mean_integer,
     rules=MEAN_RULES,
-    engines=_engines("mean_divide"),
+    engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
 )
 def reduce_mean(x: Array, axes: Array | None, *, keepdims: int) -> Array:
     """reduced = the mean over the axes (an int64 vector); over all of them if absent."""
@@ -270,3 +266,15 @@ def reduce_mean(x: Array, axes: Array | None, *, keepdims: int) -> Array:
 def reduce_sum(x: Array, axes: Array | None, *, keepdims: int) -> Array:
     """reduced = the sum over the axes (an int64 vector); over all of them if absent."""
     return x.sum(_axes(x, axes), keepdims=bool(keepdims), dtype=x.dtype)
+
+
+@operator("ReduceMax", 20, "data axes? -> reduced", attributes=KEEPDIMS, shape=_reduce_shape, quantized=Quantized.MOVES)
+def reduce_max(x: Array, axes: Array | None, *, keepdims: int) -> Array:
+    """reduced = the largest element over the axes (an int64 vector); over all of them if absent."""
+    return np.asarray(x.max(_axes(x, axes), keepdims=bool(keepdims)))
+
+
+@operator("ReduceMin", 20, "data axes? -> reduced", attributes=KEEPDIMS, shape=_reduce_shape, quantized=Quantized.MOVES)
+def reduce_min(x: Array, axes: Array | None, *, keepdims: int) -> Array:
+    """reduced = the smallest element over the axes (an int64 vector); over all of them if absent."""
+    return np.asarray(x.min(_axes(x, axes), keepdims=bool(keepdims)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .registry import FBGEMM_QUANTIZE, QUANTIZE_RULES, Quantized, operator
+from .registry import QUANTIZE_RULES, Quantized, by_engine, operator
 from .shapes import same
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     shape=same,
     quantized=Quantized.COMPUTES,
     rules=QUANTIZE_RULES,
-    engines=dict.fromkeys(FBGEMM_QUANTIZE, "reciprocal_fma") | {"onnx": "divide"},
+    engines=by_engine("reciprocal_fma"),
 )
 def quantize_linear(x: Array) -> Array:
     """Y is X on the grid of Y's quantization, by the stated quantize rule.

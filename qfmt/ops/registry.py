@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import QfmtError
+from ..errors import QfmtError, RunError
 from ..model import Attribute, Dimension, Quantization, Shape, attribute_kind
 
 if TYPE_CHECKING:
@@ -30,14 +30,20 @@ class Quantized(enum.Enum):
     MOVES = "moves integers: the output has the quantization of the first input"
     COMPUTES = "dequantizes, computes in float32, quantizes by the stated quantize rule"
     ACCUMULATES = "accumulates exact integers, requantizes by the stated requantize rule"
-    OWN = "has an integer formula of its own"
+    OWN = "has integer formulas of its own; by a quantize rule it computes"
 
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
 REQUANTIZE_RULES = ("float_bias", "integer_bias", "affine")
 
-FBGEMM_REQUANTIZE = {"fbgemm": "float_bias", "qnnpack": "integer_bias", "onednn": "affine", "onnx": "integer_bias"}
-FBGEMM_QUANTIZE = {"fbgemm": "reciprocal", "qnnpack": "reciprocal", "onednn": "reciprocal", "onnx": "divide"}
+
+def by_engine(rule: str, *, onnx: str = "divide", **others: str) -> dict[str, str]:
+    """The rule that each engine uses: `rule` for those of PyTorch, but for the `others` by name."""
+    return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx}
+
+
+QUANTIZE_ENGINES = by_engine("premultiplied")
+REQUANTIZE_ENGINES = by_engine("float_bias", x86="affine", onednn="affine", qnnpack="integer_bias", onnx="integer_bias")
 
 
 class Parameter(NamedTuple):
@@ -69,6 +75,12 @@ class Result(NamedTuple):
     dtype: np.dtype[Any]
     quantization: Quantization
     rule: str
+
+    def expect(self, *rules: str) -> None:
+        """RunError if the stated rule is none of those that the formula has."""
+        if self.rule not in rules:
+            hint = f"known are {', '.join(rules)} and the quantize rules"
+            raise RunError(f"arithmetic rule {self.rule!r} is not known here", hint=hint)
 
 
 class Inference(NamedTuple):
@@ -197,8 +209,8 @@ def operator(
 _DEFAULTS: dict[Quantized, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Quantized.FLOAT_ONLY: ((), {}),
     Quantized.MOVES: ((), {}),
-    Quantized.COMPUTES: (QUANTIZE_RULES, FBGEMM_QUANTIZE),
-    Quantized.ACCUMULATES: (REQUANTIZE_RULES, FBGEMM_REQUANTIZE),
+    Quantized.COMPUTES: (QUANTIZE_RULES, QUANTIZE_ENGINES),
+    Quantized.ACCUMULATES: (REQUANTIZE_RULES, REQUANTIZE_ENGINES),
     Quantized.OWN: ((), {}),
 }
 

@@ -1,0 +1,75 @@
+"""Exact sums of products of integers, by the fastest arithmetic that keeps them exact; then one requantization."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import EXACT_IN_FLOAT32, dequantize, requantize
+from ..errors import QfmtError
+from .registry import Operand, Result
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+EXACT_IN_FLOAT64 = 1 << 53
+
+
+def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
+    """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in whatever order.
+
+    No partial sum exceeds the sum of all positive products, or that of all negative ones. Where the type holds
+    every whole number up to there, floating point is exact, fused or not, and BLAS may do the work.
+    """
+    limits = np.iinfo(x.array.dtype)
+    points = (0,) if x.quantization is None else x.quantization.zero_point
+    low, high = min(0, int(limits.min) - max(points)), max(0, int(limits.max) - min(points))
+    w = weights.astype(np.float64)
+    most = np.maximum(w * low, w * high).sum(axes).max(initial=0)
+    least = np.minimum(w * low, w * high).sum(axes).min(initial=0)
+    reach = max(most, -least, high, -low, np.abs(w).max(initial=0))
+    if reach <= EXACT_IN_FLOAT32:
+        return np.dtype(np.float32)
+    return np.dtype(np.float64 if reach < EXACT_IN_FLOAT64 // 2 else np.int64)
+
+
+def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
+    """The integers minus their zero points, in a type that holds them exactly."""
+    if operand.quantization is None:
+        return operand.array.astype(dtype)
+    zero_points = operand.quantization.zero_points(operand.array.ndim)
+    return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
+
+
+def requantize_sums(
+    acc: Array, x: Operand, w: Operand, b: Operand | None, result: Result, *, channels: int, repeat: int = 1
+) -> Array:
+    """Sums of (x - zx) · (w - zw) → output integers by the stated requantize rule.
+
+    `channels` is the axis of `acc` that the weight's scales and the bias run along; `repeat` says how often the
+    scales repeat along it (the groups of a transposed convolution).
+    """
+    if x.quantization is None or w.quantization is None:
+        raise QfmtError("needs a quantized input and a quantized weight for its quantized output")
+    if x.quantization.is_per_channel:
+        raise QfmtError("needs an input that is quantized per tensor")
+    along = [-1 if axis == channels % acc.ndim else 1 for axis in range(acc.ndim)]
+    scales = np.array(w.quantization.scale)
+    scales = np.tile(scales, repeat).reshape(along) if w.quantization.is_per_channel else scales.reshape(())
+    bias = None
+    if b is not None and _in_units_of_sums(b, x.quantization.scale[0], w.quantization.scale * repeat):
+        acc = acc + b.array.astype(np.float64).reshape(along)
+    elif b is not None:
+        real = b.array if b.quantization is None else dequantize(b.array, b.quantization)
+        bias = real.reshape(along)
+    return requantize(acc, bias, x.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
+
+
+def _in_units_of_sums(b: Operand, input_scale: float, weight_scales: tuple[float, ...]) -> bool:
+    """Whether the bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
+    if b.quantization is None or any(b.quantization.zero_point):
+        return False
+    return np.allclose(np.array(b.quantization.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)
