@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import quantize
+from ..arithmetic import dequantize, quantize
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import Inference, Operand, Quantized, Result, by_engine, operator, optional, required
@@ -331,12 +331,18 @@ def _pad_shape(given: Inference) -> list[Shape]:
     return [tuple(result)]
 
 
+def _real_scalar(value: Operand | None) -> Array:
+    if value is None:
+        return np.zeros((), np.float32)
+    scalar = value.array.reshape(())
+    return scalar.astype(np.float32) if value.quantization is None else dequantize(scalar, value.quantization)
+
+
 def _pad_integer(
     x: Operand, pads: Operand, value: Operand | None, axes: Operand | None, *, result: Result, mode: str
 ) -> Array:
-    """The constant is real: 0 becomes the zero point, v becomes rint(v / s) + z."""
-    real = np.zeros((), np.float32) if value is None else value.array.astype(np.float32).reshape(())
-    fill = quantize(real, result.quantization, result.dtype, "divide")
+    """The constant is real (or quantized itself): 0 becomes the zero point, v becomes rint(v / s) + z."""
+    fill = quantize(_real_scalar(value), result.quantization, result.dtype, "divide")
     return pad(x.array, pads.array, fill, axes and axes.array, mode=mode)
 
 
