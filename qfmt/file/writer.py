@@ -148,8 +148,8 @@ def _pad(file: BinaryIO, multiple: int) -> None:
 @contextmanager
 def _replacing(where: str) -> Iterator[BinaryIO]:
     """A new file that takes the place of `where` when the block has ended well, and is removed otherwise."""
-    target = Path(where).resolve()
     try:
+        target = Path(where).resolve()  # what a link leads to is replaced, not the link
         _check_destination(target)
         temporary = target.with_name(f".qfmt-{os.urandom(8).hex()}.tmp")
         file = temporary.open("xb")

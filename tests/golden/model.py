@@ -1,0 +1,77 @@
+"""The model in the golden files: something of everything that the format can say.
+
+`python tests/golden/model.py` wrote `1.0.qfb`. The file is never written again: it stands for those that people
+have. What a later minor version adds gets a file of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import DTYPES, Observed, numpy_dtype
+
+CONV = {"dilations": (1, 1), "group": 1, "kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (2, 2)}
+
+
+def golden_model() -> Model:
+    """A quantized convolution between quantize and dequantize, an unknown operator, and a constant of every dtype."""
+    image = Quantization((0.0078125,), (128,), 0, 255)
+    activation = Quantization(
+        (0.05000000074505806,), (3,), 3, 255, observed=Observed("HistogramObserver", (-0.15,), (12.5,))
+    )
+    weight = Quantization((0.5, 0.001953125), (0, 0), -127, 127, axis=0, scale_dtype="float64")
+    taps = (np.arange(2 * 3 * 3 * 3) % 255 - 127).astype(np.int8).reshape(2, 3, 3, 3)
+    tensors = [
+        Tensor("x", "float32", ("N", 3, 8, 8), aliases=("args.0", "image")),
+        Tensor("x/quantized", "uint8", ("N", 3, 8, 8), None, image),
+        Tensor.constant("conv.weight", taps, weight, aliases=("conv._packed_params._packed_params",)),
+        Tensor.constant("conv.bias", np.array([0.25, -1e-8], np.float32)),
+        Tensor("conv", "uint8", ("N", 2, 4, 4), None, activation, ("features.0.0", "relu")),
+        Tensor("y", "float32", ("N", 2, 4, 4)),
+        Tensor("größe", "int64", None),
+        *(_constant(name) for name in DTYPES),
+    ]
+    nodes = (
+        Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, arithmetic="reciprocal_fma"),
+        Node(
+            "Conv",
+            ("x/quantized", "conv.weight", "conv.bias"),
+            ("conv",),
+            CONV,
+            "conv",
+            22,
+            "float_bias",
+            "features.0.0",
+            "quantized::conv2d_relu",
+        ),
+        Node("DequantizeLinear", ("conv",), ("y",), version=23),
+        Node(
+            "vendor.Unknown",
+            ("y", ""),
+            ("größe",),
+            {"f": -0.0, "floats": (0.1, float("inf")), "i": -(2**63), "ints": (), "s": "ß", "strings": ("", "a")},
+        ),
+    )
+    graph = Graph(("x",), ("y", "größe"), nodes, {tensor.name: tensor for tensor in tensors}, "golden")
+    return Model(graph, "qfmt", "fbgemm", {"format": "none"}, {"author": "qfmt", "licence": "MIT", "note": ""})
+
+
+def _constant(dtype: str) -> Tensor:
+    """Five values of a dtype: the least, the greatest, and three between."""
+    entry = DTYPES[dtype]
+    if entry.kind == "f":
+        values = np.array([-1.5, 0.0, 0.25, 1.0, 448.0]).astype(numpy_dtype(dtype))
+    elif entry.kind == "b":
+        values = np.array([True, False, True, True, False])
+    else:
+        wide = [entry.minimum, entry.maximum, 0, 1, entry.maximum // 2]
+        values = np.array(wide, numpy_dtype(dtype) if entry.bits >= 8 else np.int8)
+    return Tensor.constant(f"constant.{dtype}", values, dtype=dtype)
+
+
+if __name__ == "__main__":
+    golden_model().save(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / "1.0.qfb")
