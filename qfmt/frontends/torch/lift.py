@@ -53,7 +53,7 @@ def lifts(*targets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class Lifter:
-    """Collects nodes and tensors; implements `calls.Recorder`."""
+    """Collects nodes and tensors; implements `calls.Recorder`. `names` maps keys of tensors to names, once finished."""
 
     def __init__(self, engine: str, assumed_rank: int = 4) -> None:
         self.engine = engine
@@ -62,6 +62,7 @@ class Lifter:
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
+        self.names: dict[str, str] = {}
         self.place = Place("", "", 0, "")
         self.target = ""
         self.fused_relu = False
@@ -102,7 +103,7 @@ class Lifter:
         keys = tuple(self.tensor(value).key for value in outputs)
         nodes = _needed(self.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *self.inputs}
-        names = name_tensors(nodes, used, self._wanted)
+        names = self.names = name_tensors(nodes, used, self._wanted)
         graph = Graph(
             inputs=tuple(names[key] for key in self.inputs),
             outputs=tuple(names[key] for key in keys),
@@ -351,9 +352,7 @@ class Lifter:
         """A call on the result of an unsupported one: it matters only if it is unsupported, too."""
         if target == "prim::ListUnpack":
             return [Unsupported()] * args[1]
-        if target.startswith(("prim::", "aten::__")) or any(
-            name in LIFTS or name in spellings() for name, _ in _variants(target)
-        ):
+        if target.startswith(("prim::", "aten::__")) or is_known(target):
             return Unsupported()
         return self.unsupported(target)
 
@@ -445,6 +444,11 @@ def _attribute(value: Any, kind: str) -> Attribute:
     if isinstance(value, Value) or not isinstance(value, bool | int | float | str):
         raise SourceError("takes a parameter that is known only when the network runs")
     return float(value) if kind == "f" else str(value) if kind == "s" else int(value)
+
+
+def is_known(target: str) -> bool:
+    """Whether a call has a meaning here, in some form of its arguments at least."""
+    return any(name in LIFTS or name in spellings() for name, _ in _variants(target))
 
 
 def _variants(target: str) -> list[tuple[str, bool]]:

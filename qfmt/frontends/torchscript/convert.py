@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import SourceError
 from ...model import DTYPES, Model, Quantization, Shape
 from ..stored import StoredTensor
 from ..torch import InputSpec, Lifter, Refine
-from ..torch.calls import Value
+from ..torch.calls import Recorder, Value
 from ..torch.values import RANK_NAMES, narrowest
 from .archive import Archive, Argument
 from .evaluator import evaluate
@@ -33,6 +33,26 @@ def convert_archive(
 ) -> Model:
     """The Model of an archive; see `qfmt.convert`."""
     archive = Archive(path)
+    lifted = lift_archive(archive, engine, input_shapes, input_quantization)
+    return lifted.lifter.finish(lifted.outputs, source=_source(path, archive), producer=_producer())
+
+
+class Lifted(NamedTuple):
+    """An archive whose calls were lifted: by whom, who was told of the calls, and what `forward` returned."""
+
+    lifter: Lifter
+    recorder: Recorder
+    outputs: list[Value | StoredTensor]
+
+
+def lift_archive(
+    archive: Archive,
+    engine: str,
+    input_shapes: Mapping[str, Shape],
+    input_quantization: Mapping[str, tuple[float, int, str]],
+    recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
+) -> Lifted:
+    """Evaluate `forward` and lift its calls; `recorder` may put somebody before the lifter who hears them, too."""
     arguments = list(_tensor_arguments(archive))
     names = [argument.name for argument in arguments]
     for given in (*input_shapes, *input_quantization):
@@ -41,18 +61,19 @@ def convert_archive(
     known: dict[str, Shape] = {**_traced_shapes(archive), **input_shapes}
     quantized = {name: _quantization(name, *given) for name, given in input_quantization.items()}
     specs = [InputSpec(name, known.get(name), *quantized.get(name, ("float32", None))) for name in names]
-    lifter, outputs = _lift_by_likely_rank(archive, engine, specs)
-    return lifter.finish(list(_flat(outputs)), source=_source(path, archive), producer=_producer())
+    return _lift_by_likely_rank(archive, engine, specs, recorder)
 
 
-def _lift_by_likely_rank(archive: Archive, engine: str, specs: list[InputSpec]) -> tuple[Lifter, Any]:
+def _lift_by_likely_rank(
+    archive: Archive, engine: str, specs: list[InputSpec], recorder: Callable[[Lifter], Recorder]
+) -> Lifted:
     """Lift; where a rank had to be assumed and that led to a contradiction, assume another.
 
     If none leads through, the error of the attempt that came furthest is the telling one.
     """
     errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
-        attempt = _Attempt(archive, engine, specs, rank)
+        attempt = _Attempt(archive, engine, specs, rank, recorder)
         try:
             return attempt.lift()
         except SourceError as error:
@@ -65,19 +86,28 @@ def _lift_by_likely_rank(archive: Archive, engine: str, specs: list[InputSpec]) 
 class _Attempt:
     """Lifting with one assumption about inputs of unknown rank."""
 
-    def __init__(self, archive: Archive, engine: str, specs: list[InputSpec], rank: int) -> None:
-        self.archive, self.engine, self.specs, self.rank = archive, engine, specs, rank
+    def __init__(
+        self,
+        archive: Archive,
+        engine: str,
+        specs: list[InputSpec],
+        rank: int,
+        recorder: Callable[[Lifter], Recorder],
+    ) -> None:
+        self.archive, self.engine, self.specs, self.rank, self.recorder = archive, engine, specs, rank, recorder
         self.lifter = Lifter(engine, rank)
         self.assumed = False
 
-    def lift(self) -> tuple[Lifter, Any]:
-        """The lifter and what `forward` returned; starts again whenever more is learnt of an input."""
+    def lift(self) -> Lifted:
+        """Lift the calls of `forward`; starts again whenever more is learnt of an input."""
         specs = {spec.name: spec for spec in self.specs}
         for _ in range(REFINEMENTS):
             self.lifter = Lifter(self.engine, self.rank)
+            recorder = self.recorder(self.lifter)
             values = {name: self.lifter.add_input(spec) for name, spec in specs.items()}
             try:
-                return self.lifter, evaluate(self.archive, self.lifter, values)
+                outputs = evaluate(self.archive, recorder, values)
+                return Lifted(self.lifter, recorder, list(_flat(outputs)))
             except Refine as more:
                 self.assumed |= more.assumed
                 specs[more.name] = replace(specs[more.name], shape=_own_names(more.name, more.shape, self.specs))
