@@ -187,7 +187,7 @@ MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
 """Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
 
 
-def rescale(total: Array, multiplier: Floats, output: Quantization, dtype: np.dtype[Any]) -> Array:
+def rescale(total: Array, multiplier: np.float32, output: Quantization, dtype: np.dtype[Any]) -> Array:
     """Exact integers → output integers: `rint(f32(total) · multiplier) + z`."""
     return clamp(np.rint(total.astype(f32) * multiplier) + f32(output.zero_point[0]), output, dtype)
 

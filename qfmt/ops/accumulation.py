@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 EXACT_IN_FLOAT64 = 1 << 53
 
 
+def whole(operand: Operand) -> Array:
+    """The integers minus their zero points, in an integer type that holds them: int32 for types of up to 16 bits."""
+    return centred(operand, np.dtype(np.int32 if operand.array.dtype.itemsize < 4 else np.int64))
+
+
+def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
+    """The integers minus their zero points, in a type that holds them."""
+    if operand.quantization is None:
+        return operand.array.astype(dtype)
+    zero_points = operand.quantization.zero_points(operand.array.ndim)
+    return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
+
+
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
     """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in whatever order.
 
@@ -27,21 +40,14 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
     limits = np.iinfo(x.array.dtype)
     points = (0,) if x.quantization is None else x.quantization.zero_point
     low, high = min(0, int(limits.min) - max(points)), max(0, int(limits.max) - min(points))
-    w = weights.astype(np.float64)
-    most = np.maximum(w * low, w * high).sum(axes).max(initial=0)
-    least = np.minimum(w * low, w * high).sum(axes).min(initial=0)
-    reach = max(most, -least, high, -low, np.abs(w).max(initial=0))
+    magnitudes = np.abs(weights)
+    sums, sizes = weights.sum(axes, dtype=np.float64), magnitudes.sum(axes, dtype=np.float64)
+    positive, negative = (sizes + sums) / 2, (sizes - sums) / 2
+    most, least = positive * high - negative * low, negative * high - positive * low
+    reach = max(most.max(initial=0), least.max(initial=0), high, -low, int(magnitudes.max(initial=0)))
     if reach <= EXACT_IN_FLOAT32:
         return np.dtype(np.float32)
     return np.dtype(np.float64 if reach < EXACT_IN_FLOAT64 // 2 else np.int64)
-
-
-def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
-    """The integers minus their zero points, in a type that holds them exactly."""
-    if operand.quantization is None:
-        return operand.array.astype(dtype)
-    zero_points = operand.quantization.zero_points(operand.array.ndim)
-    return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 
 
 def requantize_sums(

@@ -139,7 +139,7 @@ def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
         raise QfmtError("the rule `product` needs two quantized inputs")
     grid = slope.quantization
     one = int(quantize(np.ones((), f32), grid, slope.array.dtype, "reciprocal_offset")) - grid.zero_point[0]
-    xs, ws = centred(x, np.dtype(np.int64)), centred(slope, np.dtype(np.int64))
+    xs, ws = (centred(each, np.dtype(np.float64)) for each in (x, slope))
     total = np.maximum(xs, 0) * one + np.minimum(xs, 0) * ws
     multiplier = f32(x.quantization.scale[0]) * f32(grid.scale[0]) * (f32(1) / f32(result.quantization.scale[0]))
     return rescale(total, multiplier, result.quantization, result.dtype)

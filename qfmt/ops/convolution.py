@@ -10,9 +10,9 @@ import numpy as np
 
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .accumulation import centred, exact_dtype, requantize_sums
+from .accumulation import centred, exact_dtype, requantize_sums, whole
 from .registry import Inference, Operand, Quantized, Result, operator, optional, required
-from .shapes import window
+from .shapes import positions, tap, window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,51 +67,33 @@ def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, 
 
     A bias is real, or int32 in units of sx·sw and then added to acc.
     """
-    weights = centred(w, np.dtype(np.int64))
+    weights = whole(w)
     dtype = exact_dtype(x, weights, tuple(range(1, weights.ndim)))
     acc = _convolve(centred(x, dtype), weights.astype(dtype), **attributes)
     return requantize_sums(acc, x, w, b, result, channels=1)
 
 
-def _convolve(
-    x: Array,
-    w: Array,
-    *,
-    strides: tuple[int, ...],
-    pads: tuple[int, ...],
-    dilations: tuple[int, ...],
-    group: int,
-    kernel_shape: tuple[int, ...],
-) -> Array:
+def _convolve(x: Array, w: Array, **a: Any) -> Array:
     """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out], in the dtype of both."""
-    rank = len(kernel_shape)
-    padded = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[rank + i]) for i in range(rank))]) if any(pads) else x
-    out = tuple((padded.shape[2 + i] - dilations[i] * (kernel_shape[i] - 1) - 1) // strides[i] + 1 for i in range(rank))
+    group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
+    rank = len(kernel)
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]) if any(pads) else x
+    out = [positions(padded.shape[2 + i], kernel[i], a["strides"][i], 0, a["dilations"][i]) for i in range(rank)]
+    taps = [tap(position, a, out) for position in np.ndindex(*kernel)]
     if w.shape[1] == 1 and w.shape[0] == group:
-        return _depthwise(padded, w, strides, dilations, out)
+        return _depthwise(padded, w.reshape(group, -1), taps, out)
     batch, filters = x.shape[0], w.shape[0] // group
-    taps = [_tap(position, strides, dilations, out) for position in np.ndindex(*kernel_shape)]
     matrix = w.reshape(group, filters, -1)
     grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
     result = np.empty((batch, group, filters, prod(out)), x.dtype)
     for image in range(batch):
-        columns = np.stack([grouped[(image, ..., *tap)] for tap in taps], axis=2)
+        met = [grouped[image][index] for index in taps]
+        columns = met[0] if len(met) == 1 else np.stack(met, axis=2)
         np.matmul(matrix, columns.reshape(group, matrix.shape[2], prod(out)), out=result[image])
     return result.reshape(batch, group * filters, *out)
 
 
-def _tap(
-    position: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], out: tuple[int, ...]
-) -> tuple[slice, ...]:
-    """The part of a padded input that one tap of the kernel meets, over all positions of the window."""
-    return tuple(
-        slice(p * d, p * d + s * (o - 1) + 1, s) for p, s, d, o in zip(position, strides, dilations, out, strict=True)
-    )
-
-
-def _depthwise(
-    padded: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], out: tuple[int, ...]
-) -> Array:
+def _depthwise(padded: Array, w: Array, taps: list[tuple[Any, ...]], out: list[int]) -> Array:
     """One filter per channel: a sum of shifted images, some channels at a time so that they stay in the cache."""
     total = np.zeros((*padded.shape[:2], *out), padded.dtype)
     step = max(1, CACHED_ELEMENTS // max(1, prod(out)))
@@ -119,9 +101,8 @@ def _depthwise(
         channels = slice(start, start + step)
         sums, source = total[image, channels], padded[image, channels]
         term = np.empty_like(sums)
-        for position in np.ndindex(*w.shape[2:]):
-            taps = w[(channels, 0, *position)].reshape(-1, *(1 for _ in out))
-            np.multiply(source[(..., *_tap(position, strides, dilations, out))], taps, out=term)
+        for i, index in enumerate(taps):
+            np.multiply(source[index], w[channels, i].reshape(-1, *(1 for _ in out)), out=term)
             np.add(sums, term, out=sums)
     return total
 
@@ -165,47 +146,36 @@ def _conv_transpose_shape(given: Inference) -> list[Shape]:
     return [(x[0], channels, *spatial)]
 
 
-def _conv_transpose_integer(
-    x: Operand, w: Operand, b: Operand | None, *, result: Result, group: int, **attributes: Any
-) -> Array:
+def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
     """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule, with a bias as in Conv.
 
     Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
     """
     if w.quantization is not None and w.quantization.axis not in (None, 1):
         raise QfmtError("a transposed convolution takes weights quantized per tensor or along axis 1")
-    weights = centred(w, np.dtype(np.int64))
+    weights = whole(w)
     dtype = exact_dtype(x, weights, (0, *range(2, weights.ndim)))
-    acc = _convolve_transposed(centred(x, dtype), weights.astype(dtype), group=group, **attributes)
-    return requantize_sums(acc, x, w, b, result, channels=1, repeat=group)
+    acc = _convolve_transposed(centred(x, dtype), weights.astype(dtype), **attributes)
+    return requantize_sums(acc, x, w, b, result, channels=1, repeat=attributes["group"])
 
 
-def _convolve_transposed(
-    x: Array,
-    w: Array,
-    *,
-    strides: tuple[int, ...],
-    pads: tuple[int, ...],
-    dilations: tuple[int, ...],
-    group: int,
-    kernel_shape: tuple[int, ...],
-    output_padding: tuple[int, ...],
-) -> Array:
+def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
     """x [N, C, *spatial] with w [C, M/group, *kernel] → [N, M, *out]: each input value paints a kernel."""
-    rank = len(kernel_shape)
-    batch, channels, filters = x.shape[0], x.shape[1] // group, w.shape[1]
-    size = tuple(
-        strides[i] * (x.shape[2 + i] - 1) + output_padding[i] + dilations[i] * (kernel_shape[i] - 1) + 1
+    group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
+    rank = len(kernel)
+    batch, channels, filters, spatial = x.shape[0], x.shape[1] // group, w.shape[1], x.shape[2:]
+    size = [
+        a["strides"][i] * (spatial[i] - 1) + a["output_padding"][i] + a["dilations"][i] * (kernel[i] - 1) + 1
         for i in range(rank)
-    )
+    ]
     total = np.zeros((batch, group * filters, *size), x.dtype)
     columns = x.reshape(batch, group, channels, -1)
-    for position in np.ndindex(*kernel_shape):
-        tap = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
-        painted = np.matmul(tap, columns).reshape(batch, group * filters, *x.shape[2:])
-        total[(..., *_tap(position, strides, dilations, x.shape[2:]))] += painted
-    crop = tuple(slice(pads[i], size[i] - pads[rank + i]) for i in range(rank))
-    return total[(..., *crop)]
+    for position in np.ndindex(*kernel):
+        matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
+        painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
+        total[tap(position, a, spatial)] += painted
+    crop = (slice(before, end - after) for before, after, end in zip(pads[:rank], pads[rank:], size, strict=True))
+    return total[(slice(None), slice(None), *crop)]
 
 
 @operator(

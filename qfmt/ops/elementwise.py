@@ -25,14 +25,12 @@ def _add_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     if a.quantization is None or b.quantization is None or a.quantization.scale != b.quantization.scale:
         raise QfmtError("the rule `sum` needs two inputs quantized with one scale")
     multiplier = f32(a.quantization.scale[0]) * (f32(1) / f32(result.quantization.scale[0]))
-    return rescale(_whole(a) + _whole(b), multiplier, result.quantization, result.dtype)
+    return rescale(_exact(a) + _exact(b), multiplier, result.quantization, result.dtype)
 
 
-def _whole(operand: Operand) -> Array:
-    """q - z, int64; a tensor that is not quantized counts as it is, float32."""
-    if operand.quantization is None:
-        return operand.array.astype(f32)
-    return centred(operand, np.dtype(np.int64))
+def _exact(operand: Operand) -> Array:
+    """q - z, or the values of a tensor that is not quantized, in float64, which holds their products exactly."""
+    return centred(operand, np.dtype(np.float64))
 
 
 @operator(
@@ -71,7 +69,7 @@ def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     result.expect("product")
     scales = [f32(1) if x.quantization is None else f32(x.quantization.scale[0]) for x in (a, b)]
     multiplier = scales[0] * scales[1] * (f32(1) / f32(result.quantization.scale[0]))
-    return rescale(_whole(a) * _whole(b), multiplier, result.quantization, result.dtype)
+    return rescale(_exact(a) * _exact(b), multiplier, result.quantization, result.dtype)
 
 
 @operator(

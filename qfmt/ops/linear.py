@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import QfmtError
 from ..model import Shape
-from .accumulation import centred, exact_dtype, requantize_sums
+from .accumulation import centred, exact_dtype, requantize_sums, whole
 from .registry import REQUANTIZE_ENGINES, Inference, Operand, Quantized, Result, by_engine, operator
 from .shapes import broadcast_pair
 
@@ -31,7 +31,7 @@ def _linear_shape(given: Inference) -> list[Shape]:
 
 def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result) -> Array:
     """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw."""
-    weights = centred(w, np.dtype(np.int64))
+    weights = whole(w)
     dtype = exact_dtype(x, weights, (1,))
     acc = np.matmul(centred(x, dtype), weights.T.astype(dtype))
     return requantize_sums(acc, x, w, b, result, channels=-1)
@@ -71,7 +71,7 @@ def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias."""
     if b.quantization is not None and b.quantization.axis not in (None, b.array.ndim - 1):
         raise QfmtError("MatMul takes a second input quantized per tensor or per column")
-    right = centred(b, np.dtype(np.int64))
+    right = whole(b)
     dtype = exact_dtype(a, right, (max(0, right.ndim - 2),))
     acc = np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
     return requantize_sums(acc, a, b, None, result, channels=-1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product as grid
+from collections.abc import Iterator
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import axis_of, window
+from .shapes import axis_of, positions, tap, window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,60 +49,53 @@ def _pool_shape(given: Inference) -> list[Shape]:
 
 
 def _windows(spatial: tuple[Dimension, ...], a: Any) -> list[Dimension]:
-    rank = len(spatial)
-    return [
-        window(
-            size,
-            a["kernel_shape"][i],
-            a["strides"][i],
-            a["pads"][i] + a["pads"][rank + i],
-            a["dilations"][i],
-            ceil_mode=bool(a["ceil_mode"]),
-            head=a["pads"][i],
-        )
-        for i, size in enumerate(spatial)
-    ]
+    return [window(size, **_along(i, a)) for i, size in enumerate(spatial)]
 
 
-def _taps(x: Array, fill: Any, **a: Any) -> list[Array]:
-    """One array per tap of the window: the elements it meets, `fill` outside of the input."""
+def _along(i: int, a: Any) -> dict[str, Any]:
+    """The window along one spatial dimension, as `shapes.window` takes it."""
+    pads = a["pads"]
+    return {
+        "kernel": a["kernel_shape"][i],
+        "stride": a["strides"][i],
+        "pads": pads[i] + pads[len(pads) // 2 + i],
+        "dilation": a["dilations"][i],
+        "ceil_mode": bool(a["ceil_mode"]),
+        "head": pads[i],
+    }
+
+
+def _taps(x: Array, fill: Any, a: Any) -> Iterator[Array]:
+    """One array per tap of the window: the elements that it meets, `fill` outside of the input."""
     rank = len(a["kernel_shape"])
-    out = [size for size in _windows(x.shape[2:], a) if isinstance(size, int)]
-    reach = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
-    after = [max(0, reach[i] - x.shape[2 + i] - a["pads"][i]) for i in range(rank)]
-    padded = np.pad(x, [(0, 0), (0, 0), *((a["pads"][i], after[i]) for i in range(rank))], constant_values=fill)
-    taps = []
-    for position in grid(*(range(size) for size in a["kernel_shape"])):
-        starts = [p * d for p, d in zip(position, a["dilations"], strict=True)]
-        slices = [
-            slice(start, start + (count - 1) * stride + 1, stride)
-            for start, count, stride in zip(starts, out, a["strides"], strict=True)
-        ]
-        taps.append(padded[(..., *slices)])
-    return taps
+    out = [positions(size, **_along(i, a)) for i, size in enumerate(x.shape[2:])]
+    last = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
+    after = [max(0, last[i] - x.shape[2 + i] - a["pads"][i]) for i in range(rank)]
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(a["pads"][:rank], after, strict=True)], constant_values=fill)
+    return (padded[tap(position, a, out)] for position in np.ndindex(*a["kernel_shape"]))
 
 
 @operator("MaxPool", 22, "X -> Y", attributes=WINDOW, shape=_pool_shape, quantized=Quantized.MOVES)
 def max_pool(x: Array, **attributes: Any) -> Array:
     """Y = the largest element of the window; padding never wins. X is [N, C, *spatial]."""
     lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
-    return np.maximum.reduce(_taps(x, lowest, **attributes))
+    return reduce(np.maximum, _taps(x, lowest, attributes))
 
 
 def _counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
     """How many elements each window divides by: those inside the input, or inside input and pads."""
     ones = np.ones((1, 1, *shape), np.int32)
     if not count_include_pad:
-        return np.add.reduce(_taps(ones, 0, **a))
+        return reduce(np.add, _taps(ones, 0, a))
     rank = len(shape)
     padded = np.ones([1, 1, *(shape[i] + a["pads"][i] + a["pads"][rank + i] for i in range(rank))], np.int32)
-    return np.add.reduce(_taps(padded, 0, **{**a, "pads": (0,) * (2 * rank)}))
+    return reduce(np.add, _taps(padded, 0, {**a, "pads": (0,) * (2 * rank)}))
 
 
 def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
     """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
     q = _same_grid(x, result)
-    total = np.add.reduce(_taps(x.array.astype(np.int32) - q.zero_point[0], 0, **attributes))
+    total = reduce(np.add, _taps(x.array.astype(np.int32) - q.zero_point[0], 0, attributes))
     counts = _counts(x.array.shape[2:], count_include_pad, attributes)
     return _mean(total, counts, result)
 
@@ -135,7 +129,7 @@ def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Arra
     X is [N, C, *spatial]. What lies beyond the padding (ceil_mode) never counts.
     """
     counts = _counts(x.shape[2:], count_include_pad, attributes)
-    return np.add.reduce(_taps(x, 0, **attributes)) / counts.astype(x.dtype)
+    return reduce(np.add, _taps(x, 0, attributes)) / counts.astype(x.dtype)
 
 
 def _global_shape(given: Inference) -> list[Shape]:
@@ -196,9 +190,11 @@ def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> t
     bins = [_bins(x.shape[lead + i], output_size[i]) for i in range(rank)]
     total = np.empty((*x.shape[:lead], *output_size), dtype)
     counts = np.empty(output_size, np.int64)
-    for position in grid(*(range(size) for size in output_size)):
-        part = x[(..., *(bins[i][p] for i, p in enumerate(position)))]
-        total[(..., *position)] = part.sum(tuple(range(lead, x.ndim)), dtype=dtype)
+    for position in np.ndindex(*output_size):
+        index: tuple[Any, ...] = (..., *(bins[i][p] for i, p in enumerate(position)))
+        part = x[index]
+        index = (..., *position)
+        total[index] = part.sum(tuple(range(lead, x.ndim)), dtype=dtype)
         counts[position] = prod(part.shape[lead:])
     return total, counts
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..errors import QfmtError
 from ..model import Dimension, Shape
@@ -44,14 +45,21 @@ def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
 def window(
     size: Dimension, kernel: int, stride: int, pads: int, dilation: int, *, ceil_mode: bool = False, head: int = 0
 ) -> Dimension:
+    """The number of positions of a window along a dimension that may not be known; see `positions`."""
+    if isinstance(size, int):
+        return positions(size, kernel, stride, pads, dilation, ceil_mode=ceil_mode, head=head)
+    return size if stride == 1 and pads == dilation * (kernel - 1) else None
+
+
+def positions(
+    size: int, kernel: int, stride: int, pads: int, dilation: int, *, ceil_mode: bool = False, head: int = 0
+) -> int:
     """The number of positions of a window (convolution, pooling) along one dimension.
 
     `pads` is the sum of both sides, `head` the padding before; with ceil_mode a last, partial window
     counts if it starts inside the input or the padding before it (PyTorch and ONNX alike).
     """
     reach = dilation * (kernel - 1) + 1
-    if not isinstance(size, int):
-        return size if stride == 1 and pads == reach - 1 else None
     room = size + pads - reach
     if room < 0:
         raise QfmtError(f"a window of {reach} does not fit into {size} + {pads} of padding")
@@ -59,6 +67,16 @@ def window(
         return room // stride + 1
     count = -(-room // stride) + 1
     return count - 1 if (count - 1) * stride >= size + head else count
+
+
+def tap(position: Sequence[int], a: Mapping[str, Any], out: Sequence[int]) -> tuple[Any, ...]:
+    """The index of what one tap of a window meets in a padded input, over all positions of the window.
+
+    `a` holds the strides and dilations of the window, `out` is the number of its positions along each dimension.
+    """
+    starts = [place * step for place, step in zip(position, a["dilations"], strict=True)]
+    ends = [start + stride * (count - 1) + 1 for start, stride, count in zip(starts, a["strides"], out, strict=True)]
+    return (..., *map(slice, starts, ends, a["strides"]))
 
 
 def axis_of(axis: int, rank: int) -> int:
