@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import SourceError
 from ...ops.shapes import axis_of
 from .lift import Lifter, lifts
+from .sizes import size_arithmetic
 from .values import TensorValue
 
 END = np.iinfo(np.int64).max
@@ -239,11 +240,15 @@ def pixel_unshuffle(lift: Lifter, self: Any, downscale_factor: int) -> Any:
     """Not ONNX's SpaceToDepth, which orders channels otherwise: reshape, transpose, reshape."""
     x = lift.tensor(self)
     lift.need(x, (None,) * 4)
-    n, r = lift.size(x, 0), downscale_factor
-    c, h, w = (_known_size(lift, x, axis) for axis in (1, 2, 3))
-    blocks = lift.reshape(x, [n, c, h // r, r, w // r, r])
+    n, c, r = lift.size(x, 0), _known_size(lift, x, 1), downscale_factor
+    rows, columns = (_divided(lift, lift.size(x, axis), r) for axis in (2, 3))
+    blocks = lift.reshape(x, [n, c, rows, r, columns, r])
     order = lift.emit("Transpose", [blocks], {"perm": (0, 1, 3, 5, 2, 4)})
-    return lift.reshape(order, [n, c * r * r, h // r, w // r])
+    return lift.reshape(order, [n, c * r * r, lift.size(order, 4), lift.size(order, 5)])
+
+
+def _divided(lift: Lifter, size: Any, divisor: int) -> Any:
+    return size // divisor if isinstance(size, int) else size_arithmetic(lift, "Div", size, divisor)
 
 
 @lifts("aten::channel_shuffle", "aten::native_channel_shuffle")

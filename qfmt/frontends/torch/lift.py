@@ -20,7 +20,7 @@ from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Dimension, Graph, Model, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
-from ...ops.shapes import same
+from ...ops.shapes import axis_of, same
 from ..stored import StoredTensor
 from .calls import Place, Value
 from .names import name_tensors, renamed
@@ -126,9 +126,11 @@ class Lifter:
         quantization: Quantization | None = None,
         dtype: str | None = None,
         outputs: int = 1,
+        like: str = "",
     ) -> Any:
         """Add a node. Inputs may be TensorValue, StoredTensor, array, number or None (absent).
 
+        `like` names the operator whose rounding rule it has, if not its own.
         The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now.
         """
         entry = OPERATORS[operator]
@@ -138,7 +140,7 @@ class Lifter:
         kind = dtype or self._dtype(operator, values, complete)
         first = values[0]
         origin = first.origin if first is not None and entry.shape is same else ""
-        rule = entry.engines.get(self.engine, "") if quantization is not None else ""
+        rule = OPERATORS[like or operator].engines.get(self.engine, "") if quantization is not None else ""
         if entry.quantized is Quantized.MOVES:
             quantization, rule = (first.quantization if first is not None else None), ""
         results = [self._new(kind, shapes[min(i, len(shapes) - 1)], quantization, origin) for i in range(outputs)]
@@ -236,9 +238,8 @@ class Lifter:
         return len(value.shape)
 
     def size(self, value: TensorValue, axis: int) -> int | Size:
-        """The size of a dimension: a number where it is fixed, else something to compute with."""
-        self.rank(value)
-        dimension = value.shape[axis] if value.shape else None
+        """The size of a dimension, counted from 0: a number where it is fixed, else something to compute with."""
+        dimension = value.shape[axis_of(axis, len(value.shape))] if value.shape is not None else None
         if isinstance(dimension, int):
             return dimension
         source = TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
@@ -272,7 +273,24 @@ class Lifter:
         if len(dynamic) == 1 and -1 not in [size for size in target if isinstance(size, int)]:
             target[dynamic[0]] = -1
         result: TensorValue = self.emit("Reshape", [value, self.shape_tensor(target)])
+        if not self.is_constant(result):
+            self._know(result, [self._resulting(size, value, axis) for axis, size in enumerate(target)])
         return result
+
+    @staticmethod
+    def _resulting(size: int | Size, value: TensorValue, axis: int) -> Dimension:
+        """What the result of a reshape has for an element of its target."""
+        if isinstance(size, Size):
+            return size.dimension
+        if size == 0:
+            return None if value.shape is None else value.shape[axis]
+        return None if size < 0 else size
+
+    def _know(self, value: TensorValue, shape: Sequence[Dimension]) -> None:
+        """What is known of a shape beside what its operator could infer."""
+        inferred = value.shape or (None,) * len(shape)
+        value.shape = tuple(a if a is not None else b for a, b in zip(inferred, shape, strict=True))
+        self.tensors[value.key] = replace(self.tensors[value.key], shape=value.shape)
 
     @staticmethod
     def _is_dimension(size: Size, value: TensorValue, axis: int) -> bool:

@@ -142,8 +142,16 @@ def neg(lift: Lifter, self: Any) -> Any:
 def quantized_scalar(lift: Lifter, qa: Any, b: Any) -> Any:
     """PyTorch leaves the integers and changes scale or zero point; written as what that means."""
     x, quantization = lift.quantized(qa)
-    change = _times if lift.target.startswith("quantized::mul_scalar") else _plus
+    change = _times if lift.target.startswith("quantized::mul") else _plus
     return change(lift, x, quantization, float(lift.number(b)))
+
+
+@lifts("quantized::add", "quantized::mul")
+def quantized_binary(lift: Lifter, qa: Any, qb: Any, scale: Any = None, zero_point: Any = None) -> Any:
+    """Without a scale one operand is a number; with one, the operator's spelling says all."""
+    if scale is not None:
+        return NotImplemented
+    return quantized_scalar(lift, qb, qa) if isinstance(qa, int | float) else quantized_scalar(lift, qa, qb)
 
 
 def _times(lift: Lifter, x: TensorValue, q: Quantization, factor: float) -> Any:
@@ -153,7 +161,7 @@ def _times(lift: Lifter, x: TensorValue, q: Quantization, factor: float) -> Any:
     else:
         zero_point = q.zero_point[0] if factor > 0 else low + high - q.zero_point[0]
         quantization = lift.quantization(abs(factor) * scale, zero_point, x.dtype)
-    return lift.emit("Mul", [x, lift.constant(factor)], quantization=quantization)
+    return lift.emit("Mul", [x, lift.constant(factor)], quantization=quantization, like="Add")
 
 
 def _plus(lift: Lifter, x: TensorValue, q: Quantization, addend: float) -> Any:

@@ -14,8 +14,9 @@ from .values import DTYPE_CODES, TensorValue
 @lifts("aten::size", "prim::shape")
 def size(lift: Lifter, self: Any, dim: Any = None) -> Any:
     x = lift.tensor(self)
-    rank = lift.rank(x)
-    return [lift.size(x, axis) for axis in range(rank)] if dim is None else lift.size(x, axis_of(dim, rank))
+    if dim is not None:
+        return lift.size(x, dim if dim >= 0 else axis_of(dim, lift.rank(x)))
+    return [lift.size(x, axis) for axis in range(lift.rank(x))]
 
 
 @lifts("aten::dim")
