@@ -230,10 +230,11 @@ class Lifter:
         return TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
 
     def rank(self, value: TensorValue) -> int:
-        """The number of dimensions; for an input of which nothing is known, the assumed four."""
-        if value.shape is None and value.origin:
-            raise Refine(value.origin, RANK_NAMES[self.assumed_rank], assumed=True)
+        """The number of dimensions; where it depends on an input of which nothing is known, that has the assumed one."""
         if value.shape is None:
+            unknown = [self._wanted[key] for key in self.inputs if self.tensors[key].shape is None]
+            if value.origin or unknown:
+                raise Refine(value.origin or unknown[0], RANK_NAMES[self.assumed_rank], assumed=True)
             raise SourceError("needs the number of dimensions of its input", hint=self.SHAPE_HINT)
         return len(value.shape)
 
