@@ -33,6 +33,8 @@ def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array
     A value is dropped when its last reader has run, unless it is an output of the graph; whoever wants to
     keep one takes it from `values` when its node is yielded.
     """
+    if model.no_graph:
+        raise RunError(model.no_graph)
     graph, tensors = model.graph, model.graph.tensors
     values.update(_checked_inputs(model, inputs))
     readers = Counter(name for node in graph.nodes for name in node.inputs)

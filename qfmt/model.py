@@ -82,11 +82,19 @@ DTYPES: dict[str, DType] = {
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a calibration observer saw, before it was turned into scale and zero point."""
+    """What a calibration observer saw, before it was turned into scale and zero point.
+
+    `quant_min` and `quant_max` are the integers that it chose the scale for (None: not known), which is not the
+    clamp of the tensor: PyTorch calibrates for 0..127 (`reduce_range`) and clamps to 0..255. `qscheme` is
+    PyTorch's name of the mapping, "per_tensor_affine" or the like.
+    """
 
     observer: str
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
+    quant_min: int | None = None
+    quant_max: int | None = None
+    qscheme: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +346,11 @@ class Graph:
     tensors: Mapping[str, Tensor]
     name: str = ""
 
+    @property
+    def is_archive(self) -> bool:
+        """Whether there are tensors only, because the source said nothing about what is computed from them."""
+        return not (self.nodes or self.inputs or self.outputs)
+
     def constants(self) -> Iterator[Tensor]:
         return (tensor for tensor in self.tensors.values() if tensor.data is not None)
 
@@ -374,10 +387,15 @@ class Model:
     def nodes(self) -> Sequence[Node]:
         return self.graph.nodes
 
+    @property
+    def no_graph(self) -> str:
+        """Why there is nothing to run, and what would give a graph; "" for a network."""
+        return self.source.get("no_graph", "there is no graph, only tensors") if self.graph.is_archive else ""
+
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Run the reference interpreter (NumPy only): {input: array} → {output: array}.
 
-        Raises RunError if an input is missing or misshapen or a node has no reference.
+        Raises RunError if there is no graph, an input is missing or misshapen or a node has no reference.
         """
         from .interpreter import run
 

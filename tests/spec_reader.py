@@ -24,7 +24,7 @@ DTYPES = {
 # "=1" a default; [..] a vector, "s" a string, "D" a digest; letters are those of `struct`.
 TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
-    "Observed": "observer:s! minimum:[d]! maximum:[d]!",
+    "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
     "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",

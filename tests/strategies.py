@@ -155,8 +155,13 @@ def scales(dtype: str) -> st.SearchStrategy[float]:
 
 def observations(count: int) -> st.SearchStrategy[Observed]:
     pairs = st.lists(st.tuples(FLOATS, FLOATS).map(sorted), min_size=count, max_size=count)
+    limits = st.one_of(st.just((None, None)), st.tuples(INT64, INT64).map(sorted))
     return st.builds(
-        lambda name, ranges: Observed(name, tuple(low for low, _ in ranges), tuple(high for _, high in ranges)),
+        lambda name, ranges, limits, scheme: Observed(
+            name, tuple(low for low, _ in ranges), tuple(high for _, high in ranges), *limits, scheme
+        ),
         NAMES,
         pairs,
+        limits,
+        TEXT,
     )

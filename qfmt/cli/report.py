@@ -10,7 +10,8 @@ The keys are stable: later versions add some, and change or remove none.
     nodes       [index, name, operator, version, inputs, outputs, attributes, arithmetic, scope, source_operator]
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
-                observed (null: the source had discarded it; or observer, minimum [..], maximum [..])
+                observed (null: the source had discarded it; or observer, minimum [..], maximum [..], and
+                the quant_min, quant_max (or null) and qscheme that the observer chose the scale for)
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored.

@@ -59,6 +59,8 @@ def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization
     if observed is not None:
         seen = f"{number(min(observed.minimum))}..{number(max(observed.maximum))}"
         yield "calibration", f"{observed.observer} saw {seen}"
+        if observed.quant_min is not None:
+            yield "", f"and chose the scale for {observed.quant_min}..{observed.quant_max} ({observed.qscheme})"
     elif discarded_calibration(model, tensor):
         yield "calibration", "min and max were discarded by PyTorch's convert; the source does not hold them"
 

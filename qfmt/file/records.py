@@ -47,12 +47,16 @@ def quantization(record: Record) -> Quantization:
         record["quant_max"],
         record["axis"],
         dtype_name(record["scale_dtype"]),
-        None if observed is None else Observed(observed["observer"], observed["minimum"], observed["maximum"]),
+        None if observed is None else observation(observed),
     )
 
 
+def observation(record: Record) -> Observed:
+    limits = record["quant_min"], record["quant_max"]
+    return Observed(record["observer"], record["minimum"], record["maximum"], *limits, record["qscheme"] or "")
+
+
 def quantization_record(value: Quantization) -> Record:
-    observed = value.observed
     return {
         "scale": value.scale,
         "zero_point": value.zero_point,
@@ -60,8 +64,18 @@ def quantization_record(value: Quantization) -> Record:
         "quant_max": value.quant_max,
         "axis": value.axis,
         "scale_dtype": DTYPES[value.scale_dtype].code,
-        "observed": observed
-        and {"observer": observed.observer, "minimum": observed.minimum, "maximum": observed.maximum},
+        "observed": value.observed and observed_record(value.observed),
+    }
+
+
+def observed_record(value: Observed) -> Record:
+    return {
+        "observer": value.observer,
+        "minimum": value.minimum,
+        "maximum": value.maximum,
+        "quant_min": value.quant_min,
+        "quant_max": value.quant_max,
+        "qscheme": value.qscheme or None,
     }
 
 

@@ -75,6 +75,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("observer", 0, "string", "", 4, None, True),
         Field("minimum", 1, "[double]", "", 4, None, True),
         Field("maximum", 2, "[double]", "", 4, None, True),
+        Field("quant_min", 3, "long", "", 8, None, False),
+        Field("quant_max", 4, "long", "", 8, None, False),
+        Field("qscheme", 5, "string", "", 4, None, False),
     ),
     "Quantization": (
         Field("scale", 0, "[double]", "", 4, None, True),

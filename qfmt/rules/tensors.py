@@ -77,11 +77,13 @@ def _aliases(tensor: Tensor) -> str:
     return "" if not tensor.aliases else _unsorted(tensor.aliases)
 
 
-@NAMING.rule(5, "Name, names of sizes, aliases and observer are Unicode text without surrogates and without U+0000.")
+@NAMING.rule(
+    5, "Name, names of sizes, aliases, observer and its scheme are Unicode text without surrogates and without U+0000."
+)
 def _text(tensor: Tensor) -> str:
     texts = [tensor.name, *tensor.aliases, *(size for size in tensor.shape or () if isinstance(size, str))]
     if tensor.quantization is not None and tensor.quantization.observed is not None:
-        texts.append(tensor.quantization.observed.observer)
+        texts += [tensor.quantization.observed.observer, tensor.quantization.observed.qscheme]
     wrong = [text for text in texts if not is_text(text)]
     return f"{first_of(wrong)} is not text" if wrong else ""
 
@@ -185,7 +187,7 @@ def _quantizable(tensor: Tensor, quantization: Quantization) -> str:
 @QUANTIZATION.rule(
     25,
     "What was observed has a name, and as many minima as maxima: one, or as many as there are scales. None is NaN, and "
-    "no minimum is above its maximum.",
+    "no minimum is above its maximum. quant_min and quant_max are both there or both absent; quant_min ≤ quant_max.",
 )
 def _observed(tensor: Tensor, quantization: Quantization) -> str:
     observed = quantization.observed
@@ -199,6 +201,9 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
     pairs = zip(observed.minimum, observed.maximum, strict=True)
     if any(isnan(low) or isnan(high) or low > high for low, high in pairs):
         return "an observed minimum is above its maximum"
+    limits = (observed.quant_min, observed.quant_max)
+    if limits != (None, None) and not (is_int(limits[0]) and is_int(limits[1]) and limits[0] <= limits[1]):
+        return f"the observer's range is {list(limits)}"
     return ""
 
 

@@ -282,7 +282,10 @@ struct Observed FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
     VT_OBSERVER = 4,
     VT_MINIMUM = 6,
-    VT_MAXIMUM = 8
+    VT_MAXIMUM = 8,
+    VT_QUANT_MIN = 10,
+    VT_QUANT_MAX = 12,
+    VT_QSCHEME = 14
   };
   /// The class name of the observer, e.g. "HistogramObserver".
   const ::flatbuffers::String *observer() const {
@@ -296,6 +299,19 @@ struct Observed FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<double> *maximum() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_MAXIMUM);
   }
+  /// The smallest integer that the observer chose the scale for; absent: not known. Trap: it is not the clamp
+  /// of the tensor, which is Quantization.quant_min. PyTorch calibrates 7-bit activations (0..127) and clamps to 8 bits.
+  ::flatbuffers::Optional<int64_t> quant_min() const {
+    return GetOptional<int64_t, int64_t>(VT_QUANT_MIN);
+  }
+  /// The largest integer that the observer chose the scale for; absent: not known.
+  ::flatbuffers::Optional<int64_t> quant_max() const {
+    return GetOptional<int64_t, int64_t>(VT_QUANT_MAX);
+  }
+  /// How the observer mapped reals to integers, by PyTorch's name: "per_tensor_affine", "per_channel_symmetric"...
+  const ::flatbuffers::String *qscheme() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_QSCHEME);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -305,6 +321,10 @@ struct Observed FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            verifier.VerifyVector(minimum()) &&
            VerifyOffsetRequired(verifier, VT_MAXIMUM) &&
            verifier.VerifyVector(maximum()) &&
+           VerifyField<int64_t>(verifier, VT_QUANT_MIN, 8) &&
+           VerifyField<int64_t>(verifier, VT_QUANT_MAX, 8) &&
+           VerifyOffset(verifier, VT_QSCHEME) &&
+           verifier.VerifyString(qscheme()) &&
            verifier.EndTable();
   }
 };
@@ -321,6 +341,15 @@ struct ObservedBuilder {
   }
   void add_maximum(::flatbuffers::Offset<::flatbuffers::Vector<double>> maximum) {
     fbb_.AddOffset(Observed::VT_MAXIMUM, maximum);
+  }
+  void add_quant_min(int64_t quant_min) {
+    fbb_.AddElement<int64_t>(Observed::VT_QUANT_MIN, quant_min);
+  }
+  void add_quant_max(int64_t quant_max) {
+    fbb_.AddElement<int64_t>(Observed::VT_QUANT_MAX, quant_max);
+  }
+  void add_qscheme(::flatbuffers::Offset<::flatbuffers::String> qscheme) {
+    fbb_.AddOffset(Observed::VT_QSCHEME, qscheme);
   }
   explicit ObservedBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
@@ -340,8 +369,14 @@ inline ::flatbuffers::Offset<Observed> CreateObserved(
     ::flatbuffers::FlatBufferBuilder &_fbb,
     ::flatbuffers::Offset<::flatbuffers::String> observer = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<double>> minimum = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<double>> maximum = 0) {
+    ::flatbuffers::Offset<::flatbuffers::Vector<double>> maximum = 0,
+    ::flatbuffers::Optional<int64_t> quant_min = ::flatbuffers::nullopt,
+    ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
+    ::flatbuffers::Offset<::flatbuffers::String> qscheme = 0) {
   ObservedBuilder builder_(_fbb);
+  if(quant_max) { builder_.add_quant_max(*quant_max); }
+  if(quant_min) { builder_.add_quant_min(*quant_min); }
+  builder_.add_qscheme(qscheme);
   builder_.add_maximum(maximum);
   builder_.add_minimum(minimum);
   builder_.add_observer(observer);
@@ -357,15 +392,22 @@ inline ::flatbuffers::Offset<Observed> CreateObservedDirect(
     ::flatbuffers::FlatBufferBuilder &_fbb,
     const char *observer = nullptr,
     const std::vector<double> *minimum = nullptr,
-    const std::vector<double> *maximum = nullptr) {
+    const std::vector<double> *maximum = nullptr,
+    ::flatbuffers::Optional<int64_t> quant_min = ::flatbuffers::nullopt,
+    ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
+    const char *qscheme = nullptr) {
   auto observer__ = observer ? _fbb.CreateString(observer) : 0;
   auto minimum__ = minimum ? _fbb.CreateVector<double>(*minimum) : 0;
   auto maximum__ = maximum ? _fbb.CreateVector<double>(*maximum) : 0;
+  auto qscheme__ = qscheme ? _fbb.CreateString(qscheme) : 0;
   return qfb::CreateObserved(
       _fbb,
       observer__,
       minimum__,
-      maximum__);
+      maximum__,
+      quant_min,
+      quant_max,
+      qscheme__);
 }
 
 /// real = (q - zero_point) * scale, with quant_min <= q <= quant_max. Equal ones may be one shared table.
@@ -1036,7 +1078,8 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
       source_operator__);
 }
 
-/// A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35.
+/// A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,
+/// inputs and outputs it is an archive: tensors from a source that did not say what is computed from them.
 struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef GraphBuilder Builder;
   struct Traits;

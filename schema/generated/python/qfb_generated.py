@@ -240,8 +240,33 @@ class Observed(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
+    # The smallest integer that the observer chose the scale for; absent: not known. Trap: it is not the clamp
+    # of the tensor, which is Quantization.quant_min. PyTorch calibrates 7-bit activations (0..127) and clamps to 8 bits.
+    # Observed
+    def QuantMin(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return None
+
+    # The largest integer that the observer chose the scale for; absent: not known.
+    # Observed
+    def QuantMax(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
+        return None
+
+    # How the observer mapped reals to integers, by PyTorch's name: "per_tensor_affine", "per_channel_symmetric"...
+    # Observed
+    def Qscheme(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
 def ObservedStart(builder):
-    builder.StartObject(3)
+    builder.StartObject(6)
 
 def ObservedAddObserver(builder, observer):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(observer), 0)
@@ -257,6 +282,15 @@ def ObservedAddMaximum(builder, maximum):
 
 def ObservedStartMaximumVector(builder, numElems):
     return builder.StartVector(8, numElems, 8)
+
+def ObservedAddQuantMin(builder, quantMin):
+    builder.PrependInt64Slot(3, quantMin, None)
+
+def ObservedAddQuantMax(builder, quantMax):
+    builder.PrependInt64Slot(4, quantMax, None)
+
+def ObservedAddQscheme(builder, qscheme):
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(qscheme), 0)
 
 def ObservedEnd(builder):
     return builder.EndObject()
@@ -973,7 +1007,8 @@ def NodeEnd(builder):
 
 
 
-# A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35.
+# A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,
+# inputs and outputs it is an archive: tensors from a source that did not say what is computed from them.
 class Graph(object):
     __slots__ = ['_tab']
 

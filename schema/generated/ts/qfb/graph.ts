@@ -9,7 +9,8 @@ import { Tensor } from '../qfb/tensor.js';
 
 
 /**
- * A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35.
+ * A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,
+ * inputs and outputs it is an archive: tensors from a source that did not say what is computed from them.
  */
 export class Graph {
   bb: flatbuffers.ByteBuffer|null = null;

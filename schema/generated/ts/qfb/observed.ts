@@ -72,8 +72,35 @@ maximumArray():Float64Array|null {
   return offset ? new Float64Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
 }
 
+/**
+ * The smallest integer that the observer chose the scale for; absent: not known. Trap: it is not the clamp
+ * of the tensor, which is Quantization.quant_min. PyTorch calibrates 7-bit activations (0..127) and clamps to 8 bits.
+ */
+quantMin():bigint|null {
+  const offset = this.bb!.__offset(this.bb_pos, 10);
+  return offset ? this.bb!.readInt64(this.bb_pos + offset) : null;
+}
+
+/**
+ * The largest integer that the observer chose the scale for; absent: not known.
+ */
+quantMax():bigint|null {
+  const offset = this.bb!.__offset(this.bb_pos, 12);
+  return offset ? this.bb!.readInt64(this.bb_pos + offset) : null;
+}
+
+/**
+ * How the observer mapped reals to integers, by PyTorch's name: "per_tensor_affine", "per_channel_symmetric"...
+ */
+qscheme():string|null
+qscheme(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
+qscheme(optionalEncoding?:any):string|Uint8Array|null {
+  const offset = this.bb!.__offset(this.bb_pos, 14);
+  return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
+}
+
 static startObserved(builder:flatbuffers.Builder) {
-  builder.startObject(3);
+  builder.startObject(6);
 }
 
 static addObserver(builder:flatbuffers.Builder, observerOffset:flatbuffers.Offset) {
@@ -122,6 +149,18 @@ static startMaximumVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(8, numElems, 8);
 }
 
+static addQuantMin(builder:flatbuffers.Builder, quantMin:bigint) {
+  builder.addFieldInt64(3, quantMin, null);
+}
+
+static addQuantMax(builder:flatbuffers.Builder, quantMax:bigint) {
+  builder.addFieldInt64(4, quantMax, null);
+}
+
+static addQscheme(builder:flatbuffers.Builder, qschemeOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(5, qschemeOffset, 0);
+}
+
 static endObserved(builder:flatbuffers.Builder):flatbuffers.Offset {
   const offset = builder.endObject();
   builder.requiredField(offset, 4) // observer
@@ -130,11 +169,16 @@ static endObserved(builder:flatbuffers.Builder):flatbuffers.Offset {
   return offset;
 }
 
-static createObserved(builder:flatbuffers.Builder, observerOffset:flatbuffers.Offset, minimumOffset:flatbuffers.Offset, maximumOffset:flatbuffers.Offset):flatbuffers.Offset {
+static createObserved(builder:flatbuffers.Builder, observerOffset:flatbuffers.Offset, minimumOffset:flatbuffers.Offset, maximumOffset:flatbuffers.Offset, quantMin:bigint|null, quantMax:bigint|null, qschemeOffset:flatbuffers.Offset):flatbuffers.Offset {
   Observed.startObserved(builder);
   Observed.addObserver(builder, observerOffset);
   Observed.addMinimum(builder, minimumOffset);
   Observed.addMaximum(builder, maximumOffset);
+  if (quantMin !== null)
+    Observed.addQuantMin(builder, quantMin);
+  if (quantMax !== null)
+    Observed.addQuantMax(builder, quantMax);
+  Observed.addQscheme(builder, qschemeOffset);
   return Observed.endObserved(builder);
 }
 }
