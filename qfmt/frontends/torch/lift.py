@@ -230,7 +230,7 @@ class Lifter:
         return TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
 
     def rank(self, value: TensorValue) -> int:
-        """The number of dimensions; where it depends on an input of which nothing is known, that has the assumed one."""
+        """The number of dimensions; where an input of which nothing is known decides on it, that is assumed."""
         if value.shape is None:
             unknown = [self._wanted[key] for key in self.inputs if self.tensors[key].shape is None]
             if value.origin or unknown:
