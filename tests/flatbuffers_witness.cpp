@@ -110,7 +110,8 @@ static void describe(const std::vector<uint8_t> &file) {
                 << static_cast<int>(q->scale_dtype()) << "\n";
       if (const qfb::Observed *o = q->observed())
         std::cout << "  observed " << text(o->observer()) << " " << numbers(o->minimum()) << " "
-                  << numbers(o->maximum()) << "\n";
+                  << numbers(o->maximum()) << " " << optional(o->quant_min()) << " " << optional(o->quant_max()) << " "
+                  << text(o->qscheme()) << "\n";
     }
     if (t->buffer()) {
       const qfb::Buffer *b = model->buffers()->Get(*t->buffer());

@@ -1,55 +1,67 @@
 """A FlatBuffers encoder driven by the descriptors of `schema.py`; the inverse of `decode.py`.
 
-Canonical: equal records give equal bytes. Children are written before parents, in the order of the fields; equal
-strings are written once, and so is a nested Record that occurs again (the same object); everything else is
-written where it stands. Inside a table the widest fields come last, so that least is lost to alignment.
+Canonical: equal records give equal bytes, whatever is installed. (The `flatbuffers` library cannot promise that:
+what it writes has changed between its versions, and up to 25.9 it lets tables of different sizes share a vtable.)
+
+A FlatBuffer refers forwards only, so it is written from its end: children before parents, in the order of the fields.
+Equal strings and equal vtables are written once, and so is a nested Record that occurs again (the same object);
+everything else is written where it stands. Places are counted from the end, which is aligned to 8.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .decode import SCALARS, SIZES, Record
 from .schema import TABLES, Field
 
+_ORDER = {4: 0, 8: 1, 1: 2}
+"""In a table the fields of 4 bytes come first, then those of 8, then the rest: little is lost to alignment."""
+
 
 def encode(root: str, record: Record) -> tuple[int, bytes]:
     """`record` as the body of a FlatBuffer, to be put at a multiple of 8, and the place of its root in the body."""
-    return _Encoder().finish(root, record)
+    encoder = _Encoder()
+    place = encoder.table(root, record)
+    body = encoder.finish()
+    return len(body) - place, body
 
 
 class _Encoder:
     def __init__(self) -> None:
-        from flatbuffers import Builder  # imports NumPy: only for those who write
-
-        self._builder = Builder(1 << 16)
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._strings: dict[str, int] = {}
+        self._vtables: dict[bytes, int] = {}
         self._nested: dict[int, tuple[Record, int]] = {}
 
-    def finish(self, root: str, record: Record) -> tuple[int, bytes]:
-        self._builder.Finish(self._table(root, record), file_identifier=b"QFB1")
-        output = bytes(self._builder.Output())
-        front = 8  # root offset and identifier, which stand at the front of the file, before its header
-        return struct.unpack_from("<I", output)[0] - front, output[front:]
+    def finish(self) -> bytes:
+        self._align(0, 8)
+        return b"".join(reversed(self._chunks))
 
-    def _table(self, name: str, record: Record) -> int:
-        fields = [(field, record[field.name]) for field in TABLES[name] if record.get(field.name) is not None]
-        slots = [(field, self._slot(field, value)) for field, value in fields]
-        builder = self._builder
-        builder.StartObject(len(TABLES[name]))
-        for field, slot in sorted(slots, key=lambda item: -_alignment(item[0])):
-            if isinstance(slot, int):
-                builder.PrependUOffsetTRelative(slot)
-                builder.Slot(field.id)
-            elif slot != _default(field):
-                self._place(slot, _alignment(field))
-                builder.Slot(field.id)
-        offset: int = builder.EndObject()
-        return offset
+    def table(self, name: str, record: Record) -> int:
+        """Write a table and all below it; fields that are None or at their default are left out."""
+        given = [(field, record[field.name]) for field in TABLES[name] if record.get(field.name) is not None]
+        slots = {field: slot for field, value in given if (slot := self._slot(field, value)) != _default(field)}
+        offsets, size = _arrange(slots)
+        self._align(size, max([4, *map(_alignment, slots)]))
+        place = self._size + size
+        table = bytearray(size)
+        for field, slot in slots.items():
+            at = offsets[field.id]
+            table[at : at + field.size] = slot if isinstance(slot, bytes) else _u32(place - at - slot)
+        vtable = _vtable(offsets, size)
+        written = vtable in self._vtables
+        table[:4] = struct.pack("<i", self._vtables.setdefault(vtable, place + len(vtable)) - place)
+        self._prepend(bytes(table))
+        if not written:
+            self._prepend(vtable)
+        return place
 
-    def _slot(self, field: Field, value: Any) -> int | bytes:
-        """The bytes that stand in the table itself, or the position of what was written before it."""
+    def _slot(self, field: Field, value: Any) -> bytes | int:
+        """The bytes that stand in the table itself, or the place of what was written for it."""
         if field.kind in SIZES:
             return struct.pack("<" + SCALARS[field.kind], value)
         if field.kind == "struct":
@@ -58,38 +70,57 @@ class _Encoder:
             return self._string(value)
         if field.kind == "table":
             if id(value) not in self._nested:
-                self._nested[id(value)] = value, self._table(field.of, value)
+                self._nested[id(value)] = value, self.table(field.of, value)
             return self._nested[id(value)][1]
         if field.kind == "[string]":
-            return self._offsets([self._string(text) for text in value])
+            return self._references([self._string(text) for text in value])
         if field.kind == "[table]":
-            return self._offsets([self._table(field.of, element) for element in value])
-        return self._scalars(field.kind[1:-1], value)
+            return self._references([self.table(field.of, element) for element in value])
+        kind = field.kind[1:-1]
+        return self._vector(len(value), struct.pack(f"<{len(value)}{SCALARS[kind]}", *value), max(4, SIZES[kind]))
 
     def _string(self, text: str) -> int:
-        offset: int = self._builder.CreateSharedString(text)
-        return offset
+        if text not in self._strings:
+            encoded = text.encode()
+            self._strings[text] = self._vector(len(encoded), encoded + b"\0", 4)
+        return self._strings[text]
 
-    def _offsets(self, offsets: Sequence[int]) -> int:
-        self._builder.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            self._builder.PrependUOffsetTRelative(offset)
-        position: int = self._builder.EndVector()
-        return position
+    def _references(self, places: Sequence[int]) -> int:
+        """A vector of offsets, each counted from where it stands."""
+        size = 4 * len(places)
+        self._align(size, 4)
+        first = self._size + size
+        return self._vector(len(places), b"".join(_u32(first - 4 * i - place) for i, place in enumerate(places)), 4)
 
-    def _scalars(self, kind: str, values: Sequence[Any]) -> int:
-        packed = struct.pack(f"<{len(values)}{SCALARS[kind]}", *values)
-        self._builder.StartVector(SIZES[kind], len(values), SIZES[kind])
-        self._place(packed, 1)
-        position: int = self._builder.EndVector()
-        return position
+    def _vector(self, count: int, elements: bytes, alignment: int) -> int:
+        self._align(len(elements), alignment)
+        self._prepend(elements)
+        self._prepend(_u32(count))
+        return self._size
 
-    def _place(self, packed: bytes, alignment: int) -> None:
-        """Prepend bytes that are laid out already, as the builder's own CreateString does."""
-        builder = self._builder
-        builder.Prep(alignment, len(packed) - alignment)
-        builder.Pad(len(packed))
-        builder.Bytes[builder.Head() : builder.Head() + len(packed)] = packed
+    def _align(self, size: int, alignment: int) -> None:
+        """Write zeros, so that what is `size` bytes long and comes next begins at a multiple of `alignment`."""
+        self._prepend(bytes(-(self._size + size) % alignment))
+
+    def _prepend(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+
+
+def _arrange(fields: Iterable[Field]) -> tuple[dict[int, int], int]:
+    """Where each field stands in its table, by id, and the size of the table."""
+    offsets, size = {}, 4  # the offset of the vtable comes first
+    for field in sorted(fields, key=lambda field: _ORDER[_alignment(field)]):
+        size += -size % _alignment(field)
+        offsets[field.id] = size
+        size += field.size
+    return offsets, size
+
+
+def _vtable(offsets: dict[int, int], size: int) -> bytes:
+    """Its own size, that of the table, and the offset of each field; those after the last one present are left out."""
+    slots = [offsets.get(id, 0) for id in range(max(offsets, default=-1) + 1)]
+    return struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), size, *slots)
 
 
 def _alignment(field: Field) -> int:
@@ -101,3 +132,7 @@ def _default(field: Field) -> bytes | None:
     if field.kind not in SIZES or field.default is None:
         return None
     return struct.pack("<" + SCALARS[field.kind], field.default)
+
+
+def _u32(value: int) -> bytes:
+    return struct.pack("<I", value)

@@ -49,6 +49,8 @@ def round_up(size: int, multiple: int) -> int:
 def seal(root: int, body: bytes, data_size: int) -> bytes:
     """The metadata of a file: the header, and after it the FlatBuffer `body`, whose root table is at `root` in it."""
     meta_size = SIZE + len(body)
+    if meta_size > MAXIMUM_METADATA:
+        raise FormatError(f"the metadata take {meta_size} bytes, {MAXIMUM_METADATA} are possible", rule="F3")
     data_offset = round_up(meta_size, PAGE)
     sizes = (SIZE, meta_size, data_offset, data_size, data_offset + data_size)
     fields = Header(SIZE + root, IDENTIFIER, TAG, *sizes, 0, 0, 0, bytes(32), bytes(32))

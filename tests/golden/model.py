@@ -21,7 +21,11 @@ def golden_model() -> Model:
     """A quantized convolution between quantize and dequantize, an unknown operator, and a constant of every dtype."""
     image = Quantization((0.0078125,), (128,), 0, 255)
     activation = Quantization(
-        (0.05000000074505806,), (3,), 3, 255, observed=Observed("HistogramObserver", (-0.15,), (12.5,))
+        (0.05000000074505806,),
+        (3,),
+        3,
+        255,
+        observed=Observed("HistogramObserver", (-0.15,), (12.5,), 0, 127, "per_tensor_affine"),
     )
     weight = Quantization((0.5, 0.001953125), (0, 0), -127, 127, axis=0, scale_dtype="float64")
     taps = (np.arange(2 * 3 * 3 * 3) % 255 - 127).astype(np.int8).reshape(2, 3, 3, 3)
