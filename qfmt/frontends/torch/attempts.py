@@ -1,0 +1,145 @@
+"""Lifting the calls of a network about whose inputs not everything is known: learn, and start again.
+
+A front end says how its `forward` is evaluated on a recorder; here the inputs are made, and the lift is
+started anew whenever a call tells more of the rank or the sizes of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...errors import SourceError
+from ...model import DTYPES, Dimension, Quantization, Shape
+from ..stored import StoredTensor
+from .calls import Recorder, Value
+from .lift import Lifter
+from .values import InputSpec, Refine, TensorValue, narrowest
+
+LIKELY_RANKS = (4, 2, 3, 5, 1)
+"""Tried in this order where the code asks for the rank of an input before anything tells it."""
+
+REFINEMENTS = 32
+"""More restarts than any network needs: each one learns the rank or a size of an input."""
+
+Evaluate = Callable[[Recorder, Mapping[str, TensorValue]], Any]
+"""Runs `forward`: every call to the recorder, the inputs by name; gives what `forward` returns."""
+
+
+class Lifted(NamedTuple):
+    """A network whose calls were lifted: by whom, who was told of the calls, and what `forward` returned."""
+
+    lifter: Lifter
+    recorder: Recorder
+    outputs: list[Value | StoredTensor]
+
+
+class Given(NamedTuple):
+    """What the user says about the network: see `qfmt.convert`."""
+
+    engine: str
+    shapes: Mapping[str, Shape] = {}
+    quantization: Mapping[str, tuple[float, int, str]] = {}
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse what is said about an input that the network does not have."""
+        for name in (*self.shapes, *self.quantization):
+            if name not in names:
+                hint = f"its inputs are {', '.join(names)}" if names else "it has none"
+                raise SourceError(f"the network has no input {name!r}", hint=hint)
+
+    def specs(self, inputs: Sequence[InputSpec]) -> list[InputSpec]:
+        """The inputs, with what the user says about them."""
+        self.check_names([spec.name for spec in inputs])
+        return [self._spec(spec) for spec in inputs]
+
+    def _spec(self, spec: InputSpec) -> InputSpec:
+        if spec.name in self.shapes:
+            spec = replace(spec, shape=self.shapes[spec.name])
+        if spec.name not in self.quantization:
+            return spec
+        scale, zero_point, dtype = self.quantization[spec.name]
+        where = f"input {spec.name}"
+        if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+            raise SourceError(f"a quantized input cannot be {dtype}", where=where)
+        if not scale > 0 or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+            raise SourceError(f"scale {scale}, zero point {zero_point} do not quantize to {dtype}", where=where)
+        grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
+        return replace(spec, dtype=dtype, quantization=grid)
+
+
+def lift(
+    evaluate: Evaluate,
+    engine: str,
+    specs: Sequence[InputSpec],
+    recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
+) -> Lifted:
+    """Evaluate and lift; `recorder` may put somebody before the lifter who hears the calls, too.
+
+    Where a rank had to be assumed and that led to a contradiction, another is assumed. If none leads through,
+    the error of the attempt that came furthest is the telling one.
+    """
+    errors: list[tuple[int, SourceError]] = []
+    for rank in LIKELY_RANKS:
+        attempt = _Attempt(evaluate, engine, specs, rank, recorder)
+        try:
+            return attempt.lift()
+        except SourceError as error:
+            errors.append((attempt.lifter.calls, error))
+            if not attempt.assumed:
+                break
+    raise max(errors, key=lambda pair: pair[0])[1]
+
+
+class _Attempt:
+    """Lifting with one assumption about inputs of unknown rank."""
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        engine: str,
+        specs: Sequence[InputSpec],
+        rank: int,
+        recorder: Callable[[Lifter], Recorder],
+    ) -> None:
+        self.evaluate, self.engine, self.specs, self.rank, self.recorder = evaluate, engine, specs, rank, recorder
+        self.lifter = Lifter(engine, rank)
+        self.assumed = False
+
+    def lift(self) -> Lifted:
+        """Lift the calls of `forward`; starts again whenever more is learnt of an input."""
+        specs = {spec.name: spec for spec in self.specs}
+        for _ in range(REFINEMENTS):
+            self.lifter = Lifter(self.engine, self.rank)
+            recorder = self.recorder(self.lifter)
+            values = {name: self.lifter.add_input(spec) for name, spec in specs.items()}
+            try:
+                outputs = self.evaluate(recorder, values)
+                return Lifted(self.lifter, recorder, list(_flat(outputs)))
+            except Refine as more:
+                self.assumed |= more.assumed
+                shape = own_names(more.name, more.shape, len(specs))
+                specs[more.name] = replace(specs[more.name], shape=shape)
+        raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
+
+
+def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dimension, ...]:
+    """Sizes of different inputs need not be equal, so with several inputs each has its own names."""
+    if inputs == 1:
+        return shape
+    return tuple(f"{name}.{d}" if isinstance(d, str) and not d.startswith(f"{name}.") else d for d in shape)
+
+
+def _flat(outputs: Any) -> Iterator[Value | StoredTensor]:
+    """Tensors of a nested result, in order."""
+    if isinstance(outputs, Mapping):
+        outputs = outputs.values()
+    if isinstance(outputs, Value | StoredTensor):
+        yield outputs
+    elif outputs is not None and not isinstance(outputs, bool | int | float | str):
+        try:
+            for item in outputs:
+                yield from _flat(item)
+        except TypeError:
+            raise SourceError("returns something that is not a tensor") from None
