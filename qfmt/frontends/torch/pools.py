@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import SourceError
 from .lift import Lifter, lifts
 from .products import many
-from .values import TensorValue
+from .values import TensorValue, narrowest
 
 
 def _batched(lift: Lifter, x: Any, rank: int) -> TensorValue:
@@ -157,7 +157,9 @@ def _resized(lift: Lifter, input: Any, size: Any, scales: Sequence[Any], attribu
     x = _batched(lift, input, rank)
     factors = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], list | tuple) else list(scales)
     if size is None:
-        values = np.array([1.0, 1.0, *(lift.number(factor) for factor in factors)], np.float32)
-        return lift.emit("Resize", [x, None, lift.constant(values)], attributes, quantization=lift.grid(x))
+        doubles = np.array([1.0, 1.0, *(lift.number(factor) for factor in factors)])
+        kept = all(narrowest(factor) == "float32" for factor in doubles.tolist())
+        values = lift.constant(doubles.astype(np.float32) if kept else doubles)
+        return lift.emit("Resize", [x, None, values], attributes, quantization=lift.grid(x))
     whole = [lift.size(x, 0), lift.size(x, 1), *size]
     return lift.emit("Resize", [x, None, None, lift.shape_tensor(whole)], attributes, quantization=lift.grid(x))
