@@ -190,7 +190,9 @@ class ShuffleUnit(nn.Module):
         self.stride = stride
         half = channels // 2
         inputs = half if stride == 1 else channels
-        self.branch1 = nn.Sequential(*conv_bn(inputs, inputs, 3, stride, inputs), *conv_bn_relu(inputs, half))
+        self.branch1 = nn.Sequential()
+        if stride > 1:
+            self.branch1 = nn.Sequential(*conv_bn(inputs, inputs, 3, stride, inputs), *conv_bn_relu(inputs, half))
         self.branch2 = nn.Sequential(
             *conv_bn_relu(inputs, half), *conv_bn(half, half, 3, stride, half), *conv_bn_relu(half, half)
         )

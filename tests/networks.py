@@ -29,12 +29,14 @@ class Definition:
     """How to make a network. `modes`: eager and fx quantize a float network; direct is quantized as written.
 
     `histograms`: calibrate with torch's default observer, or with the range alone (deep networks, for speed).
+    `declared`: the code does not tell the rank of the input, so whoever converts must.
     """
 
     make: Callable[[], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
     modes: tuple[str, ...] = ("eager", "fx")
     histograms: bool = True
+    declared: bool = False
 
 
 NETWORKS: dict[str, Definition] = {
@@ -48,7 +50,7 @@ NETWORKS: dict[str, Definition] = {
     "conv1d": Definition(published.Conv1dNet, ((3, 2, 256),)),
     "conv3d": Definition(published.Conv3dNet, ((2, 2, 8, 16, 16),)),
     "convolutions": Definition(operators.Convolutions, ((2, 4, 16, 16),)),
-    "linears": Definition(operators.Linears, ((2, 6, 24),)),
+    "linears": Definition(operators.Linears, ((2, 6, 24),), declared=True),
     "activations": Definition(operators.Activations, ((2, 3, 16, 16),)),
     "normalizations": Definition(operators.Normalizations, ((2, 3, 16, 16),)),
     "pooling": Definition(operators.Pooling, ((2, 3, 18, 18),)),
@@ -75,13 +77,13 @@ def cells() -> list[tuple[str, str]]:
 
 def example_inputs(name: str, seed: int) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(shape, generator=generator) for shape in _definition(name).shapes)
+    return tuple(torch.randn(shape, generator=generator) for shape in definition(name).shapes)
 
 
 def build(name: str) -> tuple[nn.Module, Inputs]:
     """The float network in eval mode, batch statistics settled, and example inputs."""
     torch.manual_seed(sum(name.encode()))
-    model = _definition(name).make()
+    model = definition(name).make()
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     with torch.no_grad():
         for norm in norms:
@@ -99,11 +101,11 @@ def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, I
     """The converted model (in eval mode) and inputs that calibration did not see."""
     if mode == "direct":
         torch.manual_seed(sum(name.encode()))
-        return _definition(name).make().eval(), example_inputs(name, 101)
+        return definition(name).make().eval(), example_inputs(name, 101)
     torch.backends.quantized.engine = engine
     model, inputs = build(name)
     chosen = tq.get_default_qconfig(engine)
-    if not _definition(name).histograms:
+    if not definition(name).histograms:
         reduce_range = engine != "qnnpack"
         chosen = tq.QConfig(tq.MinMaxObserver.with_args(reduce_range=reduce_range), chosen.weight)
     prepared = _prepare_fx(model, chosen, inputs) if mode == "fx" else _prepare_eager(model, chosen)
@@ -141,7 +143,7 @@ def flat(outputs: object) -> list[torch.Tensor]:
     return [tensor for value in values for tensor in flat(value)]
 
 
-def _definition(name: str) -> Definition:
+def definition(name: str) -> Definition:
     return NETWORKS.get(name) or LARGE[name]
 
 

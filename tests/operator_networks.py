@@ -192,7 +192,7 @@ class Resizing(Network):
         self.bilinear = nn.UpsamplingBilinear2d(scale_factor=2)
         self.shuffle = nn.PixelShuffle(2)
         self.unshuffle = nn.PixelUnshuffle(2)
-        self.island = Island(nn.Upsample(scale_factor=1.5, mode="bicubic", align_corners=False))
+        self.island = Island(nn.Upsample(scale_factor=1.5, mode="bilinear", align_corners=False))
         self.island_line = Island(nn.Upsample(size=77, mode="linear", align_corners=True))
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -210,7 +210,7 @@ class Resizing(Network):
             self.dequant(functional.interpolate(x, scale_factor=(1.5, 0.7), mode="nearest")),
             self.dequant(functional.interpolate(x, size=(17, 6), mode="bilinear", align_corners=False)),
             self.dequant(functional.interpolate(x, scale_factor=(1.5, 0.7), mode="bilinear", align_corners=False)),
-            self.dequant(functional.interpolate(x, scale_factor=2.5, mode="bilinear", recompute_scale_factor=True)),
+            self.dequant(functional.interpolate(x, scale_factor=2.5, mode="bilinear")),
             self.dequant(functional.interpolate(volume, size=(5, 7, 13))),
             self.dequant(functional.interpolate(volume, scale_factor=2.0, mode="nearest-exact")),
         ]

@@ -56,13 +56,22 @@ class Cell:
     def _converted(self, kind: str) -> Model:
         archive = networks.save_as(self.torch_model, self.inputs, kind, self.folder / f"{kind}.pt")
         stored = self.folder / f"{kind}.qfb"
-        qfmt.save(qfmt.convert(archive), stored)
+        qfmt.save(convert(self.name, archive), stored)
         assert qfmt.check(stored) == []
         return qfmt.load(stored)
 
     @cached_property
     def outputs(self) -> dict[str, list[np.ndarray]]:
         return {kind: run(model, self.inputs) for kind, model in self.models.items()}
+
+
+def convert(name: str, archive: Path, arithmetic: str = "fbgemm") -> Model:
+    """Convert an archive with no more help than its network's definition says is needed."""
+    definition = networks.definition(name)
+    if not definition.declared:
+        return qfmt.convert(archive, arithmetic=arithmetic)
+    (shape,) = definition.shapes
+    return qfmt.convert(archive, arithmetic=arithmetic, input_shapes={"x": (None,) * len(shape)})
 
 
 def named(model: Model, inputs: networks.Inputs) -> dict[str, np.ndarray]:
@@ -176,7 +185,7 @@ def test_other_engines_differ_only_where_rounding_ties(engine_name: str, name: s
     torch.backends.quantized.engine = engine_name
     outputs, seen = witness.observe(network, inputs)
     archive = networks.save_as(network, inputs, "trace", tmp_path / "m.pt")
-    model = qfmt.convert(archive, arithmetic=engine_name)
+    model = convert(name, archive, engine_name)
     tally = witness.compare(model, named(model, inputs), seen, witness.Tally())
     print(f"\n{name} by {engine_name}\n{tally}")
     assert tally.is_good, str(tally)

@@ -125,7 +125,7 @@ def compare(model: Model, inputs: Mapping[str, np.ndarray], seen: list[Seen], ta
             if theirs is not None:
                 _count(model, node, name, values[name], theirs, given, tally)
                 values[name] = theirs
-            elif OPERATORS[node.operator].quantized in ROUNDED and not _is_within_a_call(nodes, index):
+            elif _must_be_known(node, values[name]) and not _is_within_a_call(nodes, index):
                 tally.lost.append(f"{node.operator} {name} of {node.source_operator}")
             given[name] = values[name]
     return tally
@@ -133,19 +133,27 @@ def compare(model: Model, inputs: Mapping[str, np.ndarray], seen: list[Seen], ta
 
 def _nearest(mine: np.ndarray, quantization: Quantization | None, seen: list[Seen]) -> np.ndarray | None:
     """What torch had for this: of the same form, and equal for more than half of the elements."""
-    best, least = None, 0.5
+    best, least = None, (0.5, 0.0)
     for each in seen:
-        if not each.fits(mine, quantization):
-            continue
-        if mine.dtype.kind == "f":
-            difference = float(np.mean(~np.isclose(mine, each.array, rtol=1e-3, atol=1e-3, equal_nan=True)))
-        else:
-            difference = float(np.mean(mine != each.array))
-        if difference < least:
-            best, least = each.array, difference
-        if least == 0:
-            break
+        if each.fits(mine, quantization):
+            difference = _difference(mine, each.array)
+            if difference < least:
+                best, least = each.array, difference
     return best
+
+
+def _difference(mine: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """How much two arrays differ: first in how many elements (floats: clearly), then how far."""
+    if mine.dtype.kind != "f":
+        return float(np.mean(mine != theirs)), 0.0
+    clearly = ~np.isclose(mine, theirs, rtol=1e-3, atol=1e-3, equal_nan=True)
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(clearly)), float(np.abs(mine - theirs).max(initial=0))
+
+
+def _must_be_known(node: Node, array: np.ndarray) -> bool:
+    """Sizes (int64) are computed by torch outside of its tensors; what only moves values torch may do as a view."""
+    return OPERATORS[node.operator].quantized in ROUNDED and array.dtype != np.int64
 
 
 def _is_within_a_call(nodes: list[Node], index: int) -> bool:
