@@ -38,7 +38,7 @@ def test_both_kinds_of_example_are_there() -> None:
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
 def test_an_example_prints_what_the_readme_says(index: int, results: list[str]) -> None:
     said, printed = EXAMPLES[index][1], results[index]
-    assert readme.without_seconds(said) == readme.without_seconds(printed), "python tools/readme.py writes it anew"
+    assert readme.fixed(said) == readme.fixed(printed), "python tools/readme.py writes it anew"
 
 
 def test_the_network_is_rescued_exactly(results: list[str]) -> None:

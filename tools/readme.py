@@ -2,7 +2,7 @@
 
 A `console` block holds commands (`$ …`), each followed by what it prints, stderr included. In a `python` block each
 `print` at the start of a line is followed by `# → ` and what it prints. All blocks share one folder, with `examples/`
-in it, and the Python blocks their names. Seconds may differ. A `sh` block is set-up and is not executed.
+in it, and the Python blocks their names. Seconds and digests may differ. A `sh` block is set-up and is not executed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SECONDS = re.compile(r"\d+\.\d+ s$", re.MULTILINE)
+VARYING = re.compile(r"\d+\.\d+ s$|\b[0-9a-f]{64}\b", re.MULTILINE)
+"""Seconds, and digests, which every version of the program that signs a file changes."""
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -75,15 +76,16 @@ def python(content: str, folder: str, names: dict[str, object]) -> str:
     return re.sub(r"^print\(.*$", lambda call: f"{call.group()}  # → {next(lines)}", bare, flags=re.MULTILINE)
 
 
-def without_seconds(text: str) -> str:
-    return SECONDS.sub("… s", text)
+def fixed(text: str) -> str:
+    """The text without what may differ from one run to the next."""
+    return VARYING.sub("…", text)
 
 
 def main(arguments: list[str]) -> int:
     text = README.read_text(encoding="utf-8")
     examples = blocks(text)
     fresh = [
-        content if without_seconds(content) == without_seconds(result) else result
+        content if fixed(content) == fixed(result) else result
         for (_, content), result in zip(examples, executed(examples), strict=True)
     ]
     contents = iter(fresh)
