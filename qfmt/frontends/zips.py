@@ -16,6 +16,8 @@ ENTRY_LIMIT = 1 << 20
 EXPANSION = 32 << 20, 100
 """Compressed entries may grow to this many bytes plus this multiple of the file, all together."""
 
+_AGAIN = "the file is damaged; get it again"
+
 _LOCAL_HEADER = 30
 _LOCAL_MAGIC = b"PK\x03\x04"
 
@@ -25,14 +27,14 @@ class Zip:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         try:
-            self._file = zipfile.ZipFile(path)
-            with open(fspath(path), "rb") as raw:  # noqa: PTH123 (a descriptor is all that is wanted)
-                self._map = memoryview(mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise SourceError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OverflowError):
+            with open(fspath(path), "rb") as file:  # noqa: PTH123 (a descriptor is all that is wanted)
+                self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                with zipfile.ZipFile(file) as directory:
+                    listed = directory.infolist()
+        except OSError as error:
+            raise SourceError(f"cannot be read: {error.strerror or error}") from None
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
             raise SourceError("is not a whole zip archive", hint="it was cut off or damaged; get it again") from None
-        listed = self._file.infolist()
         self.entries: Mapping[str, zipfile.ZipInfo] = {info.filename: info for info in listed}
         if len(listed) > ENTRY_LIMIT:
             raise SourceError(f"the zip archive has {len(listed)} entries, more than any model")
@@ -53,24 +55,28 @@ class Zip:
             raise SourceError(f"{info.file_size} bytes are more than makes sense here ({limit})", where=name)
         if info.flag_bits & 1:
             raise SourceError("the entry is encrypted", where=name)
-        if info.compress_type == zipfile.ZIP_STORED:
-            return self._stored(info, checksum)
-        if info.compress_type == zipfile.ZIP_DEFLATED:
-            return self._inflated(info)
-        raise SourceError(f"zip compression method {info.compress_type} is not one that PyTorch writes", where=name)
-
-    def _stored(self, info: zipfile.ZipInfo, checksum: bool) -> memoryview:
-        header = self._map[info.header_offset : info.header_offset + _LOCAL_HEADER]
-        if len(header) != _LOCAL_HEADER or header[:4] != _LOCAL_MAGIC:
-            raise SourceError("the entry is not where the directory says", where=info.filename)
-        start = info.header_offset + _LOCAL_HEADER
-        start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        view = self._map[start : start + info.file_size]
-        if len(view) != info.file_size or info.compress_size != info.file_size:
-            raise SourceError("the entry goes beyond the end of the file", where=info.filename)
-        if checksum and info.CRC and zlib.crc32(view) != info.CRC:
+        if info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size:
+            data = self._raw(info)
+        elif info.compress_type == zipfile.ZIP_DEFLATED:
+            data = self._inflated(info)
+        else:
+            what = f"zip compression method {info.compress_type} is not one that PyTorch writes"
+            raise SourceError(what, where=name)
+        if checksum and info.CRC and zlib.crc32(data) != info.CRC:
             raise _damaged(info)
-        return view
+        return data
+
+    def _raw(self, info: zipfile.ZipInfo) -> memoryview:
+        """The bytes of an entry as they lie in the file."""
+        start = info.header_offset + _LOCAL_HEADER
+        header = self._map[info.header_offset : start]
+        if len(header) != _LOCAL_HEADER or header[:4] != _LOCAL_MAGIC:
+            raise SourceError("the entry is not where the directory says", where=info.filename, hint=_AGAIN)
+        start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        data = self._map[start : start + info.compress_size]
+        if len(data) != info.compress_size:
+            raise SourceError("the entry goes beyond the end of the file", where=info.filename, hint=_AGAIN)
+        return data
 
     def _inflated(self, info: zipfile.ZipInfo) -> memoryview:
         fixed, factor = EXPANSION
@@ -79,9 +85,8 @@ class Zip:
             what = f"the entry would expand from {info.compress_size} bytes to {info.file_size}"
             raise SourceError(what, where=info.filename, hint="that is a zip bomb, not a model")
         try:
-            with self._file.open(info) as entry:
-                data = entry.read(info.file_size + 1)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError):
+            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(self._raw(info), info.file_size + 1)
+        except zlib.error:
             raise _damaged(info) from None
         if len(data) != info.file_size:
             raise _damaged(info)
@@ -90,5 +95,4 @@ class Zip:
 
 
 def _damaged(info: zipfile.ZipInfo) -> SourceError:
-    return SourceError("the entry does not have the contents it was written with", where=info.filename,
-                       hint="the file is damaged; get it again")  # fmt: skip
+    return SourceError("the entry does not have the contents it was written with", where=info.filename, hint=_AGAIN)

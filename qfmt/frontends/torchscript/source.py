@@ -18,6 +18,11 @@ from ...errors import SourceError
 PARSE_LIMIT = 16 << 20
 """Bytes of code that one archive may have parsed: an abstract syntax tree takes some hundred times as many."""
 
+CHAIN_LIMIT = 2000
+"""Operators in one statement. Python 3.10 crashes on some ten thousand; newer ones refuse them by themselves."""
+
+_ATOMS = re.compile(r'(?s)"(?:[^"\\]|\\.?)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
+_LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 
 
@@ -137,6 +142,7 @@ class Library:
             self._size += len(text)
             if self._size > PARSE_LIMIT:
                 raise SourceError("the archive holds more code than any network", where=lines.file)
+            _check_chains(["".join(block[:header]), *block[header:]], lines)
             self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
         return self._parsed[text]
 
@@ -171,6 +177,19 @@ def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
     if isinstance(wrapper, ast.If) and len(wrapper.body) == 1 and isinstance(wrapper.body[0], ast.FunctionDef):
         return wrapper.body[0]
     raise SourceError("the code is not TorchScript: not a function", where=where)
+
+
+def _check_chains(statements: list[str], lines: _Lines) -> None:
+    """Refuse statements that would become a syntax tree too deep for Python's own recursion."""
+    if any(_open_brackets(line) and _open_brackets(_ATOMS.sub("", line)) for line in statements):
+        statements = ["".join(statements)]  # a statement over several lines, which PyTorch does not print
+    long = [_ATOMS.sub("", line) for line in statements if len(line) > CHAIN_LIMIT]
+    if any(len(_LINKS.findall(line)) > CHAIN_LIMIT for line in long):
+        raise SourceError("the code is nested too deeply, or not text", where=f"{lines.file}:{lines.start + 1}")
+
+
+def _open_brackets(line: str) -> int:
+    return line.count("(") + line.count("[") + line.count("{") - line.count(")") - line.count("]") - line.count("}")
 
 
 def _indented(text: str) -> str:
