@@ -6,6 +6,7 @@ more pass their own `find_global` to `unpickle`, built on these.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -114,6 +115,13 @@ def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
     )
 
 
+def _of_type(rebuild: Any, _type: Any, arguments: Any, _state: Any = None) -> Any:
+    """A tensor of a class of its own, or with attributes of its own: the tensor."""
+    if not isinstance(rebuild, Rebuild) or not isinstance(arguments, tuple):
+        raise SourceError("a tensor is made by something that does not make tensors")
+    return rebuild.function(*arguments)
+
+
 def _first(value: Any, *_: Any) -> Any:
     return value
 
@@ -152,11 +160,13 @@ _STORAGES = {
 
 HARMLESS: Mapping[str, Any] = {
     "collections.OrderedDict": Rebuild(_pairs),
+    "torch._utils._rebuild_tensor": Rebuild(_tensor),
     "torch._utils._rebuild_tensor_v2": Rebuild(_tensor),
     "torch._utils._rebuild_tensor_v3": Rebuild(_tensor_v3),
     "torch._utils._rebuild_qtensor": Rebuild(_quantized),
     "torch._utils._rebuild_parameter": Rebuild(_first),
     "torch._utils._rebuild_parameter_with_state": Rebuild(_first),
+    "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type),
     "torch.Size": Rebuild(tuple),
     "torch.device": Rebuild(_first),
     "torch.jit._pickle.restore_type_tag": Rebuild(_first),
@@ -178,6 +188,37 @@ def harmless(module: str, name: str) -> Any:
     if known is None and module.partition(".")[0] == "__torch__":
         return InertClass(f"{module}.{name}")
     return known
+
+
+PLAIN_MODULES = {
+    "_codecs", "abc", "argparse", "collections", "copy_reg", "copyreg", "dataclasses", "datetime", "decimal", "enum",
+    "fractions", "functools", "inspect", "logging", "math", "numbers", "operator", "pathlib", "random", "re", "string",
+    "time", "types", "typing", "uuid", "weakref",
+}  # fmt: skip
+"""Modules of Python's library whose classes stand in checkpoints and modules: they stay names."""
+
+PLAIN_BUILTINS = {
+    "NoneType", "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "getattr", "int", "list", "long",
+    "object", "range", "set", "slice", "str", "tuple", "type", "unicode",
+}  # fmt: skip
+
+ATTACKERS_TOOLS = {"operator.attrgetter", "operator.methodcaller", "types.CodeType", "types.FunctionType"}
+
+
+def harmless_or_inert(module: str, name: str) -> Any:
+    """The meaning of a global in a file of torch.save: an entry of HARMLESS, or a class that stays inert.
+
+    Nothing is ever called. What only an attack would name, such as `os.system`, is refused all the same:
+    whoever has the file should hear of it.
+    """
+    package, qualified = module.partition(".")[0], f"{module}.{name}"
+    if package in ("builtins", "__builtin__"):
+        known = name in PLAIN_BUILTINS
+    else:
+        known = package in PLAIN_MODULES or package not in sys.stdlib_module_names
+    if qualified in ATTACKERS_TOOLS or not known:
+        return None
+    return HARMLESS.get(qualified, InertClass(qualified))
 
 
 def inert(module: str, name: str) -> Any:

@@ -10,13 +10,36 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from mmap import mmap
 from typing import Any
 
 from ..errors import SourceError, UnsafePickleError
-from .harmless import HARMLESS, Inert, InertClass, Rebuild, StorageType, TorchDType, flat_key, harmless, inert
+from .harmless import (
+    HARMLESS,
+    Inert,
+    InertClass,
+    Rebuild,
+    StorageType,
+    TorchDType,
+    flat_key,
+    harmless,
+    harmless_or_inert,
+    inert,
+)
 from .stored import Storage, StoredTensor
 
-__all__ = ["HARMLESS", "Inert", "InertClass", "StoredTensor", "TorchDType", "harmless", "inert", "unpickle"]
+__all__ = [
+    "HARMLESS",
+    "Inert",
+    "InertClass",
+    "Pickles",
+    "StoredTensor",
+    "TorchDType",
+    "harmless",
+    "harmless_or_inert",
+    "inert",
+    "unpickle",
+]
 
 
 def unpickle(
@@ -32,14 +55,39 @@ def unpickle(
     meaning of a global, None if it is not allowed. Raises UnsafePickleError for such a global,
     SourceError for whatever else is wrong.
     """
-    machine = _Machine(bytes(data), storage, find_global)
-    try:
-        return machine.run()
-    except SourceError as error:
-        raise error.at(f"{where or 'pickle'}, byte {machine.position}") from None
-    except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError):
-        at = f"{where or 'pickle'}, byte {machine.position}"
-        raise SourceError("the pickle makes no sense here", where=at, hint="the file is damaged or cut off") from None
+    return Pickles(bytes(data), storage, where=where, find_global=find_global).next()
+
+
+class Pickles:
+    """Pickles that stand one after the other in a file; `position` is where the last one that was read ends.
+
+    The arguments are those of `unpickle`.
+    """
+
+    def __init__(
+        self,
+        data: bytes | mmap,
+        storage: Callable[[str, str], Storage],
+        *,
+        where: str = "",
+        find_global: Callable[[str, str], Any] = harmless,
+    ) -> None:
+        self._data, self._storage, self._where, self._find_global = data, storage, where, find_global
+        self.position = 0
+
+    def next(self) -> Any:
+        """The object that the next one describes."""
+        machine = _Machine(self._data, self.position, self._storage, self._find_global)
+        try:
+            return machine.run()
+        except SourceError as error:
+            raise error.at(f"{self._where or 'pickle'}, byte {machine.position}") from None
+        except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError):
+            at = f"{self._where or 'pickle'}, byte {machine.position}"
+            hint = "the file is damaged or cut off"
+            raise SourceError("the pickle makes no sense here", where=at, hint=hint) from None
+        finally:
+            self.position = machine.position
 
 
 # -- the machine ---------------------------------------------------------------------------------------
@@ -49,10 +97,14 @@ class _Machine:
     """Pickle's stack machine. Opcodes are methods named after those of `pickletools`."""
 
     def __init__(
-        self, data: bytes, storage: Callable[[str, str], Storage], find_global: Callable[[str, str], Any]
+        self,
+        data: bytes | mmap,
+        position: int,
+        storage: Callable[[str, str], Storage],
+        find_global: Callable[[str, str], Any],
     ) -> None:
         self.data = data
-        self.position = 0
+        self.position = position
         self.storage = storage
         self.find_global = find_global
         self.stack: list[Any] = []
@@ -85,7 +137,9 @@ class _Machine:
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
     def line(self) -> str:
-        end = self.data.index(b"\n", self.position)
+        end = self.data.find(b"\n", self.position)
+        if end < 0:
+            raise IndexError
         text = self.data[self.position : end].decode("utf-8", "replace")
         self.position = end + 1
         return text
@@ -215,6 +269,8 @@ def _persistent(machine: _Machine) -> None:
     match machine.stack.pop():
         case ("storage", StorageType(dtype), str(key), str(), int(), *_):
             machine.push(machine.storage(key, dtype))
+        case ("module", InertClass() as cls, *_):  # before PyTorch 1.6 classes of modules came with their source
+            machine.push(cls)
         case _:
             raise SourceError("the pickle refers to something outside that is not a storage")
 
@@ -256,6 +312,8 @@ def _opcodes() -> Iterator[tuple[str, Callable[[_Machine], None]]]:
     yield "X", _string("<I")
     yield "\x8c", _string("<B")
     yield "\x8d", _string("<Q")
+    yield "U", _string("<B")  # strings of Python 2
+    yield "T", _string("<I")
     yield "B", _bytes("<I")
     yield "C", _bytes("<B")
     yield "\x8e", _bytes("<Q")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tarfile
 import zipfile
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import SourceError
-from .pickles import HARMLESS, Inert, InertClass, unpickle
+from .pickles import Inert, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
 from .zips import Zip
 
@@ -112,8 +111,6 @@ def _by_structure(path: str | PathLike[str], head: bytes) -> str:
         return zip_kind(Zip(path)).key
     if head.startswith(b"PK\x03\x04"):
         return "broken_zip"
-    if tarfile.is_tarfile(path):
-        return "torch_tar"
     if head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return "pickle"
     return "onnx" if _is_onnx(Path(path)) else "unknown"
@@ -151,32 +148,21 @@ def _zip_kind(archive: Zip) -> str:
 
 
 def _pickle_kind(data: bytes) -> str:
-    """What torch.save saved. Classes of modules stay names; other strange globals are refused by name."""
-    strange: set[str] = set()
+    return saved_kind(unpickle(data, _no_storage, where="data.pkl", find_global=harmless_or_inert))
 
-    def look(module: str, name: str) -> Any:
-        qualified = f"{module}.{name}"
-        if qualified not in HARMLESS:
-            strange.add(qualified)
-        return HARMLESS.get(qualified, InertClass(qualified))
 
-    top = unpickle(data, _no_storage, where="data.pkl", find_global=look)
-    if isinstance(top, Inert) and _is_module(top):
+def saved_kind(value: Any) -> str:
+    """What torch.save saved: the key of its Kind."""
+    if isinstance(value, Inert) and _is_module(value):
         return "torch_module"
-    if strange - _PACKED:
-        unpickle(data, _no_storage, where="data.pkl", find_global=lambda m, n: HARMLESS.get(f"{m}.{n}"))
-    tensors = isinstance(top, dict) and any(isinstance(value, StoredTensor | Inert | dict) for value in top.values())
+    tensors = isinstance(value, dict) and any(isinstance(item, StoredTensor | Inert | dict) for item in value.values())
     return "state_dict" if tensors else "torch_data"
 
 
-_PACKED = {"torch.ScriptObject", "torch._C.ScriptObject"}
-"""What state_dicts of dynamically quantized networks hold."""
-
-
 def _is_module(top: Inert) -> bool:
-    body = top.arguments[1] if len(top.arguments) == 2 and isinstance(top.arguments[1], dict) else top.state
     fx = top.class_name.startswith("torch.fx.graph_module.")
-    return fx or (isinstance(body, dict) and "_modules" in body)
+    convolution = ".quantized.modules.conv" in top.class_name  # their state is a tuple
+    return fx or convolution or (isinstance(top.state, dict) and "_modules" in top.state)
 
 
 def _no_storage(key: str, dtype: str) -> Storage:

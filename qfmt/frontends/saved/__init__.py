@@ -1,0 +1,1 @@
+"""Files of torch.save, read without torch: checkpoints and pickled modules."""
