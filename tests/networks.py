@@ -7,7 +7,9 @@ model and inputs of the calibrated kind; `save_as` writes it as each kind of Tor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -80,6 +82,15 @@ def example_inputs(name: str, seed: int) -> Inputs:
     return tuple(torch.randn(shape, generator=generator) for shape in definition(name).shapes)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What torch warns of while it makes and runs networks (tracing, observers) is not what the tests are about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@quiet()
 def build(name: str) -> tuple[nn.Module, Inputs]:
     """The float network in eval mode, batch statistics settled, and example inputs."""
     torch.manual_seed(sum(name.encode()))
@@ -97,6 +108,7 @@ def build(name: str) -> tuple[nn.Module, Inputs]:
     return model.eval(), example_inputs(name, 100)
 
 
+@quiet()
 def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, Inputs]:
     """The converted model (in eval mode) and inputs that calibration did not see."""
     if mode == "direct":
@@ -122,6 +134,7 @@ def quantized(name: str, mode: str) -> tuple[nn.Module, Inputs]:
     return quantize(name, mode)
 
 
+@quiet()
 def save_as(model: nn.Module, inputs: Inputs, kind: str, path: Path) -> Path:
     """Write `model` as a TorchScript archive of that kind."""
     with torch.no_grad():

@@ -91,7 +91,7 @@ def engine() -> Iterator[None]:
     torch.backends.quantized.engine = before
 
 
-@pytest.fixture(scope="module", params=networks.cells(), ids="-".join)
+@pytest.fixture(scope="module", params=networks.cells(), ids=lambda cell: "-".join(cell))
 def cell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cell:
     name, mode = request.param
     return Cell(name, mode, tmp_path_factory.mktemp(f"{name}-{mode}"))
@@ -179,7 +179,7 @@ ENGINES = [
 ]
 
 
-@pytest.mark.parametrize(("engine_name", "name"), ENGINES, ids="-".join)
+@pytest.mark.parametrize(("engine_name", "name"), ENGINES, ids=["-".join(cell) for cell in ENGINES])
 def test_other_engines_differ_only_where_rounding_ties(engine_name: str, name: str, tmp_path: Path) -> None:
     network, inputs = networks.quantize(name, "fx", engine_name)
     torch.backends.quantized.engine = engine_name

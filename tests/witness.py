@@ -77,7 +77,7 @@ def _is_per_tensor(tensor: torch.Tensor) -> bool:
 def observe(model: torch.nn.Module, inputs: networks.Inputs) -> tuple[list[np.ndarray], list[Seen]]:
     """The outputs of `model` (quantized ones as integers) and all that was computed on the way."""
     record = Record()
-    with torch.no_grad(), record:
+    with torch.no_grad(), networks.quiet(), record:
         outputs = model(*inputs)
     return [Seen.of(tensor).array for tensor in networks.flat(outputs)], record.seen
 
