@@ -148,7 +148,7 @@ class Decoder:
     def target(self, position: int, place: str) -> int:
         """Where an offset leads: inside the metadata, aligned, with room for four bytes."""
         target: int = position + _U32(self._data, position)[0]
-        if not self._start <= target <= len(self._data) - 4:
+        if target == position or not self._start <= target <= len(self._data) - 4:
             raise _broken(f"{place} leads outside the metadata, to byte {target}", position)
         if target % 4:
             raise _broken(f"{place} leads to byte {target}, which is not aligned", position)
