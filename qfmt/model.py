@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+    from .backends.torch.module import QuantizedModule
+
     Array = NDArray[np.generic]
 
 Dimension = int | str | None
@@ -400,6 +402,23 @@ class Model:
         from .interpreter import run
 
         return run(self, inputs)
+
+    def to_torch(self, engine: str = "auto") -> QuantizedModule:
+        """A `torch.nn.Module` that computes this network; its `engine` says by whom, `report()` what fell back.
+
+        - `reference`: plain integer tensors, the stated arithmetic: bit for bit what `run` gives.
+        - `native`: `torch.ops.quantized`, with the kernels that the model's arithmetic names, or `native:KERNELS`
+          (fbgemm, qnnpack, onednn, x86): bit for bit what the source module gives on them.
+        - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes.
+        - `qdq`: `quantized_decomposed` operators, for `torch.export` and `torch.compile`.
+        - `auto`: the fastest that this machine and this torch have.
+
+        Arguments are the inputs in order; quantized ones, as in `run`, are plain integers. The result is a tensor,
+        or a tuple. Raises MissingPackageError without torch, RunError for an engine that is not there.
+        """
+        from .backends.torch import to_torch
+
+        return to_torch(self, engine)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `.qfb` file, atomically; see `qfmt.save`."""

@@ -1,0 +1,186 @@
+"""The rounding rules of `qfmt.arithmetic` on torch tensors: same names, same formulas, same bits.
+
+Integers are plain tensors. Every `+ - · /` is one float32 operation of torch, rounded once, as IEEE 754 has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...arithmetic import EXACT_IN_FLOAT32, named
+from ...model import Quantization
+
+
+class Grid(NamedTuple):
+    """A quantization as it stands in generated code: scale and zero point are lists if there is an axis."""
+
+    scale: Any
+    zero_point: Any
+    minimum: int
+    maximum: int
+    dtype: torch.dtype
+    axis: int | None = None
+
+    @classmethod
+    def of(cls, quantization: Quantization, dtype: torch.dtype) -> Grid:
+        q = quantization
+        if q.axis is None:
+            return cls(q.scale[0], q.zero_point[0], q.quant_min, q.quant_max, dtype)
+        return cls(list(q.scale), list(q.zero_point), q.quant_min, q.quant_max, dtype, q.axis)
+
+    def scales(self, rank: int) -> Tensor:
+        """float32; 0-d, or shaped so that it broadcasts against a tensor of `rank`."""
+        return self._broadcastable(torch.tensor(self.scale, dtype=torch.float64), rank).float()
+
+    def zero_points(self, rank: int) -> Tensor:
+        """float32, which holds every zero point of 16 bits and less exactly."""
+        return self._broadcastable(torch.tensor(self.zero_point, dtype=torch.float64), rank).float()
+
+    def _broadcastable(self, values: Tensor, rank: int) -> Tensor:
+        if self.axis is None:
+            return values
+        return values.reshape([-1 if axis == self.axis else 1 for axis in range(rank)])
+
+
+def dequantize(values: Tensor, grid: Grid, rule: str = "") -> Tensor:
+    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
+    scale = grid.scales(values.dim())
+    if rule == "premultiplied":
+        return fma(values.float(), scale, scale * -grid.zero_points(values.dim()))
+    return centred(values, grid, torch.float32) * scale
+
+
+def centred(values: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
+    """`q - z` in a float type; exact for integers of up to 16 bits, and for those of 32 rounded once."""
+    if values.dtype.itemsize < 4 or dtype == torch.float64:
+        return values.to(dtype) - grid.zero_points(values.dim()).to(dtype)
+    return (values.double() - grid.zero_points(values.dim()).double()).to(dtype)
+
+
+def quantize(values: Tensor, grid: Grid, rule: str) -> Tensor:
+    """float32 → integers by a quantize rule (a key of QUANTIZE). NaN becomes quant_min."""
+    rank = values.dim()
+    return clamp(named(QUANTIZE, rule)(values.float(), grid.scales(rank), grid.zero_points(rank)), grid)
+
+
+def clamp(rounded: Tensor, grid: Grid) -> Tensor:
+    """Integral values (float or integer) into the range of the result, as integers of its dtype; NaN → quant_min."""
+    if not rounded.is_floating_point():
+        return rounded.clamp(grid.minimum, grid.maximum).to(grid.dtype)
+    if max(-grid.minimum, grid.maximum) > EXACT_IN_FLOAT32:
+        rounded = rounded.double()
+    return rounded.nan_to_num(float(grid.minimum)).clamp(grid.minimum, grid.maximum).to(grid.dtype)
+
+
+def _divide(x: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(x / s) + z`"""
+    return torch.round(x / s) + z
+
+
+def _reciprocal(x: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(x · f32(1 / s)) + z`"""
+    return torch.round(x * (1 / s)) + z
+
+
+def _reciprocal_offset(x: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(x · f32(1 / s)) + z)`"""
+    return torch.round(x * (1 / s) + z)
+
+
+def _reciprocal_fma(x: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(fma(x, f32(1 / s), z))`"""
+    return torch.round(fma(x, 1 / s, z))
+
+
+QUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "divide": _divide,
+    "reciprocal": _reciprocal,
+    "reciprocal_offset": _reciprocal_offset,
+    "reciprocal_fma": _reciprocal_fma,
+    "premultiplied": _reciprocal,
+}
+"""Rules that turn a real number into an integer; before the clamp."""
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """`a · b + c` in float32 with one rounding: in float64, rounded to odd (see `qfmt.arithmetic.fma`)."""
+    product = a.double() * b.double()
+    addend = c.double()
+    total = product + addend
+    virtual = total - product
+    error = (product - (total - virtual)) + (addend - virtual)
+    bits = total.view(torch.int64)
+    inexact_even = (error != 0) & (bits & 1 == 0) & total.isfinite()
+    towards = torch.where((error > 0) == (total > 0), 1, -1)
+    return (bits + torch.where(inexact_even, towards, 0)).view(torch.float64).float()
+
+
+def _float_bias(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(f32(acc) + B) · f32(at / s)) + z`, `B` = `b / at` per channel, `b · f32(1 / at)` per tensor (0-d)"""
+    scaled = bias * (1 / at) if at.dim() == 0 else bias / at
+    return torch.round((acc.float() + scaled) * (at / s)) + z
+
+
+def _integer_bias(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
+    whole = torch.round(bias / at).double()
+    return torch.round((acc.double() + whole).float() * (at / s)) + z
+
+
+def _affine(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
+    return torch.round((acc.float() * at + bias) * (1 / s) + z)
+
+
+REQUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "float_bias": _float_bias,
+    "integer_bias": _integer_bias,
+    "affine": _affine,
+}
+"""Rules that turn an exact integer accumulator into an output integer; before the clamp."""
+
+
+def requantize(
+    acc: Tensor, bias: Tensor | None, input_scale: float, weight_scale: Tensor, grid: Grid, rule: str
+) -> Tensor:
+    """Accumulators → output integers by a requantize rule; arguments as those of `qfmt.arithmetic.requantize`."""
+    at = torch.tensor(input_scale, dtype=torch.float32) * weight_scale.float()
+    addend = torch.zeros(()) if bias is None else bias.float()
+    return clamp(named(REQUANTIZE, rule)(acc, addend, at, grid.scales(0), grid.zero_points(0)), grid)
+
+
+def _mean_divide(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(Σ) / n) + z`"""
+    return torch.round(total.float() / count) + z
+
+
+def _mean_divide_offset(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(f32(Σ) / n) + z)`"""
+    return torch.round(total.float() / count + z)
+
+
+def _mean_reciprocal(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(Σ) · f32(1 / n)) + z`"""
+    return torch.round(total.float() * (1 / count)) + z
+
+
+MEAN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "mean_divide": _mean_divide,
+    "mean_divide_offset": _mean_divide_offset,
+    "mean_reciprocal": _mean_reciprocal,
+}
+"""Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
+
+
+def mean(total: Tensor, count: Tensor, grid: Grid, rule: str) -> Tensor:
+    """Exact sums of `count` centred integers → their means by a mean rule."""
+    return clamp(named(MEAN, rule)(total, count.float(), grid.zero_points(0)), grid)
+
+
+def rescale(total: Tensor, multiplier: float, grid: Grid) -> Tensor:
+    """Exact integers → output integers: `rint(f32(total) · multiplier) + z`; `multiplier` is a float32."""
+    return clamp(torch.round(total.float() * torch.tensor(multiplier, dtype=torch.float32)) + grid.zero_points(0), grid)

@@ -1,0 +1,335 @@
+"""From the nodes of a Model to a torch.fx graph: who computes each node, and in which form its tensors are.
+
+A table knows some operators and works on tensors of one form: `PLAIN` integers (uint8, int8, …), or `QUANTIZED`
+tensors of torch's own (quint8, qint8). Tensors without quantization are the same in both. An engine is a list of
+tables; each node goes to the first that takes it, and conversions between the forms are put where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import fx
+
+from ...errors import QfmtError, RunError
+from ...interpreter import place
+from ...model import Model, Node, Tensor
+from .arithmetic import Grid
+from .values import check_input, torch_dtype
+
+PLAIN, QUANTIZED = "plain", "quantized"
+
+Value: TypeAlias = "fx.Node"
+Emitter: TypeAlias = "Callable[[Site], Any]"
+Sizes: TypeAlias = "list[Any] | fx.Node"
+
+
+class Lacks(Exception):
+    """A table does not compute this node; the argument says why, for `module.report()`."""
+
+
+class Table(NamedTuple):
+    """Who computes: a name for reports, the form of its tensors, and the emitter of an operator, if it has one."""
+
+    name: str
+    form: str
+    emitter: Callable[[str], Emitter | None]
+
+
+class Engine(NamedTuple):
+    """Tables in the order in which they are asked. Those after the first `own` are a fallback, and reported."""
+
+    tables: tuple[Table, ...]
+    own: int
+    kernels: str = ""
+
+
+class Row(NamedTuple):
+    """A line of a report: the node, its operator, who computes it, and why not the engine itself."""
+
+    node: str
+    operator: str
+    computed_by: str
+    reason: str
+
+
+class Builder:
+    """Writes the graph of one model for one engine. `paths` says where in the module each constant is a buffer."""
+
+    def __init__(self, model: Model, engine: Engine, paths: Mapping[str, str]) -> None:
+        self.model, self.engine, self.paths = model, engine, paths
+        self.graph = fx.Graph()
+        self.fallbacks: list[Row] = []
+        self.derived: dict[str, Any] = {}
+        self._values: dict[tuple[str, str], Value] = {}
+        self._sizes: dict[str, Sizes] = {}
+
+    def build(self) -> fx.Graph:
+        """The graph; afterwards `derived` holds what it reads beside the buffers, `fallbacks` who had to help."""
+        for name in self.model.graph.inputs:
+            self._input(self.model.tensors[name])
+        for node in self.model.nodes:
+            self._node(node)
+        outputs = tuple(self.value(name, PLAIN) for name in self.model.graph.outputs)
+        self.graph.output(outputs[0] if len(outputs) == 1 else outputs)
+        return self.graph
+
+    def value(self, name: str, form: str) -> Value:
+        """A tensor of the model in that form, converted if it exists in the other one only."""
+        if name in self._sizes:
+            return self._as_tensor(name)
+        tensor = self.model.tensors[name]
+        form = PLAIN if tensor.quantization is None else form
+        if (name, form) not in self._values:
+            self._values[name, form] = (
+                self._constant(tensor) if form == PLAIN and tensor.data else self._convert(tensor, form)
+            )
+        return self._values[name, form]
+
+    def sizes(self, name: str) -> Sizes:
+        """An int64 vector as a list of integers: known now, or computed when the module runs."""
+        tensor = self.model.tensors[name]
+        if tensor.data is not None:
+            return [int(item) for item in tensor.array.reshape(-1)]
+        if name not in self._sizes:
+            self._sizes[name] = self.call(_to_list, self.value(name, PLAIN))
+        return self._sizes[name]
+
+    def call(self, target: Callable[..., Any], *args: Any, name: str = "", **kwargs: Any) -> Value:
+        """One call in the graph."""
+        return self.graph.create_node("call_function", target, args, kwargs, name=name or None)
+
+    def derive(self, name: str, value: Any) -> Value:
+        """Something that is made once, from constants: an attribute of the module that is no part of its state."""
+        attribute = "".join(c if c.isalnum() else "_" for c in name)
+        attribute = attribute if not attribute[:1].isdigit() else f"_{attribute}"
+        while attribute in self.derived:
+            attribute += "_"
+        self.derived[attribute] = value
+        return self.graph.create_node("get_attr", attribute)
+
+    def buffer(self, path: str) -> Value:
+        return self.graph.create_node("get_attr", path)
+
+    def _input(self, tensor: Tensor) -> None:
+        given = self.graph.placeholder("".join(c if c.isalnum() else "_" for c in tensor.name), default_value=None)
+        shape = None if tensor.shape is None else list(tensor.shape)
+        checked = self.call(check_input, given, tensor.name, torch_dtype(tensor.dtype), shape)
+        self._values[tensor.name, PLAIN] = checked
+
+    def _constant(self, tensor: Tensor) -> Value:
+        return self.buffer(self.paths[tensor.name])
+
+    def _convert(self, tensor: Tensor, form: str) -> Value:
+        q, other = tensor.quantization, QUANTIZED if form == PLAIN else PLAIN
+        if q is None or (tensor.data is None and (tensor.name, other) not in self._values):
+            raise RunError("is read before it is computed", where=f"tensor {tensor.name}")
+        if q.is_per_channel:
+            raise Lacks("a tensor that is computed is quantized per channel")
+        value = self.value(tensor.name, other)
+        if form == PLAIN:
+            return self.call(torch.ops.aten.int_repr.default, value)
+        if tensor.dtype not in ("uint8", "int8", "int32"):
+            raise Lacks(f"torch has no quantized {tensor.dtype}")
+        return self.call(torch.ops.aten._make_per_tensor_quantized_tensor.default, value, q.scale[0], q.zero_point[0])
+
+    def _as_tensor(self, name: str) -> Value:
+        if (name, PLAIN) not in self._values:
+            self._values[name, PLAIN] = self.call(torch.tensor, self._sizes[name], dtype=torch.int64)
+        return self._values[name, PLAIN]
+
+    def _node(self, node: Node) -> None:
+        if self._is_about_sizes(node):
+            self._sizes[node.outputs[0]] = _size_emitters()[node.operator](Site(self, node, PLAIN))
+            return
+        reason = ""
+        for index, table in enumerate(self.engine.tables):
+            emitter = table.emitter(node.operator)
+            if emitter is None:
+                reason = reason or f"has no {node.operator}"
+                continue
+            site = Site(self, node, table.form)
+            mark = len(self.graph.nodes)
+            try:
+                result = emitter(site)
+            except Lacks as lack:
+                reason = reason or str(lack)
+                self._forget(mark)
+                continue
+            except QfmtError as error:
+                raise error.at(place(node)) from None
+            self._store(node, result, table.form)
+            if index >= self.engine.own:
+                self.fallbacks.append(Row(node.name or node.outputs[0], node.operator, table.name, reason))
+            return
+        raise RunError(f"cannot be computed: {reason}", where=place(node))
+
+    def _forget(self, mark: int) -> None:
+        """Take back what a table wrote before it noticed that it lacks something."""
+        written = list(self.graph.nodes)[mark:]
+        for node in reversed(written):
+            self.graph.erase_node(node)
+            self._values = {key: value for key, value in self._values.items() if value is not node}
+            self._sizes = {key: value for key, value in self._sizes.items() if value is not node}
+
+    def _store(self, node: Node, result: Any, form: str) -> None:
+        results = result if isinstance(result, list | tuple) else [result]
+        for name, value in zip(node.outputs, results, strict=True):
+            quantized = self.model.tensors[name].quantization is not None
+            self._values[name, form if quantized else PLAIN] = value
+
+    def _is_about_sizes(self, node: Node) -> bool:
+        """Whether it computes the sizes of a tensor, which are Python integers here and never become tensors."""
+        if node.operator == "Shape":
+            return True
+        known = (name in self._sizes or self._is_int64_constant(name) for name in node.inputs)
+        some = any(name in self._sizes for name in node.inputs)
+        return some and node.operator in _size_emitters() and all(known)
+
+    def _is_int64_constant(self, name: str) -> bool:
+        tensor = self.model.tensors.get(name)
+        return (
+            tensor is not None and tensor.data is not None and tensor.dtype == "int64" and len(tensor.shape or ()) == 1
+        )
+
+
+class Site:
+    """One node while it is emitted, as an emitter sees it: its inputs in the form of the table."""
+
+    def __init__(self, builder: Builder, node: Node, form: str) -> None:
+        self.builder, self.node, self.form = builder, node, form
+
+    def has(self, index: int) -> bool:
+        return index < len(self.node.inputs) and bool(self.node.inputs[index])
+
+    def tensor(self, index: int) -> Tensor:
+        return self.builder.model.tensors[self.node.inputs[index]]
+
+    def x(self, index: int) -> Any:
+        """The value of an input; None if it is absent."""
+        return self.builder.value(self.node.inputs[index], self.form) if self.has(index) else None
+
+    def sizes(self, index: int) -> Sizes:
+        return self.builder.sizes(self.node.inputs[index])
+
+    def constant_sizes(self, index: int) -> list[int]:
+        """Sizes that are known now; Lacks otherwise."""
+        if self.tensor(index).data is None:
+            raise Lacks("needs sizes that are constant")
+        return [int(size) for size in self.tensor(index).array.reshape(-1)]
+
+    def scalar(self, index: int) -> float:
+        """The one element of a constant input, as a number; Lacks if it is something else."""
+        tensor = self.tensor(index)
+        if tensor.data is None or tensor.array.size != 1:
+            raise Lacks("needs a number that is constant")
+        return float(tensor.dequantize().reshape(()))
+
+    def grid(self, index: int) -> Grid:
+        """The quantization of an input; Lacks if it has none."""
+        return self._grid(self.tensor(index))
+
+    @property
+    def out(self) -> Tensor:
+        return self.builder.model.tensors[self.node.outputs[0]]
+
+    @property
+    def out_grid(self) -> Grid:
+        return self._grid(self.out)
+
+    @staticmethod
+    def _grid(tensor: Tensor) -> Grid:
+        if tensor.quantization is None:
+            raise Lacks("is not quantized throughout")
+        return Grid.of(tensor.quantization, torch_dtype(tensor.dtype))
+
+    @property
+    def is_float(self) -> bool:
+        """Whether nothing about the node is quantized."""
+        names = [name for name in (*self.node.inputs, *self.node.outputs) if name]
+        return all(self.builder.model.tensors[name].quantization is None for name in names)
+
+    def attribute(self, name: str) -> Any:
+        value = self.node.attributes[name]
+        return list(value) if isinstance(value, tuple) else value
+
+    def rank(self, index: int = 0) -> int:
+        shape = self.tensor(index).shape
+        if shape is None:
+            raise Lacks("the rank of its input is not known")
+        return len(shape)
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+        return self.builder.call(target, *args, **kwargs)
+
+    def result(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+        """The call that gives the output: it has the output's name in the code."""
+        name = "".join(c if c.isalnum() else "_" for c in self.node.outputs[0])
+        return self.builder.call(target, *args, name=name, **kwargs)
+
+    def parameters(self, index: int) -> tuple[Any, Any, Any]:
+        """A quantized constant, its scales and its zero points, as buffers."""
+        path = self.builder.paths[self.node.inputs[index]]
+        return tuple(self.builder.buffer(part) for part in (path, f"{path}_scale", f"{path}_zero_point"))  # type: ignore[return-value]
+
+
+# Sizes: Python integers, so that torch.export sees what depends on the batch
+
+
+def _to_list(vector: torch.Tensor) -> list[int]:
+    return [int(item) for item in vector.reshape(-1).tolist()]
+
+
+def shape_of(x: torch.Tensor, start: int, end: int) -> list[int]:
+    """The sizes of some dimensions."""
+    return list(x.shape[start:end])
+
+
+def join(*vectors: list[int]) -> list[int]:
+    return [size for vector in vectors for size in vector]
+
+
+def _pairs(a: list[int], b: list[int]) -> list[tuple[int, int]]:
+    length = max(len(a), len(b))
+    return list(zip(a * (length // len(a)), b * (length // len(b)), strict=True))
+
+
+def plus(a: list[int], b: list[int]) -> list[int]:
+    return [x + y for x, y in _pairs(a, b)]
+
+
+def minus(a: list[int], b: list[int]) -> list[int]:
+    return [x - y for x, y in _pairs(a, b)]
+
+
+def times(a: list[int], b: list[int]) -> list[int]:
+    return [x * y for x, y in _pairs(a, b)]
+
+
+def over(a: list[int], b: list[int]) -> list[int]:
+    """Quotients, rounded towards zero; sizes are not negative, but numbers computed from them may be."""
+    return [x // y if (x >= 0) == (y > 0) else -(-x // y) for x, y in _pairs(a, b)]
+
+
+def _size_emitters() -> dict[str, Emitter]:
+    return {
+        "Shape": lambda s: s.call(
+            shape_of, s.builder.value(s.node.inputs[0], _any_form(s)), s.attribute("start"), s.attribute("end")
+        ),
+        "Concat": lambda s: s.call(join, *_each(s)),
+        "Add": lambda s: s.call(plus, *_each(s)),
+        "Sub": lambda s: s.call(minus, *_each(s)),
+        "Mul": lambda s: s.call(times, *_each(s)),
+        "Div": lambda s: s.call(over, *_each(s)),
+    }
+
+
+def _each(s: Site) -> list[Sizes]:
+    return [s.sizes(index) for index in range(len(s.node.inputs))]
+
+
+def _any_form(s: Site) -> str:
+    """The form in which the input exists already: its sizes are the same in both."""
+    return QUANTIZED if (s.node.inputs[0], QUANTIZED) in s.builder._values else PLAIN

@@ -1,0 +1,277 @@
+"""Operators on real numbers by torch's own float kernels: fast, the last bits are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...ops.shapes import axis_of
+from .emit import PLAIN, Emitter, Lacks, Site, Table
+from .moves import MOVES
+from .reference import prelu, window
+from .values import torch_dtype
+
+aten = torch.ops.aten
+
+RealOperator = Callable[[Site, list[Any]], Any]
+"""From the operands, as real numbers in the graph, to the result."""
+
+
+def _conv(s: Site, x: list[Any]) -> Any:
+    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    rank = len(strides)
+    value = x[0]
+    if pads[:rank] != pads[rank:]:
+        value = s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0)
+        pads = [0] * (2 * rank)
+    target = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)[rank - 1]
+    return s.call(target, value, x[1], _optional(x, 2), strides, pads[:rank], dilations, group)
+
+
+def torch_pads(pads: list[int]) -> list[int]:
+    """From the last dimension on, before and after each."""
+    rank = len(pads) // 2
+    return [width for i in reversed(range(rank)) for width in (pads[i], pads[rank + i])]
+
+
+def _conv_transpose(s: Site, x: list[Any]) -> Any:
+    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    rank = len(strides)
+    if pads[:rank] != pads[rank:]:
+        raise Lacks("crops more on one side")
+    target = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)[rank - 1]
+    rest = (strides, pads[:rank], s.attribute("output_padding"), group, dilations)
+    return s.call(target, x[0], x[1], _optional(x, 2), *rest)
+
+
+def _optional(x: list[Any], index: int) -> Any:
+    return x[index] if index < len(x) else None
+
+
+def _binary(target: Any) -> RealOperator:
+    def emit(s: Site, x: list[Any]) -> Any:
+        value = x[0]
+        for other in x[1:]:
+            value = s.call(target, value, other)
+        return value
+
+    return emit
+
+
+def _unary(target: Any) -> RealOperator:
+    return lambda s, x: s.call(target, x[0])
+
+
+def _div(s: Site, x: list[Any]) -> Any:
+    if s.tensor(0).dtype.startswith(("int", "uint")) and s.is_float:
+        return s.call(aten.div.Tensor_mode, *x, rounding_mode="trunc")
+    return s.call(aten.div.Tensor, *x)
+
+
+def _clip(s: Site, x: list[Any]) -> Any:
+    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+    return s.call(aten.clamp.default, x[0], *bounds) if any(bound is not None for bound in bounds) else x[0]
+
+
+def _hard_sigmoid(s: Site, x: list[Any]) -> Any:
+    alpha, beta = s.attribute("alpha"), s.attribute("beta")
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return s.call(aten.hardsigmoid.default, x[0])
+    scaled = s.call(aten.add.Scalar, s.call(aten.mul.Scalar, x[0], alpha), beta)
+    return s.call(aten.clamp.default, scaled, 0.0, 1.0)
+
+
+def _celu(s: Site, x: list[Any]) -> Any:
+    return s.call(aten.celu.default, x[0], s.attribute("alpha"))
+
+
+def _selu(s: Site, x: list[Any]) -> Any:
+    standard = (1.6732632423543772, 1.0507009873554805)
+    if (s.attribute("alpha"), s.attribute("gamma")) != standard:
+        return s.call(aten.elu.default, x[0], s.attribute("alpha"), s.attribute("gamma"))
+    return s.call(aten.selu.default, x[0])
+
+
+def _batch_norm(s: Site, x: list[Any]) -> Any:
+    value, scale, bias, mean, variance = x
+    return s.call(
+        aten.batch_norm.default, value, scale, bias, mean, variance, False, 0.0, s.attribute("epsilon"), False
+    )
+
+
+def _layer_norm(s: Site, x: list[Any]) -> Any:
+    shape, axis = s.tensor(1).shape, s.attribute("axis")
+    if shape is None or s.rank() - axis_of(axis, s.rank()) != len(shape):
+        raise Lacks("normalizes over axes that its scale does not have")
+    return s.call(aten.layer_norm.default, x[0], list(shape), x[1], _optional(x, 2), s.attribute("epsilon"), False)
+
+
+def _group_norm(s: Site, x: list[Any]) -> Any:
+    return s.call(aten.group_norm.default, x[0], s.attribute("num_groups"), x[1], x[2], s.attribute("epsilon"), False)
+
+
+def _instance_norm(s: Site, x: list[Any]) -> Any:
+    return s.call(aten.instance_norm.default, x[0], x[1], x[2], None, None, True, 0.0, s.attribute("epsilon"), False)
+
+
+def _max_pool(s: Site, x: list[Any]) -> Any:
+    arguments = window(s)
+    target = (aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)[len(arguments[0]) - 1]
+    return s.call(target, x[0], *arguments)
+
+
+def _average_pool(s: Site, x: list[Any]) -> Any:
+    kernel, strides, pads, dilations, ceil = window(s)
+    if any(step != 1 for step in dilations):
+        raise Lacks("torch has no such window")
+    target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
+    return s.call(target, x[0], kernel, strides, pads, ceil, bool(s.attribute("count_include_pad")))
+
+
+def _global_average_pool(s: Site, x: list[Any]) -> Any:
+    return _adaptive(s, x, [1] * (s.rank() - 2))
+
+
+def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
+    targets = (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
+    if not 1 <= len(size) <= 3:
+        raise Lacks("torch pools 1 to 3 dimensions")
+    return s.call(targets[len(size) - 1], x[0], size)
+
+
+def _reduced(target: Any) -> RealOperator:
+    def emit(s: Site, x: list[Any]) -> Any:
+        axes = s.constant_sizes(1) if s.has(1) else []
+        return s.call(target, x[0], axes or list(range(s.rank())), bool(s.attribute("keepdims")))
+
+    return emit
+
+
+def _resize(s: Site, x: list[Any]) -> Any:
+    sizes, factors = resize_arguments(s)
+    mode, rank = s.attribute("mode"), s.rank() - 2
+    if mode == "linear":
+        corners = s.attribute("coordinate_transformation_mode") == "align_corners"
+        target = (aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)[rank - 1]
+        return s.call(target, x[0], sizes, corners, factors)
+    if s.attribute("nearest_mode") == "floor":
+        target = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)[rank - 1]
+    else:
+        exact = (aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d)
+        target = exact[rank - 1].vec
+    return s.call(target, x[0], sizes, factors)
+
+
+FORMS = {
+    ("nearest", "asymmetric", "floor"),
+    ("nearest", "half_pixel", "round_prefer_ceil"),
+    ("linear", "half_pixel"),
+    ("linear", "align_corners"),
+}
+"""The resizings that torch has."""
+
+
+def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:
+    """Sizes or scale factors of the spatial dimensions, one of them None; Lacks where torch has no such form."""
+    form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"))
+    if form not in FORMS and (*form, s.attribute("nearest_mode")) not in FORMS:
+        raise Lacks(f"torch does not resize by {' '.join(form)}")
+    if not 1 <= s.rank() - 2 <= 3:
+        raise Lacks("torch resizes 1 to 3 dimensions")
+    if s.has(3):
+        sizes = s.sizes(3)
+        return (sizes[2:] if isinstance(sizes, list) else s.call(_spatial, sizes)), None
+    if s.tensor(2).data is None:
+        raise Lacks("needs scales that are constant")
+    factors = [float(factor) for factor in s.tensor(2).array.reshape(-1)]
+    if factors[:2] != [1.0, 1.0]:
+        raise Lacks("torch resizes spatial dimensions only")
+    return None, factors[2:]
+
+
+def _spatial(sizes: list[int]) -> list[int]:
+    return sizes[2:]
+
+
+REAL: dict[str, RealOperator] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "qfmt.Linear": lambda s, x: s.call(aten.linear.default, x[0], x[1], _optional(x, 2)),
+    "MatMul": _binary(aten.matmul.default),
+    "QuantizeLinear": lambda s, x: x[0],
+    "DequantizeLinear": lambda s, x: x[0],
+    "Add": _binary(aten.add.Tensor),
+    "Sub": _binary(aten.sub.Tensor),
+    "Mul": _binary(aten.mul.Tensor),
+    "Div": _div,
+    "Pow": _binary(aten.pow.Tensor_Tensor),
+    "Min": _binary(aten.minimum.default),
+    "Max": _binary(aten.maximum.default),
+    "Sqrt": _unary(aten.sqrt.default),
+    "Exp": _unary(aten.exp.default),
+    "Log": _unary(aten.log.default),
+    "Neg": _unary(aten.neg.default),
+    "Abs": _unary(aten.abs.default),
+    "Reciprocal": _unary(aten.reciprocal.default),
+    "Relu": _unary(aten.relu.default),
+    "Clip": _clip,
+    "LeakyRelu": lambda s, x: s.call(aten.leaky_relu.default, x[0], s.attribute("alpha")),
+    "Elu": lambda s, x: s.call(aten.elu.default, x[0], s.attribute("alpha")),
+    "Celu": _celu,
+    "Selu": _selu,
+    "PRelu": lambda s, x: s.call(prelu, *x),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _unary(aten.hardswish.default),
+    "Sigmoid": _unary(aten.sigmoid.default),
+    "Tanh": _unary(aten.tanh.default),
+    "Softplus": _unary(aten.softplus.default),
+    "Mish": _unary(aten.mish.default),
+    "ThresholdedRelu": lambda s, x: s.call(aten.threshold.default, x[0], s.attribute("alpha"), 0.0),
+    "Gelu": lambda s, x: s.call(aten.gelu.default, x[0], approximate=s.attribute("approximate")),
+    "Softmax": lambda s, x: s.call(aten.softmax.int, x[0], s.attribute("axis")),
+    "LogSoftmax": lambda s, x: s.call(aten.log_softmax.int, x[0], s.attribute("axis")),
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "qfmt.AdaptiveAveragePool": lambda s, x: _adaptive(s, x, s.attribute("output_size")),
+    "ReduceMean": _reduced(aten.mean.dim),
+    "ReduceSum": _reduced(aten.sum.dim_IntList),
+    "ReduceMax": _reduced(aten.amax.default),
+    "ReduceMin": _reduced(aten.amin.default),
+    "Resize": _resize,
+    "Concat": lambda s, x: s.call(aten.cat.default, x, s.attribute("axis")),
+    "Cast": lambda s, x: s.call(aten.to.dtype, x[0], torch_dtype(s.attribute("to"))),
+}
+"""Operator → what torch computes on real numbers."""
+
+NUMBERS = {"ReduceMean": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "Clip": 1, "Resize": 1}
+"""Operators that read only their first inputs as tensors; the others are parameters, known now."""
+
+
+def _float(operator: str) -> Emitter | None:
+    if operator in MOVES:
+        return lambda s: MOVES[operator](_only_floats(s))
+    if operator not in REAL:
+        return None
+    return lambda s: REAL[operator](_only_floats(s), operands(s, s.x))
+
+
+def _only_floats(s: Site) -> Site:
+    if not s.is_float:
+        raise Lacks("is quantized")
+    return s
+
+
+def operands(s: Site, each: Callable[[int], Any]) -> list[Any]:
+    """The inputs that are tensors, each by a function of its place."""
+    count = NUMBERS.get(s.node.operator, len(s.node.inputs))
+    return [each(index) if s.has(index) else None for index in range(count)]
+
+
+FLOAT = Table("float", PLAIN, _float)

@@ -1,0 +1,226 @@
+"""What `Model.to_torch` returns: an ordinary module whose buffers are the constants of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ...model import DTYPES, Graph, Model, Node, Quantization
+from ...model import Tensor as ModelTensor
+from .emit import Builder, Engine, Row
+from .values import to_array, to_tensor
+
+ChooseEngine = Callable[[Model, str], tuple[str, Engine]]
+
+
+class Layer(nn.Module):
+    """A module of the source: it holds parameters, and says what the nodes that came from it put out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def extra_repr(self) -> str:
+        return "\n".join(self.lines) if len(self.lines) != 1 else self.lines[0]
+
+
+class Paths:
+    """Where in a tree of modules each constant becomes a buffer: at its name, or what comes nearest to it."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self._layers: dict[str, tuple[str, nn.Module]] = {"": ("", root)}
+
+    def layer(self, name: str) -> tuple[str, nn.Module]:
+        """The module of that dotted name, made if there is none, and its path."""
+        if name not in self._layers:
+            parent_name, _, last = name.rpartition(".")
+            path, parent = self.layer(parent_name)
+            last = self._free(parent, last)
+            child = Layer()
+            parent.add_module(last, child)
+            self._layers[name] = (f"{path}.{last}".lstrip("."), child)
+        return self._layers[name]
+
+    def buffer(self, name: str, value: torch.Tensor) -> str:
+        """Register a buffer under a dotted name; the path where it is."""
+        parent_name, _, last = name.rpartition(".")
+        path, parent = self.layer(parent_name)
+        last = self._free(parent, last)
+        parent.register_buffer(last, value)
+        return f"{path}.{last}".lstrip(".")
+
+    @staticmethod
+    def _free(module: nn.Module, name: str) -> str:
+        """The name, or one like it that the module does not use for something else."""
+        name = name or "_"
+        while hasattr(module, name):
+            name += "_"
+        return name
+
+
+class QuantizedModule(fx.GraphModule):
+    """A Model in PyTorch. `engine` says who computes, `code` how, `report()` which nodes fell back and why.
+
+    Constants are plain buffers under the names that they have in the model: `conv1.weight` int8 (with
+    `conv1.weight_scale`, `conv1.weight_zero_point` if it is quantized), `conv1.bias` float32. Inputs and outputs are
+    those of `Model.run`: a quantized one is plain integers. `load_state_dict` takes new numbers; whoever changes a
+    buffer in another way calls `repack()` afterwards. Raises RunError for an input that does not fit.
+    """
+
+    engine: str
+    model: Model
+
+    def __init__(self, model: Model, engine: str, choose: ChooseEngine) -> None:
+        super().__init__(nn.Module(), fx.Graph(), "QuantizedModule")
+        paths = Paths(self)
+        self._choose = choose
+        self._paths = {tensor.name: _register(paths, tensor) for tensor in model.graph.constants()}
+        _describe(paths, model)
+        self._rebuild(model, engine)
+        self.eval()
+        self.register_load_state_dict_post_hook(lambda module, _: module.repack())  # type: ignore[no-untyped-call]
+
+    def repack(self) -> None:
+        """Compute with what the buffers hold now."""
+        self._rebuild(self.to_model(), self.requested)
+
+    def to_model(self) -> Model:
+        """The Model, with the numbers that the buffers hold now."""
+        buffers = dict(self.named_buffers())
+        tensors = {
+            name: _from_buffers(tensor, self._paths[name], buffers) if name in self._paths else tensor
+            for name, tensor in self.model.tensors.items()
+        }
+        return self.model.replace(graph=replace(self.model.graph, tensors=tensors))
+
+    def report(self) -> Report:
+        """The nodes that the engine could not compute itself: who does instead, and why."""
+        return Report(self.engine, len(self.model.nodes), self._fallbacks)
+
+    def _rebuild(self, model: Model, engine: str) -> None:
+        self.requested = engine
+        self.engine, made = self._choose(model, engine)
+        builder = Builder(model, made, self._paths)
+        graph = builder.build()
+        for name in getattr(self, "_derived", ()):
+            delattr(self, name)
+        for name, value in builder.derived.items():
+            object.__setattr__(self, name, value)
+        self._derived = tuple(builder.derived)
+        self._fallbacks = tuple(builder.fallbacks)
+        self.model = _without_data(model)
+        self.graph = graph
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModule:
+        return QuantizedModule(self.to_model(), self.requested, self._choose)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (_in_memory(self.to_model()), self.requested)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def extra_repr(self) -> str:
+        return "\n".join([f"engine={self.engine!r}", *getattr(self, "lines", ())])
+
+
+class Report(tuple[Row, ...]):
+    """Rows of `module.report()`; printed, a table."""
+
+    engine: str
+    nodes: int
+
+    def __new__(cls, engine: str, nodes: int, rows: Iterable[Row]) -> Report:
+        self = super().__new__(cls, tuple(rows))
+        self.engine, self.nodes = engine, nodes
+        return self
+
+    def __str__(self) -> str:
+        head = f"engine {self.engine}: computes {self.nodes - len(self)} of {self.nodes} nodes itself"
+        if not self:
+            return head
+        rows = [("node", "operator", "computed by", "because it"), *self]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = ("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows)
+        return "\n".join([head, *lines])
+
+    __repr__ = __str__
+
+
+def _rebuilt(model: Model, engine: str) -> QuantizedModule:
+    from . import to_torch
+
+    module = to_torch(model, engine)
+    assert isinstance(module, QuantizedModule)
+    return module
+
+
+def _register(paths: Paths, tensor: ModelTensor) -> str:
+    path = paths.buffer(tensor.name, to_tensor(tensor))
+    if (q := tensor.quantization) is not None:
+        scale, zero_point = (q.scale, q.zero_point) if q.is_per_channel else (q.scale[0], q.zero_point[0])
+        parent, _, last = path.rpartition(".")
+        layer = paths.root.get_submodule(parent)
+        layer.register_buffer(f"{last}_scale", torch.tensor(scale, dtype=torch.float64))
+        layer.register_buffer(f"{last}_zero_point", torch.tensor(zero_point, dtype=torch.int64))
+    return path
+
+
+def _from_buffers(tensor: ModelTensor, path: str, buffers: dict[str, torch.Tensor]) -> ModelTensor:
+    q = tensor.quantization
+    if q is not None:
+        scale, zero_point = (buffers[f"{path}_{what}"].reshape(-1).tolist() for what in ("scale", "zero_point"))
+        q = replace(q, scale=tuple(map(float, scale)), zero_point=tuple(map(int, zero_point)))
+    array = to_array(buffers[path], tensor.dtype)
+    return ModelTensor.constant(tensor.name, array, q, dtype=tensor.dtype, aliases=tensor.aliases)
+
+
+def _without_data(model: Model) -> Model:
+    """The model without its arrays, which are the module's buffers."""
+    return model.replace(graph=replace(model.graph, nodes=tuple(model.nodes), tensors=_stripped(model)))
+
+
+def _stripped(model: Model) -> dict[str, ModelTensor]:
+    return {name: replace(tensor, data=None) for name, tensor in model.tensors.items()}
+
+
+def _in_memory(model: Model) -> Model:
+    """The model as plain containers, so that it can be pickled."""
+    graph = model.graph
+    nodes = tuple(replace(node, attributes=dict(node.attributes)) for node in graph.nodes)
+    plain = Graph(tuple(graph.inputs), tuple(graph.outputs), nodes, dict(graph.tensors), graph.name)
+    return model.replace(graph=plain, source=dict(model.source), metadata=dict(model.metadata))
+
+
+def _describe(paths: Paths, model: Model) -> None:
+    """A line for each node, in the module of the source that it came from."""
+    for node in model.nodes:
+        _, layer = paths.layer(node.scope)
+        layer.__dict__.setdefault("lines", []).append(_line(node, model))
+
+
+def _line(node: Node, model: Model) -> str:
+    out = model.tensors[node.outputs[0]]
+    said = [node.operator.removeprefix("qfmt."), out.dtype]
+    if out.quantization is not None:
+        said.append(_grid(out.quantization, out.dtype))
+    for key in ("kernel_shape", "strides", "pads", "dilations", "group"):
+        value = node.attributes.get(key)
+        if value is not None and any(item != _USUAL[key] for item in (value if isinstance(value, tuple) else (value,))):
+            said.append(f"{key}={value}")
+    return ", ".join(said)
+
+
+_USUAL = {"kernel_shape": None, "strides": 1, "pads": 0, "dilations": 1, "group": 1}
+
+
+def _grid(q: Quantization, dtype: str) -> str:
+    scale = f"scale={q.scale[0]:.6g}, zero_point={q.zero_point[0]}" if q.axis is None else f"scales along axis {q.axis}"
+    limits = DTYPES[dtype]
+    whole = (q.quant_min, q.quant_max) == (limits.minimum, limits.maximum)
+    return scale if whole else f"{scale}, range={q.quant_min}..{q.quant_max}"

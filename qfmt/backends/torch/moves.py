@@ -1,0 +1,214 @@
+"""Operators that move elements: the same torch calls on plain integers, quantized tensors and floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...ops.shapes import axis_of
+from .emit import QUANTIZED, Emitter, Lacks, Site
+
+aten = torch.ops.aten
+
+
+def _reshape(s: Site) -> Any:
+    sizes = s.sizes(1)
+    if isinstance(sizes, list) and 0 not in sizes:
+        return s.result(aten.reshape.default, s.x(0), sizes)
+    if isinstance(sizes, list) and sizes.index(0) == 0 and sizes.count(0) == 1 and -1 not in sizes:
+        return s.result(aten.reshape.default, s.x(0), [-1, *sizes[1:]])
+    return s.result(reshape, s.x(0), sizes)
+
+
+def reshape(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    """0 copies a size of x."""
+    return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)])
+
+
+def _flatten(s: Site) -> Any:
+    axis = s.attribute("axis")
+    if axis == 1:
+        return s.result(aten.flatten.using_ints, s.x(0), 1)
+    return s.result(flatten, s.x(0), axis)
+
+
+def flatten(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """As a matrix: the axes before `axis` into rows."""
+    cut = axis + x.dim() if axis < 0 else axis
+    return x.reshape([x.shape[:cut].numel(), x.shape[cut:].numel()])
+
+
+def _transpose(s: Site) -> Any:
+    return s.result(aten.permute.default, s.x(0), s.attribute("perm"))
+
+
+def _squeeze(s: Site) -> Any:
+    return (
+        s.result(aten.squeeze.dims, s.x(0), s.constant_sizes(1)) if s.has(1) else s.result(aten.squeeze.default, s.x(0))
+    )
+
+
+def _unsqueeze(s: Site) -> Any:
+    axes = s.constant_sizes(1)
+    if len(axes) == 1:
+        return s.result(aten.unsqueeze.default, s.x(0), axes[0])
+    rank = s.rank() + len(axes)
+    value = s.x(0)
+    for axis in sorted(axis_of(axis, rank) for axis in axes):
+        value = s.call(aten.unsqueeze.default, value, axis)
+    return value
+
+
+def _split(s: Site) -> Any:
+    parts, axis, start = s.constant_sizes(1), s.attribute("axis"), 0
+    pieces = []
+    for size in parts:
+        pieces.append(s.call(aten.slice.Tensor, s.x(0), axis, start, start + size))
+        start += size
+    return pieces
+
+
+def _slice(s: Site) -> Any:
+    starts, ends = s.sizes(1), s.sizes(2)
+    known = next((each for each in (starts, ends) if isinstance(each, list)), None)
+    count = _length(s, 1) if known is None else len(known)
+    axes = s.constant_sizes(3) if s.has(3) else list(range(count))
+    steps = s.constant_sizes(4) if s.has(4) else [1] * count
+    if any(step < 0 for step in steps):
+        raise Lacks("torch does not step backwards")
+    value = s.x(0)
+    for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
+        bounds = [each[i] if isinstance(each, list) else s.call(_item, each, i) for each in (starts, ends)]
+        value = s.call(aten.slice.Tensor, value, axis, *bounds, step)
+    return value
+
+
+def _length(s: Site, index: int) -> int:
+    shape = s.tensor(index).shape
+    if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+        raise Lacks("needs to know how many axes are cut")
+    return shape[0]
+
+
+def _item(sizes: list[int], index: int) -> int:
+    return sizes[index]
+
+
+def _gather(s: Site) -> Any:
+    indices, axis = s.tensor(1), s.attribute("axis")
+    if indices.data is not None and indices.shape == ():
+        return s.result(aten.select.int, s.x(0), axis, int(indices.array))
+    if indices.shape is None or len(indices.shape) != 1:
+        raise Lacks("needs indices of one dimension")
+    return s.result(aten.index_select.default, s.x(0), axis, s.x(1))
+
+
+def _expand(s: Site) -> Any:
+    return s.result(expand, s.x(0), s.sizes(1))
+
+
+def expand(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    """Broadcast with a tensor of those sizes: a 1 keeps the size of x."""
+    own = [1] * (len(sizes) - x.dim()) + list(x.shape)
+    wanted = [1] * (len(own) - len(sizes)) + sizes
+    return x.expand([a if b == 1 else b for a, b in zip(own, wanted, strict=True)])
+
+
+def _tile(s: Site) -> Any:
+    return s.result(aten.repeat.default, s.x(0), s.sizes(1))
+
+
+def _depth_to_space(s: Site) -> Any:
+    if s.attribute("mode") == "CRD":
+        return s.result(aten.pixel_shuffle.default, s.x(0), s.attribute("blocksize"))
+    return s.result(depth_to_space, s.x(0), s.attribute("blocksize"))
+
+
+def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
+    """[N, C, H, W] → [N, C / b², H · b, W · b], the block's place in the first channels."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, block, block, c // (block * block), h, w).permute(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, c // (block * block), h * block, w * block)
+
+
+def _space_to_depth(s: Site) -> Any:
+    return s.result(space_to_depth, s.x(0), s.attribute("blocksize"))
+
+
+def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
+    """[N, C, H, W] → [N, C · b², H / b, W / b], the block's place in the first channels."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
+    return blocks.reshape(n, c * block * block, h // block, w // block)
+
+
+def _pad(s: Site) -> Any:
+    """torch lists pads from the last dimension, (before, after) each."""
+    pads, rank, mode = s.constant_sizes(1), s.rank(), s.attribute("mode")
+    axes = [axis_of(axis, rank) for axis in s.constant_sizes(3)] if s.has(3) else list(range(rank))
+    widths = {axis: (pads[i], pads[len(axes) + i]) for i, axis in enumerate(axes)}
+    listed = [width for axis in reversed(range(rank)) for width in widths.get(axis, (0, 0))]
+    if mode == "constant":
+        return s.result(aten.constant_pad_nd.default, s.x(0), _trimmed(listed), _fill(s))
+    if mode == "wrap" or any(width < 0 for width in listed) or len(_trimmed(listed)) // 2 > rank - 2:
+        raise Lacks(f"torch does not pad so ({mode})")
+    count = max(1, len(_trimmed(listed)) // 2)
+    if count > 3 or (mode == "edge" and s.form == QUANTIZED):
+        raise Lacks(f"torch does not pad so ({mode})")
+    target = getattr(aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{count}d").default
+    return s.result(target, s.x(0), listed[: 2 * count])
+
+
+def _trimmed(listed: list[int]) -> list[int]:
+    """Without the zeros of leading dimensions."""
+    while len(listed) > 2 and listed[-2:] == [0, 0]:
+        listed = listed[:-2]
+    return listed
+
+
+def _fill(s: Site) -> float | int:
+    """What is added: a real number, or, on plain integers, the integer that stands for it."""
+    value = s.scalar(2) if s.has(2) else 0.0
+    if s.is_float or s.form == QUANTIZED:
+        return value if s.out.dtype.startswith("float") or s.form == QUANTIZED else int(value)
+    grid = s.out_grid
+    from .arithmetic import quantize
+
+    return int(quantize(torch.tensor(value, dtype=torch.float32), grid, "divide"))
+
+
+def _reduce_max(s: Site) -> Any:
+    return _extreme(s, aten.amax.default)
+
+
+def _reduce_min(s: Site) -> Any:
+    return _extreme(s, aten.amin.default)
+
+
+def _extreme(s: Site, target: Any) -> Any:
+    if s.form == QUANTIZED and not s.is_float:
+        raise Lacks("torch does not reduce quantized tensors so")
+    axes = s.constant_sizes(1) if s.has(1) else []
+    return s.result(target, s.x(0), axes, bool(s.attribute("keepdims")))
+
+
+MOVES: dict[str, Emitter] = {
+    "Identity": lambda s: s.x(0),
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Transpose": _transpose,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Split": _split,
+    "Slice": _slice,
+    "Gather": _gather,
+    "Expand": _expand,
+    "Tile": _tile,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "Pad": _pad,
+    "ReduceMax": _reduce_max,
+    "ReduceMin": _reduce_min,
+}
+"""Operator → emitter; tables of both forms use it."""

@@ -1,0 +1,447 @@
+"""torch's own quantized kernels, with parameters packed for a named backend: what the source module ran.
+
+Their tensors are quint8 and qint8, which PyTorch has announced to remove; then this engine goes with them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...errors import RunError
+from ...model import DTYPES, Tensor
+from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
+from .floats import FLOAT, resize_arguments
+from .moves import MOVES
+from .reference import LOOK_UP, NUMPY, REFERENCE, window
+from .values import to_tensor
+
+aten, quantized = torch.ops.aten, torch.ops.quantized
+
+KERNELS = {"fbgemm": "fbgemm", "qnnpack": "qnnpack", "onednn": "onednn", "x86": "x86"}
+"""The backend whose kernels have the arithmetic of that name; others take the one that torch would choose."""
+
+
+def native_engine(arithmetic: str, kernels: str) -> Engine:
+    """The engine for a model's arithmetic, or with `kernels` named outright."""
+    supported = torch.backends.quantized.supported_engines
+    chosen = kernels or KERNELS.get(arithmetic, torch.backends.quantized.engine)
+    if chosen not in supported or chosen == "none":
+        known = ", ".join(name for name in supported if name != "none")
+        raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
+    return Engine((NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
+
+
+@contextmanager
+def quantized_kernels(kernels: str) -> Iterator[None]:
+    """torch packs, and some operators run, with these kernels; afterwards with those from before."""
+    before = torch.backends.quantized.engine
+    if before == kernels:
+        yield
+        return
+    torch.backends.quantized.engine = kernels
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
+
+
+@contextmanager
+def deprecated_dtypes() -> Iterator[None]:
+    """torch announces the end of quint8 and qint8 whenever one is made: that is known here, and reported in docs."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*")
+        yield
+
+
+# Packed parameters
+
+
+def quantized_weight(tensor: Tensor) -> torch.Tensor:
+    """A constant as one of torch's quantized tensors."""
+    q = tensor.quantization
+    if q is None or tensor.dtype not in ("int8", "uint8"):
+        raise Lacks(f"torch packs no weights of {tensor.dtype}")
+    values = to_tensor(tensor)
+    if q.axis is None:
+        return torch._make_per_tensor_quantized_tensor(values, q.scale[0], q.zero_point[0])
+    scales, zero_points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.zero_point, dtype=torch.int64)
+    return torch._make_per_channel_quantized_tensor(values, scales, zero_points, q.axis)
+
+
+def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
+    weight, bias = s.tensor(1), s.tensor(2) if s.has(2) else None
+    if weight.data is None or (bias is not None and (bias.data is None or bias.quantization is not None)):
+        raise Lacks("torch packs constant weights and float biases only")
+    if s.grid(0).dtype != torch.uint8:
+        raise Lacks(f"torch's kernels take uint8, not {s.tensor(0).dtype}")
+    value = to_tensor(bias) if bias is not None else None
+    try:
+        packed = prepack(quantized_weight(weight), value, *rest)
+    except RuntimeError as error:
+        raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
+    return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
+
+
+def _geometry(s: Site) -> tuple[list[int], list[int], list[int], int]:
+    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    rank = len(strides)
+    if pads[:rank] != pads[rank:] or rank > 3:
+        raise Lacks("torch pads both sides alike")
+    return strides, pads[:rank], dilations, group
+
+
+CONV = {
+    (1, False): (quantized.conv1d.default, quantized.conv1d_prepack),
+    (2, False): (quantized.conv2d.new, quantized.conv2d_prepack),
+    (3, False): (quantized.conv3d.new, quantized.conv3d_prepack),
+    (1, True): (quantized.conv1d_relu.default, quantized.conv1d_prepack),
+    (2, True): (quantized.conv2d_relu.new, quantized.conv2d_prepack),
+    (3, True): (quantized.conv3d_relu.new, quantized.conv3d_prepack),
+}
+"""(spatial dimensions, fused ReLU) → the operator and what packs for it."""
+
+
+def _conv(s: Site) -> Any:
+    strides, pads, dilations, group = _geometry(s)
+    target, prepack = CONV[len(strides), _is_relu(s)]
+    packed = _packed(s, prepack, strides, pads, dilations, group)
+    return _within_range(s, target, s.x(0), packed, *_scale_and_zero_point(s))
+
+
+def _conv_transpose(s: Site) -> Any:
+    strides, pads, dilations, group = _geometry(s)
+    rank = len(strides)
+    prepack = (
+        quantized.conv_transpose1d_prepack,
+        quantized.conv_transpose2d_prepack,
+        quantized.conv_transpose3d_prepack,
+    )
+    targets = (quantized.conv_transpose1d, quantized.conv_transpose2d, quantized.conv_transpose3d)
+    packed = _packed(s, prepack[rank - 1], strides, pads, s.attribute("output_padding"), dilations, group)
+    return _within_range(s, targets[rank - 1].default, s.x(0), packed, *_scale_and_zero_point(s), relu=False)
+
+
+def _linear(s: Site) -> Any:
+    packed = _packed(s, quantized.linear_prepack)
+    target = quantized.linear_relu.default if _is_relu(s) else quantized.linear.default
+    return _within_range(s, target, s.x(0), packed, *_scale_and_zero_point(s))
+
+
+# Results: scale, zero point, and the range
+
+
+def _is_relu(s: Site) -> bool:
+    """Whether the output's range is that of a fused ReLU."""
+    grid = s.out_grid
+    return bool(grid.minimum == grid.zero_point)
+
+
+def _scale_and_zero_point(s: Site) -> tuple[float, int]:
+    grid = s.out_grid
+    if grid.axis is not None:
+        raise Lacks("has an output quantized per channel")
+    return grid.scale, grid.zero_point
+
+
+def _within_range(s: Site, target: Any, *arguments: Any, relu: bool = True) -> Any:
+    """The call; its result clamped where the range of the output is not what torch's kernels clamp to.
+
+    `relu` says whether the kernel clamps at the zero point where the output does.
+    """
+    grid, limits = s.out_grid, DTYPES[s.out.dtype]
+    low = grid.zero_point if relu and _is_relu(s) else limits.minimum
+    if (grid.minimum, grid.maximum) == (low, limits.maximum):
+        return s.result(target, *arguments)
+    bounds = [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
+    return s.result(aten.clamp.default, s.call(target, *arguments), *bounds)
+
+
+# Into and out of integers
+
+
+def _quantize(s: Site) -> Any:
+    x = s.x(0) if s.tensor(0).quantization is None else s.call(aten.dequantize.self, s.x(0))
+    kind = {"uint8": torch.quint8, "int8": torch.qint8, "int32": torch.qint32}.get(s.out.dtype)
+    if kind is None:
+        raise Lacks(f"torch has no quantized {s.out.dtype}")
+    return _within_range(s, aten.quantize_per_tensor.default, x, *_scale_and_zero_point(s), kind, relu=False)
+
+
+def _dequantize(s: Site) -> Any:
+    return s.result(aten.dequantize.self, s.x(0))
+
+
+# Arithmetic on elements
+
+
+def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
+    """add and mul: of two quantized tensors, or of one and a number that changes its grid."""
+    grids = [s.tensor(index).quantization for index in (0, 1)]
+    if grids[0] is not None and grids[1] is not None:
+        target = with_relu if _is_relu(s) else plain
+        return _within_range(s, target, s.x(0), s.x(1), *_scale_and_zero_point(s))
+    if grids[0] is None or not _keeps_integers(s):
+        raise Lacks("torch adds and multiplies quantized tensors only")
+    return _within_range(s, scalar, s.x(0), s.scalar(1), relu=False)
+
+
+def _keeps_integers(s: Site) -> bool:
+    """Whether torch's add_scalar or mul_scalar gives the output's grid."""
+    x, y, number = s.grid(0), s.out_grid, s.scalar(1)
+    if not s.node.source_operator.startswith(("quantized::add_scalar", "quantized::mul_scalar")):
+        return False
+    sample = torch._make_per_tensor_quantized_tensor(torch.zeros(1, dtype=x.dtype), x.scale, x.zero_point)
+    scalar = quantized.add_scalar if s.node.operator == "Add" else quantized.mul_scalar
+    result = scalar(sample, number)
+    return (result.q_scale(), result.q_zero_point()) == (y.scale, y.zero_point)
+
+
+def _add(s: Site) -> Any:
+    return _both(s, quantized.add.default, quantized.add_relu.default, quantized.add_scalar.default)
+
+
+def _mul(s: Site) -> Any:
+    return _both(s, quantized.mul.default, quantized.mul_relu.default, quantized.mul_scalar.default)
+
+
+def _matmul(s: Site) -> Any:
+    s.grid(0), s.grid(1)
+    return _within_range(s, quantized.matmul.default, s.x(0), s.x(1), *_scale_and_zero_point(s), relu=False)
+
+
+def _concat(s: Site) -> Any:
+    values = [(s.grid(index), s.x(index))[1] for index in range(len(s.node.inputs))]
+    target = quantized.cat_relu.default if _is_relu(s) else quantized.cat.default
+    return _within_range(s, target, values, s.attribute("axis"), *_scale_and_zero_point(s))
+
+
+# Functions of one element
+
+
+def _with_grid(target: Any, *attributes: str) -> Emitter:
+    """quantized::f(x, scale, zero_point, attributes…)"""
+
+    def emit(s: Site) -> Any:
+        s.grid(0)
+        arguments = [s.attribute(name) for name in attributes]
+        return _within_range(s, target, s.x(0), *_scale_and_zero_point(s), *arguments, relu=False)
+
+    return emit
+
+
+def _leaky_relu(s: Site) -> Any:
+    s.grid(0)
+    grid = _scale_and_zero_point(s)
+    return _within_range(s, quantized.leaky_relu.default, s.x(0), s.attribute("alpha"), False, *grid, relu=False)
+
+
+FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
+"""The grid (zero point of uint8, of int8) that torch gives these outputs whatever the input had."""
+
+
+def _bounded(target: Any, general: Any = None) -> Emitter:
+    def emit(s: Site) -> Any:
+        s.grid(0)
+        scale, unsigned, signed = FIXED[s.node.operator]
+        standard = (scale, unsigned if s.out.dtype == "uint8" else signed)
+        if _scale_and_zero_point(s) == standard:
+            return _within_range(s, target, s.x(0), relu=False)
+        if general is None:
+            raise Lacks("torch has another grid for its output")
+        return _within_range(s, general, s.x(0), *_scale_and_zero_point(s), relu=False)
+
+    return emit
+
+
+def _threshold(s: Site) -> Any:
+    _same_grid(s)
+    return _within_range(s, quantized.threshold.default, s.x(0), s.attribute("alpha"), 0.0, relu=False)
+
+
+def _prelu(s: Site) -> Any:
+    slope, channels = s.tensor(1), s.tensor(1).shape
+    if slope.data is None or slope.quantization is None or channels is None:
+        raise Lacks("needs a quantized slope that is constant")
+    s.grid(0)
+    weight = quantized_weight(slope).reshape(-1)
+    return _within_range(
+        s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),
+        *_scale_and_zero_point(s), relu=False,
+    )  # fmt: skip
+
+
+def _relu(s: Site) -> Any:
+    _same_grid(s)
+    if s.out_grid.minimum not in (DTYPES[s.out.dtype].minimum, s.out_grid.zero_point):
+        raise Lacks("has a range of its own")
+    if s.out_grid.maximum != DTYPES[s.out.dtype].maximum:
+        raise Lacks("has a range of its own")
+    return s.result(aten.relu.default, s.x(0))
+
+
+def _clip(s: Site) -> Any:
+    _same_grid(s)
+    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+    return _within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
+
+
+def _same_grid(s: Site) -> None:
+    """torch keeps the grid of the input; Lacks where the model does not."""
+    x = s.tensor(0).quantization
+    if x is None or not x.same_grid(s.out.quantization):
+        raise Lacks("torch keeps the grid of the input here")
+
+
+def _softmax(s: Site) -> Any:
+    s.grid(0)
+    return _within_range(
+        s, quantized.softmax.default, s.x(0), s.attribute("axis"), *_scale_and_zero_point(s), relu=False
+    )
+
+
+# Normalization
+
+
+def _batch_norm(s: Site) -> Any:
+    s.grid(0)
+    targets = {
+        (2, False): quantized.batch_norm1d.default,
+        (3, False): quantized.batch_norm1d.default,
+        (4, False): quantized.batch_norm2d.default,
+        (5, False): quantized.batch_norm3d.default,
+        (4, True): quantized.batch_norm2d_relu.default,
+        (5, True): quantized.batch_norm3d_relu.default,
+    }
+    key = (s.rank(), _is_relu(s))
+    if key not in targets:
+        raise Lacks("torch normalizes batches of rank 2 to 5")
+    parameters = [s.x(index) for index in range(1, 5)]
+    return _within_range(s, targets[key], s.x(0), *parameters, s.attribute("epsilon"), *_scale_and_zero_point(s))
+
+
+def _layer_norm(s: Site) -> Any:
+    s.grid(0)
+    bias, shape = s.x(2), list(s.tensor(1).shape or ())
+    arguments = (s.x(0), shape, s.x(1), bias, s.attribute("epsilon"), *_scale_and_zero_point(s))
+    return _within_range(s, quantized.layer_norm.default, *arguments, relu=False)
+
+
+def _group_norm(s: Site) -> Any:
+    s.grid(0)
+    arguments = (s.attribute("num_groups"), s.x(1), s.x(2), s.attribute("epsilon"), *_scale_and_zero_point(s))
+    return _within_range(s, quantized.group_norm.default, s.x(0), *arguments, relu=False)
+
+
+def _instance_norm(s: Site) -> Any:
+    s.grid(0)
+    arguments = (s.x(1), s.x(2), s.attribute("epsilon"), *_scale_and_zero_point(s))
+    return _within_range(s, quantized.instance_norm.default, s.x(0), *arguments, relu=False)
+
+
+# Pooling
+
+
+def _max_pool(s: Site) -> Any:
+    kernel, strides, pads, dilations, ceil = window(s)
+    if len(kernel) == 3:
+        raise Lacks("torch has no quantized max_pool3d")
+    target = (aten.max_pool1d.default, aten.max_pool2d.default)[len(kernel) - 1]
+    return s.result(target, s.x(0), kernel, strides, pads, dilations, ceil)
+
+
+def _average_pool(s: Site) -> Any:
+    kernel, strides, pads, dilations, ceil = window(s)
+    _same_grid(s)
+    if any(step != 1 for step in dilations):
+        raise Lacks("torch has no such window")
+    target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
+    count_pads = bool(s.attribute("count_include_pad"))
+    return _within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)
+
+
+def _global_average_pool(s: Site) -> Any:
+    return _adaptive(s, [1] * (s.rank() - 2))
+
+
+def _adaptive(s: Site, size: list[int]) -> Any:
+    _same_grid(s)
+    targets = (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
+    if not 1 <= len(size) <= 3:
+        raise Lacks("torch pools 1 to 3 dimensions")
+    return _within_range(s, targets[len(size) - 1], s.x(0), size, relu=False)
+
+
+def _mean(s: Site) -> Any:
+    _same_grid(s)
+    axes = s.constant_sizes(1) if s.has(1) else list(range(s.rank()))
+    return _within_range(s, aten.mean.dim, s.x(0), axes, bool(s.attribute("keepdims")), relu=False)
+
+
+def _resize(s: Site) -> Any:
+    _same_grid(s)
+    sizes, factors = resize_arguments(s)
+    rank, mode = s.rank() - 2, s.attribute("mode")
+    nearest = {1: aten.upsample_nearest1d, 2: aten.upsample_nearest2d, 3: aten.upsample_nearest3d}
+    exact = {1: aten._upsample_nearest_exact1d, 2: aten._upsample_nearest_exact2d, 3: aten._upsample_nearest_exact3d}
+    if mode == "nearest":
+        target = (nearest if s.attribute("nearest_mode") == "floor" else exact)[rank].vec
+        return s.result(target, s.x(0), sizes, factors)
+    if rank != 2:
+        raise Lacks("torch interpolates quantized images of 2 dimensions only")
+    corners = s.attribute("coordinate_transformation_mode") == "align_corners"
+    return _within_range(s, aten.upsample_bilinear2d.vec, s.x(0), sizes, corners, factors, relu=False)
+
+
+NATIVE_EMITTERS: dict[str, Emitter] = {
+    **MOVES,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "qfmt.Linear": _linear,
+    "MatMul": _matmul,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "Add": _add,
+    "Mul": _mul,
+    "Concat": _concat,
+    "HardSwish": _with_grid(quantized.hardswish.default),
+    "Elu": _with_grid(quantized.elu.default, "alpha"),
+    "Celu": _with_grid(quantized.celu.default, "alpha"),
+    "LeakyRelu": _leaky_relu,
+    "Sigmoid": _bounded(aten.sigmoid.default, quantized.sigmoid.default),
+    "Tanh": _bounded(aten.tanh.default),
+    "HardSigmoid": _bounded(aten.hardsigmoid.default),
+    "ThresholdedRelu": _threshold,
+    "PRelu": _prelu,
+    "Relu": _relu,
+    "Clip": _clip,
+    "Softmax": _softmax,
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "qfmt.AdaptiveAveragePool": lambda s: _adaptive(s, s.attribute("output_size")),
+    "ReduceMean": _mean,
+    "Resize": _resize,
+}
+
+
+def _native(operator: str) -> Emitter | None:
+    emitter = NATIVE_EMITTERS.get(operator)
+    return None if emitter is None else lambda s: emitter(_not_only_floats(s))
+
+
+def _not_only_floats(s: Site) -> Site:
+    if s.is_float:
+        raise Lacks("is not quantized")
+    return s
+
+
+NATIVE = Table("native", QUANTIZED, _native)

@@ -1,0 +1,63 @@
+"""Tensors across the border: dtypes, arrays, and the check of what a module is called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import RunError
+from ...model import DTYPES, Tensor
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype that holds an element type of a Model; values of less than 8 bits take a byte each."""
+    bits, kind = DTYPES[name].bits, DTYPES[name].kind
+    if bits < 8:
+        return torch.int8 if kind == "i" else torch.uint8
+    return getattr(torch, name)  # type: ignore[no-any-return]
+
+
+def to_tensor(tensor: Tensor) -> torch.Tensor:
+    """The values of a constant, in memory of their own."""
+    array, dtype = tensor.array, torch_dtype(tensor.dtype)
+    if array.dtype.kind == "V" or array.dtype.name not in np.sctypeDict:  # bfloat16, float8: not NumPy's own
+        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(dtype)
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
+
+
+def to_array(value: torch.Tensor, dtype: str) -> Any:
+    """The inverse: a NumPy array whose dtype is that of the Model's element type (one value a byte below 8 bits)."""
+    from ...model import numpy_dtype
+
+    value = value.detach().cpu().contiguous()
+    if DTYPES[dtype].bits < 8 or not dtype.startswith(("bfloat", "float8")):
+        return value.numpy()
+    return value.view(getattr(torch, f"int{DTYPES[dtype].bits}")).numpy().view(numpy_dtype(dtype))
+
+
+def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str | None] | None) -> torch.Tensor:
+    """What a module is called with, as the tensor that it takes; RunError, placed at the input, if it is none.
+
+    A torch tensor that is quantized itself stands for its integers. Nothing is checked while torch compiles.
+    """
+    if value is None:
+        raise RunError("is missing", where=f"input {name}")
+    if not isinstance(value, torch.Tensor):
+        raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}")
+    if torch.compiler.is_compiling():
+        return value
+    if value.is_quantized:
+        value = value.int_repr()
+    if value.dtype != dtype:
+        if not (dtype.is_floating_point and value.dtype.is_floating_point):
+            raise RunError(f"takes {dtype}, not {value.dtype}", where=f"input {name}")
+        value = value.to(dtype)
+    if shape is not None:
+        if value.dim() != len(shape):
+            raise RunError(f"takes {len(shape)} dimensions, not {value.dim()}", where=f"input {name}")
+        for axis, (size, wanted) in enumerate(zip(value.shape, shape, strict=True)):
+            if isinstance(wanted, int) and size != wanted:
+                raise RunError(f"dimension {axis} is {size}, must be {wanted}", where=f"input {name}")
+    return value
