@@ -14,7 +14,7 @@ from .archive import Archive
 from .frames import Frame, Symbol, not_followed
 from .objects import EnumMember, NamedTuple, ScriptObject, enum_member
 from .operators import Operators, keeps_state, placed
-from .source import Class, Function
+from .source import Class, Function, parse_expression
 
 NAMES = {"inf": float("inf"), "nan": float("nan")}
 
@@ -121,12 +121,8 @@ class Expressions:
 
     def _final(self, text: str, node: ast.expr, frame: Frame) -> Any:
         """The value of a class attribute declared `Final`."""
-        try:
-            return self.value(ast.parse(text, mode="eval").body, Frame(frame.function, frame.scope))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise SourceError(
-                f"a constant of a class is not TorchScript: {text[:80]}", where=frame.where(node)
-            ) from None
+        expression = placed(lambda: parse_expression(text), node, frame)
+        return self.value(expression, Frame(frame.function, frame.scope))
 
     def _set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:
         if not isinstance(owner, ScriptObject):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..pickles import Inert
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState
 from . import packing
-from .source import Class, Library
+from .source import Class, Library, parse_expression
 
 _HOISTED = re.compile(r"^_jit_pass_hoist_conv_packed_params\.(.*)\.\d+$")
 """`optimize_for_mobile` moves packed parameters to the root module and keeps their path in the name."""
@@ -141,11 +142,9 @@ def enum_member(cls: Class, *, name: str | None = None, value: Any = None) -> En
 
 
 def _literal(text: str) -> Any:
-    import ast
-
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.literal_eval(parse_expression(text))
+    except (ValueError, TypeError, RecursionError, MemoryError):
         raise SourceError(f"a value of an enumeration is not a literal: {text[:80]}") from None
 
 

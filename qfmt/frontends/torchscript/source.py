@@ -21,6 +21,8 @@ PARSE_LIMIT = 16 << 20
 CHAIN_LIMIT = 2000
 """Operators in one statement. Python 3.10 crashes on some ten thousand; newer ones refuse them by themselves."""
 
+_TOO_DEEP = "the code is nested too deeply, or not text"
+
 _ATOMS = re.compile(r'(?s)"(?:[^"\\]|\\.?)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
 _LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
@@ -39,6 +41,10 @@ class _Lines(NamedTuple):
         starts = [i for i in range(self.start, self.end) if _indent(self.text[i]) == indent]
         ends = [*starts[1:], self.end]
         return [_Lines(self.file, self.text, start, end) for start, end in zip(starts, ends, strict=True)]
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.start + 1}"
 
     @property
     def first(self) -> str:
@@ -76,10 +82,11 @@ class Function:
         """(name, type, whether it has a default) of every argument."""
         given = self.node.args
         required = len(given.args) - len(given.defaults)
-        return [
-            (argument.arg, ast.unparse(argument.annotation) if argument.annotation else "", index >= required)
-            for index, argument in enumerate(given.args)
-        ]
+        try:
+            types = [ast.unparse(argument.annotation) if argument.annotation else "" for argument in given.args]
+        except RecursionError:
+            raise SourceError(_TOO_DEEP, where=f"{self.file}:{self.line(self.node)}") from None
+        return [(argument.arg, types[i], i >= required) for i, argument in enumerate(given.args)]
 
 
 class Class:
@@ -142,7 +149,7 @@ class Library:
             self._size += len(text)
             if self._size > PARSE_LIMIT:
                 raise SourceError("the archive holds more code than any network", where=lines.file)
-            _check_chains(["".join(block[:header]), *block[header:]], lines)
+            _check_chains(["".join(block[:header]), *block[header:]], lines.where)
             self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
         return self._parsed[text]
 
@@ -165,27 +172,35 @@ class Library:
         return {name: lines for name, lines in zip(names, blocks, strict=True) if name}
 
 
+def parse_expression(text: str) -> ast.expr:
+    """The syntax tree of one expression; SourceError if it is none."""
+    _check_chains([text], "")
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SourceError(f"the value of an attribute is not TorchScript: {text[:80]}") from None
+
+
 def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
-    where = f"{lines.file}:{lines.start + 1}"
     try:
         wrapper = ast.parse(text).body[0]
     except SyntaxError as error:
         line = lines.start + (error.lineno or 1) - 1
         raise SourceError(f"the code is not TorchScript: {error.msg}", where=f"{lines.file}:{line}") from None
     except (ValueError, RecursionError, MemoryError):
-        raise SourceError("the code is nested too deeply, or not text", where=where) from None
+        raise SourceError(_TOO_DEEP, where=lines.where) from None
     if isinstance(wrapper, ast.If) and len(wrapper.body) == 1 and isinstance(wrapper.body[0], ast.FunctionDef):
         return wrapper.body[0]
-    raise SourceError("the code is not TorchScript: not a function", where=where)
+    raise SourceError("the code is not TorchScript: not a function", where=lines.where)
 
 
-def _check_chains(statements: list[str], lines: _Lines) -> None:
+def _check_chains(statements: list[str], where: str) -> None:
     """Refuse statements that would become a syntax tree too deep for Python's own recursion."""
     if any(_open_brackets(line) and _open_brackets(_ATOMS.sub("", line)) for line in statements):
         statements = ["".join(statements)]  # a statement over several lines, which PyTorch does not print
     long = [_ATOMS.sub("", line) for line in statements if len(line) > CHAIN_LIMIT]
     if any(len(_LINKS.findall(line)) > CHAIN_LIMIT for line in long):
-        raise SourceError("the code is nested too deeply, or not text", where=f"{lines.file}:{lines.start + 1}")
+        raise SourceError(_TOO_DEEP, where=where)
 
 
 def _open_brackets(line: str) -> int:
