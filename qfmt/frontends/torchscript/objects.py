@@ -161,7 +161,7 @@ def _name_packed(packed: Packed | PackedState, path: str) -> None:
         elif name != packed.path and name not in packed.aliases and len(packed.aliases) < NAME_LIMIT:
             packed.aliases = (*packed.aliases, name)
     if isinstance(packed, Packed):
-        module = _owner(packed.path)
+        module = owner(packed.path)
         _add_name(packed.weight, f"{module}weight")
         if packed.bias is not None:
             _add_name(packed.bias, f"{module}bias")
@@ -180,7 +180,7 @@ def _name_parts(parts: Any, path: str) -> None:
             _name_parts([each for each in part if not isinstance(each, list)], f"{path}.{index}")
 
 
-def _owner(path: str) -> str:
+def owner(path: str) -> str:
     """The module that owns packed parameters, with a dot: "fc._packed_params._packed_params" → "fc."."""
     parts = path.split(".")
     while parts and parts[-1] in ("_packed_params", "_packed_weight"):

@@ -1,0 +1,249 @@
+"""Tensors without a graph as a Model: every one under its own name, with its quantization.
+
+A state_dict says of a module `fc1` its weight, and by `fc1.scale` and `fc1.zero_point` how what it puts out is
+quantized. The second becomes a tensor `fc1` without shape and data. Packed parameters become the weight and
+bias that they were packed from, and keep their name as an alias.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, prod
+from typing import Any, NamedTuple
+
+from ...errors import SourceError
+from ...model import DTYPES, Graph, Model, Quantization, Tensor
+from ..pickles import Inert
+from ..stored import PerTensor, StoredTensor
+from ..torch.calls import Packed, PackedState
+from ..torch.values import StoredData, narrowest, stored_quantization
+from ..torchscript import packing
+from ..torchscript.objects import owner
+
+ENTRY_LIMIT = 1 << 20
+"""Things that one file may hold, things within things counted each time: more than any checkpoint."""
+
+DEPTH_LIMIT = 64
+
+PACKED_CLASSES = ("torch.ScriptObject", "torch._C.ScriptObject")
+
+_INNER = re.compile(r"(?:^|\.)_packed_params(?:\._packed_weight|\.weight|\.bias|\._packed_params)?$")
+
+
+class Entry(NamedTuple):
+    """A tensor, or a number that PyTorch keeps as one, and its names: the first is its own."""
+
+    name: str
+    value: StoredTensor | float | int
+    aliases: tuple[str, ...] = ()
+
+
+def archive(state: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
+    """A Model without nodes of what `state` holds: tensors, packed parameters, dicts and lists of them.
+
+    A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
+    names are aliases. What is neither tensor nor packed parameters is left out.
+    """
+    entries = {entry.name: entry for entry in _unnested(state)}
+    outputs = {tensor.name: tensor for tensor in _outputs(entries)}
+    tensors = outputs | {
+        name: _constant(entry)
+        for name, entry in entries.items()
+        if not (name.endswith((".scale", ".zero_point")) and name.rpartition(".")[0] in outputs)
+    }
+    graph = Graph((), (), (), {name: tensors[name] for name in sorted(tensors)})
+    return Model(graph, source=source, producer=_producer())
+
+
+def _producer() -> str:
+    from ... import __version__
+
+    return f"qfmt {__version__}"
+
+
+def _unnested(state: Mapping[Any, Any]) -> list[Entry]:
+    """The entries of a state, of which an outer dict that only wraps them is taken off."""
+    prefix, walk = "", _Walk()
+    while True:
+        holders = {key: list(_entries(str(key), value, walk, 0)) for key, value in state.items()}
+        filled = [key for key, found in holders.items() if found]
+        inner = state[filled[0]] if len(filled) == 1 else None
+        if not isinstance(inner, dict):
+            break
+        prefix, state = f"{prefix}{filled[0]}.", inner
+    entries = [entry for found in holders.values() for entry in found]
+    names = [entry.name for entry in entries]
+    if not names:
+        raise SourceError("holds no tensors", hint="there is nothing to convert")
+    if len(set(names)) != len(names) or "" in names:
+        raise SourceError("has a tensor without a name, or two of one name", hint="give every tensor a name of its own")
+    if prefix:
+        entries = [_also_below(prefix, entry) for entry in entries]
+    return entries
+
+
+def _also_below(prefix: str, entry: Entry) -> Entry:
+    """The entry with its longer names, too."""
+    names = (entry.name, *entry.aliases)
+    return entry._replace(aliases=(*entry.aliases, *(prefix + name for name in names)))
+
+
+# -- what there is ---------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """How much was visited: a pickle may refer to one thing again and again."""
+
+    def __init__(self) -> None:
+        self.visited = 0
+
+    def step(self, depth: int) -> None:
+        self.visited += 1
+        if depth > DEPTH_LIMIT or self.visited > ENTRY_LIMIT:
+            raise SourceError("things are nested in it without end", hint="the file is hostile or damaged")
+
+
+def _entries(name: str, value: Any, walk: _Walk, depth: int) -> Iterator[Entry]:
+    """Every tensor below a name."""
+    walk.step(depth)
+    packed = _packed(name, value)
+    if packed is not None:
+        yield from _parts(name, packed)
+    elif isinstance(value, StoredTensor):
+        own = _own_name(name)
+        yield Entry(own, value, (name,) if own != name else ())
+    elif type(value) in (int, float) and name.endswith((".scale", ".zero_point")):
+        yield Entry(name, value)
+    elif isinstance(value, dict):
+        for key, element in value.items():
+            yield from _entries(f"{name}.{key}", element, walk, depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, element in enumerate(value):
+            yield from _entries(f"{name}.{index}", element, walk, depth + 1)
+
+
+def _own_name(name: str) -> str:
+    """Weights and biases of packed parameters that were saved without being packed belong to the module."""
+    if not _INNER.search(name):
+        return name
+    part = "bias" if name.endswith(".bias") else "weight"
+    return f"{owner(name.removesuffix(f'.{part}'))}{part}"
+
+
+def _packed(name: str, value: Any) -> Packed | PackedState | None:
+    """Packed parameters: an object of one of PyTorch's classes, or what `Linear` makes of it in a state_dict."""
+    if isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
+        return unpacked(value)
+    if name.endswith("_packed_params") and isinstance(value, tuple) and len(value) == 2:
+        return packing.from_state("quantized.LinearPackedParamsBase", value)
+    return None
+
+
+def unpacked(value: Inert) -> Packed | PackedState:
+    """The packed parameters that a `torch.ScriptObject` is."""
+    match value.state:
+        case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
+            return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state))
+    raise SourceError("a packed object does not say of which class it is", hint="the file is damaged")
+
+
+def _live(state: Any) -> Any:
+    """A state whose packed objects are such."""
+    if isinstance(state, Inert) and state.class_name in PACKED_CLASSES:
+        return unpacked(state)
+    if isinstance(state, list | tuple):
+        return type(state)(map(_live, state))
+    return state
+
+
+def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
+    """Weight and bias of packed parameters, all parts of others."""
+    if isinstance(packed, PackedState):
+        yield from _cell(name, packed)
+        return
+    module = owner(name)
+    aliases = tuple(dict.fromkeys((name, f"{module}_packed_params") if module else (name,)))
+    yield Entry(f"{module}weight", packed.weight, aliases)
+    if packed.bias is not None:
+        yield Entry(f"{module}bias", packed.bias)
+
+
+def _cell(name: str, packed: PackedState) -> Iterator[Entry]:
+    """The parameters of a recurrent cell, by the names that PyTorch's float cell has; others by their number."""
+    match packed.state:
+        case (str(), [StoredTensor() as b_ih, StoredTensor() as b_hh], [], _, [Packed() as w_ih, Packed() as w_hh]):
+            parts: Sequence[tuple[str, Any]] = (
+                ("weight_ih", w_ih.weight), ("weight_hh", w_hh.weight), ("bias_ih", b_ih), ("bias_hh", b_hh),
+            )  # fmt: skip
+        case (str(), [], [], _, [Packed() as w_ih, Packed() as w_hh]):
+            parts = (
+                ("weight_ih", w_ih.weight), ("weight_hh", w_hh.weight), ("bias_ih", w_ih.bias), ("bias_hh", w_hh.bias),
+            )  # fmt: skip
+        case (str(), [w_ih, w_hh, b_ih, b_hh, *_], [float(s_ih), float(s_hh)], [int(z_ih), int(z_hh)], _):
+            quantized = _quantized(w_ih, s_ih, z_ih), _quantized(w_hh, s_hh, z_hh)
+            parts = (("weight_ih", quantized[0]), ("weight_hh", quantized[1]), ("bias_ih", b_ih), ("bias_hh", b_hh))
+        case state:
+            parts = [(str(index), part) for index, part in enumerate(_flat(state))]
+    for part, tensor in parts:
+        if isinstance(tensor, StoredTensor):
+            yield Entry(f"{name}.{part}", tensor)
+
+
+def _quantized(weight: Any, scale: float, zero_point: int) -> Any:
+    """The weight of a cell of PyTorch 1.3 to 1.5, whose scale stood beside it."""
+    return replace(weight, quantizer=PerTensor(scale, zero_point)) if isinstance(weight, StoredTensor) else None
+
+
+def _flat(state: Any) -> Iterator[Any]:
+    if isinstance(state, list | tuple):
+        for part in state:
+            yield from _flat(part)
+    elif isinstance(state, Packed):
+        yield from (state.weight, state.bias)
+    else:
+        yield state
+
+
+# -- what becomes of it ----------------------------------------------------------------------------------
+
+
+def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
+    """How modules quantize what they put out, where a scale and a zero point are there, and are not PyTorch's
+    defaults 1.0 and 0: those are of modules that were never calibrated, or that quantize dynamically."""
+    for name, entry in entries.items():
+        module, _, last = name.rpartition(".")
+        other = entries.get(f"{module}.zero_point")
+        if last != "scale" or not module or other is None or module in entries:
+            continue
+        scale, zero_point = _number(entry.value, "f"), _number(other.value, "i")
+        if scale is None or zero_point is None or not (isfinite(scale) and scale > 0) or (scale, zero_point) == (1, 0):
+            continue
+        dtype = "int8" if zero_point < 0 else "uint8"  # not said; PyTorch's kernels take quint8, and qint8 rarely
+        if DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+            grid = Quantization.per_tensor(scale, int(zero_point), dtype, scale_dtype=narrowest(scale))
+            yield Tensor(module, dtype, None, None, grid)
+
+
+def _number(value: StoredTensor | float | int, kind: str) -> float | int | None:
+    """The number that a scale or zero point of one element is; None for any other tensor."""
+    if isinstance(value, int | float):
+        return value if kind == "f" or isinstance(value, int) else None
+    if prod(value.shape) != 1 or value.dtype not in DTYPES or DTYPES[value.dtype].kind != kind or value.quantizer:
+        return None
+    number = value.item()
+    return number if isinstance(number, int | float) else None
+
+
+def _constant(entry: Entry) -> Tensor:
+    aliases = tuple(sorted({*entry.aliases} - {entry.name, ""}))
+    if not isinstance(entry.value, StoredTensor):
+        return replace(Tensor.constant(entry.name, entry.value), aliases=aliases)
+    value = entry.value
+    if value.dtype not in DTYPES:
+        raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="take it out")
+    if value.quantizer is not None and any(isinstance(point, float) for point in value.quantizer.zero_points()):
+        raise SourceError("has zero points that are not integers, which qfmt cannot store yet", where=entry.name)
+    quantization = stored_quantization(value)
+    return Tensor(entry.name, value.dtype, value.shape, StoredData(value), quantization, aliases)
