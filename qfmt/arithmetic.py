@@ -128,6 +128,12 @@ def _integer_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) ->
     return np.rint((acc + whole).astype(f32) * (at / s)) + z
 
 
+def _integer_bias_reciprocal(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(f32(acc + rint(b · f32(1 / at))) · f32(at · f32(1 / s))) + z`"""
+    whole = np.rint(bias * (f32(1) / at)).astype(np.float64)
+    return np.rint((acc + whole).astype(f32) * (at * (f32(1) / s))) + z
+
+
 def _affine(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
     return np.rint((acc.astype(f32, copy=False) * at + bias) * (f32(1) / s) + z)
@@ -136,6 +142,7 @@ def _affine(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Float
 REQUANTIZE: dict[str, Callable[[Array, Floats, Floats, Floats, Floats], Floats]] = {
     "float_bias": _float_bias,
     "integer_bias": _integer_bias,
+    "integer_bias_reciprocal": _integer_bias_reciprocal,
     "affine": _affine,
 }
 """Rules that turn an exact integer accumulator into an output integer; before the clamp.

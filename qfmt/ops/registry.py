@@ -34,7 +34,7 @@ class Quantized(enum.Enum):
 
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
-REQUANTIZE_RULES = ("float_bias", "integer_bias", "affine")
+REQUANTIZE_RULES = ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine")
 
 
 def by_engine(rule: str, *, onnx: str = "divide", **others: str) -> dict[str, str]:
@@ -43,7 +43,9 @@ def by_engine(rule: str, *, onnx: str = "divide", **others: str) -> dict[str, st
 
 
 QUANTIZE_ENGINES = by_engine("premultiplied")
-REQUANTIZE_ENGINES = by_engine("float_bias", x86="affine", onednn="affine", qnnpack="integer_bias", onnx="integer_bias")
+REQUANTIZE_ENGINES = by_engine(
+    "float_bias", x86="affine", onednn="affine", qnnpack="integer_bias_reciprocal", onnx="integer_bias"
+)
 
 
 class Parameter(NamedTuple):
