@@ -201,9 +201,12 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
     pairs = zip(observed.minimum, observed.maximum, strict=True)
     if any(isnan(low) or isnan(high) or low > high for low, high in pairs):
         return "an observed minimum is above its maximum"
-    limits = (observed.quant_min, observed.quant_max)
-    if limits != (None, None) and not (is_int(limits[0]) and is_int(limits[1]) and limits[0] <= limits[1]):
-        return f"the observer's range is {list(limits)}"
+    low_limit, high_limit = observed.quant_min, observed.quant_max
+    if low_limit is None and high_limit is None:
+        return ""
+    ordered = low_limit is not None and high_limit is not None and low_limit <= high_limit
+    if not (ordered and is_int(low_limit) and is_int(high_limit)):
+        return f"the observer's range is [{low_limit!r}, {high_limit!r}]"
     return ""
 
 

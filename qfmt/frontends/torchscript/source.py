@@ -149,7 +149,7 @@ class Library:
             self._size += len(text)
             if self._size > PARSE_LIMIT:
                 raise SourceError("the archive holds more code than any network", where=lines.file)
-            _check_chains(["".join(block[:header]), *block[header:]], lines.where)
+            check_chains(["".join(block[:header]), *block[header:]], lines.where)
             self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
         return self._parsed[text]
 
@@ -174,7 +174,7 @@ class Library:
 
 def parse_expression(text: str) -> ast.expr:
     """The syntax tree of one expression; SourceError if it is none."""
-    _check_chains([text], "")
+    check_chains([text], "")
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -194,7 +194,7 @@ def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
     raise SourceError("the code is not TorchScript: not a function", where=lines.where)
 
 
-def _check_chains(statements: list[str], where: str) -> None:
+def check_chains(statements: list[str], where: str) -> None:
     """Refuse statements that would become a syntax tree too deep for Python's own recursion."""
     if any(_open_brackets(line) and _open_brackets(_ATOMS.sub("", line)) for line in statements):
         statements = ["".join(statements)]  # a statement over several lines, which PyTorch does not print
