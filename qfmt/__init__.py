@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import QfmtError
 
 if TYPE_CHECKING:
+    from .compare import diff, verify
     from .file import check, load, save
     from .frontends import convert
     from .model import Graph, Model, Node, Quantization, Tensor
@@ -33,8 +34,10 @@ __all__ = [
     "Tensor",
     "check",
     "convert",
+    "diff",
     "load",
     "save",
+    "verify",
 ]
 
 _HOMES = {
@@ -45,8 +48,10 @@ _HOMES = {
     "Tensor": "model",
     "check": "file",
     "convert": "frontends",
+    "diff": "compare",
     "load": "file",
     "save": "file",
+    "verify": "compare",
 }
 
 

@@ -36,7 +36,7 @@ def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array
     if model.no_graph:
         raise RunError(model.no_graph)
     graph, tensors = model.graph, model.graph.tensors
-    values.update(_checked_inputs(model, inputs))
+    values.update(checked_inputs(model, inputs))
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     readers.update(graph.outputs)
     constants: dict[str, Array] = {}
@@ -62,7 +62,8 @@ def _operand(
     return Operand(values[name] if name in values else constants[name], tensors[name].quantization)
 
 
-def _checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """The inputs as arrays of the right dtypes; RunError for one that is missing, unknown or misshapen."""
     expected = model.graph.inputs
     if unknown := [name for name in inputs if name not in expected]:
         raise RunError(f"the model has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(expected)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,30 +12,15 @@ import qfmt
 from ..errors import DestinationError
 from ..frontends import ENGINES
 from .notation import size
+from .options import Shapes, input_shapes
 from .output import line, working
 from .report import origin
 from .source import FILE
 
-if TYPE_CHECKING:
-    from ..model import Dimension
-
 LATER = (".onnx", ".npz", ".safetensors", ".c", ".h")
 DEFAULT_DTYPE = "uint8"
 
-Shapes = dict[str, "tuple[Dimension, ...]"]
 Quantizations = dict[str, tuple[float, int, str]]
-
-
-def _shapes(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Shapes:
-    return dict(_shape(value) for value in values)
-
-
-def _shape(value: str) -> tuple[str, tuple[Dimension, ...]]:
-    name, equals, sizes = value.partition("=")
-    words = [word.strip() for word in sizes.split(",")]
-    if not (name and equals and all(word.isidentifier() or word.isdecimal() for word in words)):
-        raise click.BadParameter(f"{value!r} is not NAME=SIZE,SIZE,… as in x=N,3,224,224")
-    return name, tuple(int(word) if word.isdecimal() else word for word in words)
 
 
 def _quantizations(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Quantizations:
@@ -70,9 +54,7 @@ Examples:
     show_default=True,
     help="The engine whose rounding the nodes state.",
 )
-@click.option(
-    "--input-shape", "shapes", multiple=True, callback=_shapes, metavar="NAME=SIZE,…", help="Shape of an input."
-)
+@input_shapes("Shape of an input.")
 @click.option(
     "--input-quantization",
     "quantizations",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DestinationError, RunError
+from ..errors import DestinationError
+from .arrays import arrays, matched
 from .notation import NOTHING, number, shape_text
-from .output import Column, as_json, line, table, working
+from .output import Column, as_json, table, working
 from .source import FILE, open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -45,7 +46,7 @@ def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
     are left aside.
     """
     model, _ = open_model(file)
-    inputs = _matched(model.graph.inputs, _arrays(source), source)
+    inputs = matched(model.graph.inputs, arrays(source), source)
     with working(f"running {file.name}"):
         outputs = model.run(inputs)
     if dest is not None:
@@ -56,33 +57,6 @@ def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
     else:
         columns = [Column("output"), Column("dtype"), Column("shape"), Column("min"), Column("max"), Column("argmax")]
         table(columns, [[name, *_words(facts)] for name, facts in summary.items()])
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a file by name; that of a `.npy` has the empty name. Nothing is unpickled."""
-    import numpy as np
-
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
-        raise RunError(f"is not a .npy or .npz with plain arrays ({error})", where=str(path)) from None
-
-
-def _matched(wanted: Sequence[str], arrays: Mapping[str, Array], path: Path) -> dict[str, Array]:
-    """Arrays to inputs by name, or the only array to the only input."""
-    if len(arrays) == 1 and len(wanted) == 1:
-        return {wanted[0]: next(iter(arrays.values()))}
-    if missing := [name for name in wanted if name not in arrays]:
-        held = ", ".join(filter(None, arrays)) or "one array without a name"
-        inputs = f"the inputs are {', '.join(wanted)}"
-        raise RunError(f"no array {missing[0]!r}, but {held}", where=str(path), hint=inputs)
-    if aside := [name for name in arrays if name not in wanted]:
-        line(f"not an input, left aside: {', '.join(aside)}", err=True)
-    return {name: arrays[name] for name in wanted}
 
 
 def _save(outputs: Mapping[str, Array], dest: Path) -> None:

@@ -41,8 +41,8 @@ class Computed(NamedTuple):
 
 
 @contextmanager
-def engine(name: str) -> Iterator[str]:
-    """Torch with one engine for quantized operators, and without its deprecation warnings; gives torch's version."""
+def running(name: str) -> Iterator[str]:
+    """Torch by one engine for quantized operators, without warnings of deprecation and gradients; gives its version."""
     try:
         import torch
     except ImportError:
@@ -72,7 +72,8 @@ def carry_out(
     `real` makes torch objects of stored tensors and packed parameters; `on_numbers` computes the calls that
     have no tensor among their arguments. Raises RunError, placed, where torch refuses a call.
     """
-    values: dict[str | int, Any] = dict(inputs)
+    values: dict[str | int, Any] = {}
+    values.update(inputs)
     seen = {key: computed(tensor) for key, tensor in inputs.items()}
     for entry in tape.entries:
         args = [_resolved(arg, values, real) for arg in entry.args]

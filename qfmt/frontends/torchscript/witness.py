@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+DEFAULT_ARITHMETIC = "fbgemm"
+
+
 class Witness:
     """The source of a file. `model` is what it is converted to now.
 
-    With torch, inside `execution.engine`: `load`, then `unpacked` and `run`. No code of the archive is executed:
+    With torch, inside `execution.running`: `load`, then `unpacked` and `run`. No code of the archive is executed:
     the calls that qfmt's own evaluation found are carried out one by one.
     """
 
@@ -46,6 +48,21 @@ class Witness:
         self._constants: Mapping[str, Any] = {}
         self._made: dict[int, Any] = {}
 
+    @classmethod
+    def of(cls, path: Path, file: Model) -> Witness:
+        """The source of a file, converted as the file was: for its engine, with its inputs' shapes and quantization."""
+        tensors = [file.tensors[name] for name in file.graph.inputs]
+        archive = Archive(path)
+        names = [argument.name for argument in archive.inputs if not argument.optional]
+        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
+        quantized = {
+            name: (tensor.quantization.scale[0], tensor.quantization.zero_point[0], tensor.dtype)
+            for name, tensor in like.items()
+            if tensor.quantization is not None
+        }
+        shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
+        return cls(path, file.arithmetic or DEFAULT_ARITHMETIC, shapes, quantized)
+
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         """The shapes that the network was traced with, input by input, as far as the archive says."""
         examples = self.archive.example_inputs()
@@ -60,9 +77,7 @@ class Witness:
         import torch
 
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._module = torch.jit.load(str(self.path), map_location="cpu")
+            self._module = torch.jit.load(str(self.path), map_location="cpu")  # type: ignore[no-untyped-call]
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             self.trouble = str(error).strip().partition("\n")[0]
             return
@@ -75,7 +90,7 @@ class Witness:
         for entry in self.tape.entries:
             for packed in _parameters(entry.args):
                 theirs = self._found((packed.path, *packed.aliases))
-                for stored, tensor in zip((packed.weight, packed.bias), _unpacked(theirs), strict=False):
+                for stored, tensor in zip((packed.weight, packed.bias), _unpacked(theirs, packed.kind), strict=False):
                     name = self.lifter.names.get(self.lifter.stored(stored).key) if stored is not None else None
                     if name is not None and tensor is not None:
                         yield name, computed(tensor)
@@ -120,16 +135,17 @@ def _parameters(args: Any) -> Iterator[Packed]:
             yield from _parameters(arg)
 
 
-def _unpacked(packed: Any) -> tuple[Any, ...]:
+def _unpacked(packed: Any, kind: str) -> tuple[Any, ...]:
     """Weight and bias by torch's own operators; nothing where there is nothing to unpack."""
     import torch
 
     if not isinstance(packed, torch.ScriptObject):
         return ()
-    if "Embedding" in packed._type().name():
-        return (torch.ops.quantized.embedding_bag_unpack(packed),)
     try:
-        return tuple(packed.unpack())
+        if kind == "embedding":
+            return (torch.ops.quantized.embedding_bag_unpack(packed),)
+        unpack: Any = packed.unpack  # type: ignore[attr-defined]
+        return tuple(unpack())
     except (RuntimeError, AttributeError):
         return ()
 

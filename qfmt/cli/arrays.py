@@ -1,0 +1,44 @@
+"""Arrays from files, for the inputs of a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import RunError
+from .output import line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+
+def arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a file by name; that of a `.npy` has the empty name. Nothing is unpickled."""
+    import numpy as np
+
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
+        raise RunError(f"is not a .npy or .npz with plain arrays ({error})", where=str(path)) from None
+
+
+def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dict[str, Array]:
+    """Arrays to inputs by name, or the only array to the only input."""
+    if len(held) == 1 and len(wanted) == 1:
+        return {wanted[0]: next(iter(held.values()))}
+    if missing := [name for name in wanted if name not in held]:
+        names = ", ".join(filter(None, held)) or "one array without a name"
+        inputs = f"the inputs are {', '.join(wanted)}"
+        raise RunError(f"no array {missing[0]!r}, but {names}", where=str(path), hint=inputs)
+    if aside := [name for name in held if name not in wanted]:
+        line(f"not an input, left aside: {', '.join(aside)}", err=True)
+    return {name: held[name] for name in wanted}

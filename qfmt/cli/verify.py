@@ -1,0 +1,174 @@
+"""`qfmt verify`: a file against the one that it was made from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .arrays import arrays, matched
+from .notation import number
+from .options import Shapes, input_shapes
+from .output import Column, as_json, line, pairs, table, working
+from .source import FILE, open_model
+
+if TYPE_CHECKING:
+    from ..compare import Report, WeightComparison
+
+ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
+DIFFERS = 1
+COUNTS = ("outputs", "equal", "tie", "close", "saturated", "wrong")
+MEANINGS = {
+    "tie": "off by one where the exact value lies half-way between two integers, as far as float32 can tell",
+    "close": "floats that differ by at most 1e-5 of the largest: sums in another order",
+    "saturated": "torch's own depthwise kernel overflows 16 bits there; the file is right (spec.md, Requantize rules)",
+}
+
+
+@click.command(
+    short_help="Compare a file with its source: weights, then node by node against torch.",
+    epilog="""\b
+Examples:
+  qfmt verify model.pt model.qfb                        on pseudo-random inputs
+  qfmt verify model.pt model.qfb --input images.npy     on inputs of your own
+  qfmt verify model.pt model.qfb --engine qnnpack       as another engine of torch computes it
+
+Exit status: 0 equal, or different only as two runs of torch may be; 1 something is wrong; 2 trouble.""",
+)
+@click.argument("source", type=FILE)
+@click.argument("file", type=FILE)
+@click.option("--input", "given", type=FILE, help="Inputs: a .npy or .npz, as for `qfmt run`.")
+@click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
+@input_shapes("Shape of a pseudo-random input, where sizes are open.")
+@click.option("--engine", type=click.Choice(ENGINES), help="Torch's engine.  [default: whose arithmetic FILE states]")
+@click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    source: Path,
+    file: Path,
+    given: Path | None,
+    samples: int,
+    shapes: Shapes,
+    engine: str | None,
+    json_: bool,
+) -> None:
+    """Verify that FILE, a .qfb, computes what SOURCE, a TorchScript archive, computes.
+
+    Weights, scales and zero points are compared bit by bit. Then torch carries out the calls of SOURCE, and each
+    node of FILE is fed what the node of SOURCE got. No code of SOURCE is executed, only operators that qfmt knows.
+    Without torch the weights are compared, and the nodes are not.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that quantized dtypes are deprecated is known here
+    from ..compare import verify
+
+    sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
+    model, _ = open_model(file)
+    inputs = None if given is None else matched(model.graph.inputs, arrays(given), given)
+    with working(f"verifying {file.name}"):
+        report = verify(source, model, inputs, engine=engine, samples=samples, input_shapes=sizes)
+    if json_:
+        as_json({"file": str(file), **report.to_dict()})
+    else:
+        _show(report)
+    ctx.exit(0 if report.ok else DIFFERS)
+
+
+def _whole(name: str, size: object) -> int:
+    if not isinstance(size, int) or size < 1:
+        raise click.UsageError(f"--input-shape {name}: a pseudo-random input needs whole numbers, not {size}")
+    return size
+
+
+def _show(report: Report) -> None:
+    off = [weight for weight in report.weights if not weight.ok]
+    pairs(
+        [
+            ("source", report.source + _origin(report)),
+            ("engine", f"{report.engine}, torch {report.torch}" if report.torch else "none: torch is not there"),
+            *([("inputs", report.inputs)] if report.inputs else []),
+            ("constants", _constants(report, off)),
+            *(("note", note) for note in report.notes),
+        ]
+    )
+    for weight in off:
+        what = f"{weight.different:,} of {weight.elements:,} values differ, by at most {number(weight.largest)}"
+        line(f"  {weight.name}: {'; '.join([*([what] if weight.different else []), *weight.differences])}")
+    line()
+    if report.inputs:
+        _node_table(report)
+        line()
+        _output_table(report)
+        line()
+    else:
+        _stated(report)
+        line(f"nodes were not run: {report.skipped}")
+    line(_verdict(report))
+
+
+def _origin(report: Report) -> str:
+    if report.same_source is None:
+        return ""
+    return ", from which the file was made" if report.same_source else "; the file was made from another (sha256)"
+
+
+def _constants(report: Report, off: list[WeightComparison]) -> str:
+    total = len(report.weights)
+    unpacked = sum("torch" in weight.witnesses for weight in report.weights)
+    also = f", {unpacked} of them also to what torch unpacks" if unpacked else ""
+    return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"
+
+
+def _node_table(report: Report) -> None:
+    used = [name for name in COUNTS if name not in MEANINGS or any(getattr(node, name) for node in report.nodes)]
+    columns = [Column("#", right=True), Column("operator", style="bold"), Column("node", style="cyan")]
+    columns += [*(Column(name, right=True) for name in used), Column("largest", right=True)]
+    rows = []
+    for index, node in enumerate(report.nodes):
+        counts = [f"{getattr(node, name):,}" if node.outputs else "" for name in used]
+        rows.append([str(index), node.operator, node.name, *counts, number(node.largest) if node.outputs else ""])
+    total = [f"{sum(getattr(node, name) for node in report.nodes):,}" for name in used]
+    largest = max((node.largest for node in report.nodes), default=0.0)
+    table(columns, [*rows, ["", "", "all", *total, number(largest)]])
+    for name in used:
+        if name in MEANINGS:
+            line(f"{name}: {MEANINGS[name]}")
+    _stated(report)
+
+
+def _stated(report: Report) -> None:
+    """What nodes of the file state otherwise than the source, and nodes that are missing."""
+    for node in report.nodes:
+        if node.differences:
+            line(f"{node.name} ({node.operator}), source → file: {'; '.join(node.differences)}")
+    for name in report.missing:
+        line(f"{name} is in the source, not in the file")
+
+
+def _output_table(report: Report) -> None:
+    columns = [Column("whole network", style="cyan"), Column("outputs", right=True), Column("equal", right=True)]
+    columns += [Column("largest", right=True), Column("argmax")]
+    rows = []
+    for output in report.outputs:
+        argmax = f"agrees in {output.argmax_equal} of {output.argmax_total}" if output.argmax_total else "-"
+        rows.append([output.name, f"{output.outputs:,}", f"{output.equal:,}", number(output.largest), argmax])
+    table(columns, rows)
+
+
+def _verdict(report: Report) -> str:
+    if not report.ok:
+        return f"first wrong: {report.first_wrong}"
+    if report.skipped:
+        return "constants equal"
+    return "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
+
+
+def _allowed(report: Report) -> Iterator[str]:
+    words = {"tie": "off by one at rounding ties", "close": "close floats", "saturated": "where torch saturates"}
+    for name, word in words.items():
+        count = sum(getattr(node, name) for node in report.nodes)
+        if count:
+            yield f"{count:,} {word}"

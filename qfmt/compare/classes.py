@@ -1,0 +1,166 @@
+"""Equal, off by one at a rounding tie, wrong: the classes of spec.md, "Comparing two results".
+
+A tie is proven: the value before the rounding is computed exactly (in float64, from the same operands) and must lie
+half-way between the two integers, up to the rounding errors of the float32 operations that led to it. Outputs of
+torch that are off because its own kernel overflows are proven, too, and told apart (saturation.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..arithmetic import MEAN, REQUANTIZE, f32
+from ..model import Node, Tensor
+from ..ops import OPERATORS, Operand, Quantized
+from .saturation import saturated
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+CLOSE = 1e-5
+"""How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order."""
+
+ROUNDINGS = 8
+"""So many float32 operations, at most, lie between exact sums or single operands and the rounding to an integer."""
+
+WIDEST = 2.0**-7
+"""Farther than this from a half, in steps of the output, nothing is a tie, however inexact float32 is."""
+
+INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")
+"""Rules whose formulas are exact up to a few last operations on float32."""
+
+
+class Counts(NamedTuple):
+    """How many outputs are in each class; `largest` is the largest difference, in steps or in real numbers."""
+
+    equal: int = 0
+    tie: int = 0
+    close: int = 0
+    saturated: int = 0
+    wrong: int = 0
+    largest: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return self.equal + self.tie + self.close + self.saturated + self.wrong
+
+    def plus(self, other: Counts) -> Counts:
+        equal, tie, close, saturated, wrong = (a + b for a, b in zip(self[:5], other[:5], strict=True))
+        return Counts(equal, tie, close, saturated, wrong, max(self.largest, other.largest))
+
+
+def classify(
+    node: Node, operands: Sequence[Operand | None], output: Tensor, mine: Array, theirs: Array, engine: str = ""
+) -> Counts:
+    """Two results of one node, computed from the same operands; `output` says what their integers mean.
+
+    `engine` is that of `theirs`, where it is torch's.
+    """
+    if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+        return Counts(wrong=max(mine.size, 1), largest=float("inf"))
+    if mine.dtype.kind == "f" or mine.dtype.name == "bfloat16":
+        return _floats(mine, theirs)
+    off = mine != theirs
+    if not off.any():
+        return Counts(equal=mine.size)
+    difference = np.abs(mine.astype(np.int64) - theirs.astype(np.int64))
+    ties = off & (difference == 1)
+    if ties.any():
+        ties &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2)
+        off &= ~ties
+    overflowing = saturated(node, operands, output) if engine == "fbgemm" and off.any() else None
+    overflown = off & (theirs == overflowing) if overflowing is not None else np.zeros(off.shape, bool)
+    tie, overflow, wrong = (int(which.sum()) for which in (ties, overflown, off & ~overflown))
+    return Counts(mine.size - tie - overflow - wrong, tie, 0, overflow, wrong, float(difference.max()))
+
+
+def _floats(mine: Array, theirs: Array) -> Counts:
+    if mine.tobytes() == theirs.tobytes():
+        return Counts(equal=mine.size)
+    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0, np.abs(a - b))
+        near = difference <= CLOSE * np.abs(b[np.isfinite(b)]).max(initial=0)
+    equal, close = int(same.sum()), int((near & ~same).sum())
+    return Counts(equal, 0, close, 0, mine.size - equal - close, float(difference.max()))
+
+
+def rounding_ties(node: Node, operands: Sequence[Operand | None], output: Tensor, halves: Array) -> Array:
+    """Where the exact value before the rounding is that of `halves`, as far as float32 can tell."""
+    operator, quantization = OPERATORS[node.operator], output.quantization
+    if quantization is None or operator.quantized is Quantized.MOVES:
+        return np.zeros(halves.shape, bool)
+    step = quantization.scales(halves.ndim).astype(f32).astype(np.float64)
+    offset = quantization.zero_points(halves.ndim)
+    with np.errstate(all="ignore"):
+        exact = _computed(node, operands, np.float64) / step
+        error = ROUNDINGS * 2.0**-24 * (_magnitude(node, operands, exact.shape) / step + np.abs(exact) + np.abs(offset))
+        if node.arithmetic not in INTEGER_RULES:
+            in_float32 = _computed(node, operands, f32).astype(np.float64) / step
+            error = error + 4 * np.abs(in_float32 - exact).max(initial=0)
+        return np.abs(exact + offset - halves) <= np.minimum(error, WIDEST)
+
+
+def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floating[Any]]) -> Array:
+    """The real result of the node, computed in float64 (where it is exact but for 1e-15) or float32."""
+    operator = OPERATORS[node.operator]
+    reals: list[Any] = [None if operand is None else _real(operand, kind) for operand in operands]
+    if node.arithmetic == "integer_bias" and len(operands) > 2 and operands[2] is not None:
+        reals[2] = _whole_bias(node, operands).astype(kind)  # rounding the bias belongs to the rule
+    fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
+    reals += [None] * (len(fixed) - len(reals))
+    return np.asarray(operator.reference(*reals, **node.attributes))
+
+
+def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
+    array, quantization = operand
+    if quantization is None:
+        return array.astype(kind) if array.dtype.kind == "f" else array
+    scales = quantization.scales(array.ndim).astype(f32).astype(kind)
+    real: Array = (array.astype(np.int64) - quantization.zero_points(array.ndim)).astype(kind) * scales
+    return real
+
+
+def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
+    """`rint(b / at) · at`, per output channel."""
+    x, weight, bias = operands[:3]
+    assert x is not None and x.quantization is not None
+    assert weight is not None and weight.quantization is not None and bias is not None
+    if bias.quantization is not None:
+        return _real(bias, np.float64)
+    scales = np.array(weight.quantization.scale, f32)
+    if weight.quantization.is_per_channel and node.operator == "ConvTranspose":
+        scales = np.tile(scales, int(node.attributes["group"]))  # type: ignore[arg-type]
+    at = f32(x.quantization.scale[0]) * scales
+    whole: Array = np.rint(bias.array / at).astype(np.float64) * at.astype(np.float64)
+    return whole
+
+
+def _magnitude(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...]) -> Array:
+    """How large the numbers are that the result is made of: element by element where it is, else the largest."""
+    if node.arithmetic in INTEGER_RULES:  # sums and products are exact; what is added to them is the bias
+        bias = operands[2] if len(operands) > 2 else None
+        return np.asarray(0.0 if bias is None else 2 * np.abs(_real(bias, np.float64)).max(initial=0))
+    sizes = [_size(operand) for operand in operands if operand is not None and _is_real(operand)]
+    if any(size.shape != shape and size.size > 1 for size in sizes):
+        sizes = [np.asarray(size.max(initial=0)) for size in sizes]
+    return np.asarray(sum(sizes, np.zeros(())))
+
+
+def _is_real(operand: Operand) -> bool:
+    return operand.quantization is not None or operand.array.dtype.kind == "f"
+
+
+def _size(operand: Operand) -> Array:
+    array, quantization = operand
+    if quantization is None:
+        return np.abs(array.astype(np.float64))
+    integers = np.abs(array.astype(np.float64)) + np.abs(quantization.zero_points(array.ndim))
+    size: Array = integers * quantization.scales(array.ndim)
+    return size

@@ -1,0 +1,135 @@
+"""What `verify` found, as data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WeightComparison:
+    """A constant of the file against that of the source, bit by bit.
+
+    `different` of `elements` stored values are not the same, by at most `largest`. `differences` says, as
+    "source → file", what else is not: dtype, shape, quantization. `witnesses` are who was asked for the source's:
+    "conversion" (qfmt, anew) and "torch" (its own reader and unpack).
+    """
+
+    name: str
+    read_by: tuple[str, ...]
+    elements: int
+    different: int
+    largest: float
+    differences: tuple[str, ...]
+    witnesses: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.different and not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class NodeComparison:
+    """A node of the file, fed what the source's node got, against what that put out: counts of output elements.
+
+    `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
+    "source → file", what the file states otherwise than the source does: rule, attributes, scales. `saturated`
+    outputs are those at which torch's own kernel overflows, and which are right in the file (spec.md, "Requantize
+    rules").
+    """
+
+    name: str
+    operator: str
+    outputs: int = 0
+    equal: int = 0
+    tie: int = 0
+    close: int = 0
+    saturated: int = 0
+    wrong: int = 0
+    largest: float = 0.0
+    differences: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong and not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """An output of the whole network, each of source and file run from the inputs on.
+
+    `argmax_equal` of `argmax_total` samples have their largest element at the same place (outputs [sample, class]).
+    """
+
+    name: str
+    outputs: int
+    equal: int
+    largest: float
+    argmax_equal: int = 0
+    argmax_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of `qfmt.verify`.
+
+    `same_source`: whether the file says that it was made from this very source (None: it does not say).
+    `missing` are nodes that only the source has. `skipped` says why no nodes were compared, "" if they were;
+    `notes` are remarks that change nothing.
+    """
+
+    source: str
+    engine: str
+    torch: str
+    same_source: bool | None
+    inputs: str
+    weights: tuple[WeightComparison, ...]
+    nodes: tuple[NodeComparison, ...]
+    outputs: tuple[OutputComparison, ...]
+    missing: tuple[str, ...] = ()
+    skipped: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was compared is equal, or differs only as two runs of torch may: at rounding ties, in the
+        last bits of floats, where a kernel of torch overflows."""
+        return not self.first_wrong
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no node differs in anything from the source, not even so."""
+        return self.ok and all(node.equal == node.outputs for node in self.nodes)
+
+    @property
+    def first_wrong(self) -> str:
+        """The first node, in the order of the graph, that differs, or reads a weight that does: "conv1 (Conv)"."""
+        off = {reader for weight in self.weights if not weight.ok for reader in weight.read_by}
+        for node in self.nodes:
+            if not node.ok or node.name in off:
+                return f"{node.name} ({node.operator})"
+        for weight in self.weights:
+            if not weight.ok:
+                return weight.name
+        if self.missing:
+            return f"{self.missing[0]}, which the file lacks"
+        return next((output.name for output in self.outputs if not self._is_explained(output)), "")
+
+    def _is_explained(self, output: OutputComparison) -> bool:
+        """A tie in one node may move everything behind it; without any, the outputs must be equal."""
+        return output.equal == output.outputs or any(node.equal < node.outputs for node in self.nodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: all fields, `ok` and `first_wrong`. An infinite difference (another shape) is None."""
+        found = {"ok": self.ok, "first_wrong": self.first_wrong, "exact": self.is_exact, **asdict(self)}
+        finite: dict[str, Any] = _finite(found)
+        return finite
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

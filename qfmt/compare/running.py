@@ -1,0 +1,152 @@
+"""The nodes of a file run beside those of its source: each on what the source's node got, and all on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QfmtError
+from ..interpreter import execute
+from ..model import Model, Node, Quantization
+from ..ops import Operand
+from .classes import Counts, classify
+from .difference import node_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..frontends.torch.execution import Computed
+
+    Array = NDArray[Any]
+
+
+@dataclass
+class NodeFindings:
+    """Of one node, over all samples."""
+
+    counts: Counts = field(default_factory=Counts)
+    fault: str = ""
+
+
+@dataclass
+class OutputFindings:
+    """Of one output of the whole network, over all samples; see `report.OutputComparison`."""
+
+    outputs: int = 0
+    equal: int = 0
+    largest: float = 0.0
+    argmax_equal: int = 0
+    argmax_total: int = 0
+
+
+class SideBySide:
+    """Runs a file on samples of which the source's values are known, and collects what differs."""
+
+    def __init__(self, model: Model, engine: str) -> None:
+        self.model, self.engine = model, engine
+        self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
+        self.outputs = {name: OutputFindings() for name in model.graph.outputs}
+        self._constants: dict[str, Array] = {}
+
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        """One run. `theirs` is what torch computed, by the names of the file, as far as it has it.
+
+        Where it has nothing, because one call of the source became several nodes, ours is passed on.
+        """
+        given: dict[str, Array] = dict(inputs)
+        own: dict[str, Array] = dict(inputs)
+        agreed = set(inputs)
+        """Tensors that are the same in both runs, so that what follows need not be computed twice."""
+        for node in self.model.nodes:
+            found = self.nodes[node_name(node)]
+            mine = self._run(node, given, found)
+            same = all(name in agreed or self._is_constant(name) for name in node.inputs)
+            alone = mine if same else self._run(node, own, NodeFindings())
+            for index, name in enumerate(node.outputs):
+                if name in theirs:
+                    if mine is not None:
+                        self._count(node, name, mine[index], theirs[name], given, found)
+                    given[name] = theirs[name].array
+                elif mine is not None:
+                    given[name] = mine[index]
+                if alone is not None:
+                    own[name] = alone[index]
+                    if name in given and _same(alone[index], given[name]):
+                        agreed.add(name)
+        for name, output in self.outputs.items():
+            if name in theirs:
+                _count_output(output, own.get(name), theirs[name].array)
+
+    def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
+        """What a node computes from these values; None, and the reason in `found`, if it cannot."""
+        operands = self._operands(node, values)
+        if operands is None:
+            return None
+        try:
+            return execute(node, operands, [self.model.tensors[name] for name in node.outputs])
+        except (QfmtError, ValueError, IndexError, TypeError) as error:  # a file may state shapes that do not fit
+            found.fault = error.what if isinstance(error, QfmtError) else str(error)
+            return None
+
+    def _operands(self, node: Node, values: Mapping[str, Array]) -> list[Operand | None] | None:
+        """None if one of them was never computed."""
+        operands: list[Operand | None] = []
+        for name in node.inputs:
+            if name and self._is_constant(name) and name not in self._constants:
+                self._constants[name] = self.model.tensors[name].array
+            array = values.get(name, self._constants.get(name))
+            if name and array is None:
+                return None
+            operands.append(None if array is None else Operand(array, self.model.tensors[name].quantization))
+        return operands
+
+    def _is_constant(self, name: str) -> bool:
+        return not name or self.model.tensors[name].is_constant
+
+    def _count(
+        self, node: Node, name: str, mine: Array, theirs: Computed, given: Mapping[str, Array], found: NodeFindings
+    ) -> None:
+        tensor = self.model.tensors[name]
+        if not _same_grid(tensor.quantization, theirs):
+            found.fault = f"torch has {name} with {_grid(theirs)}"
+        operands = self._operands(node, given) or []
+        found.counts = found.counts.plus(classify(node, operands, tensor, mine, theirs.array, self.engine))
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
+def _same_grid(stated: Quantization | None, theirs: Computed) -> bool:
+    """Torch computes with float32 scales, whatever it was told."""
+    if stated is None or not theirs.is_quantized:
+        return stated is None and not theirs.is_quantized
+    scales = np.array_equal(np.array(stated.scale, np.float32), np.array(theirs.scale, np.float32))
+    return scales and (stated.zero_point, stated.axis) == (theirs.zero_point, theirs.axis)
+
+
+def _grid(theirs: Computed) -> str:
+    if not theirs.is_quantized:
+        return "no quantization"
+    if theirs.axis is not None:
+        return f"other scales or zero points along axis {theirs.axis}"
+    return f"scale {theirs.scale[0]:.9g}, zero point {theirs.zero_point[0]}"
+
+
+def _count_output(found: OutputFindings, mine: Array | None, theirs: Array) -> None:
+    found.outputs += theirs.size
+    if theirs.ndim == 2 and theirs.size:
+        found.argmax_total += len(theirs)
+    if mine is None or mine.shape != theirs.shape:
+        found.largest = float("inf")
+        return
+    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    found.equal += int(same.sum())
+    with np.errstate(invalid="ignore"):
+        found.largest = max(found.largest, float(np.abs(np.where(same, 0, a - b)).max(initial=0)))
+    if theirs.ndim == 2 and theirs.size:
+        found.argmax_equal += int((a.argmax(1) == b.argmax(1)).sum())

@@ -1,0 +1,188 @@
+"""`qfmt.verify`: a file against what it was made from, constant by constant, node by node, and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingPackageError, QfmtError, RunError
+from ..interpreter import checked_inputs
+from ..model import Model
+from . import random_inputs
+from .difference import Pairing, node_name, quantization_words, read_by, values_differ
+from .report import NodeComparison, OutputComparison, Report, WeightComparison
+from .running import SideBySide
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from ..frontends.torch.execution import Computed
+    from ..frontends.torchscript.witness import Witness
+
+    Array = NDArray[Any]
+
+ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
+"""The engines of PyTorch that a source can be run on; the first where the file does not state one of them."""
+
+SAMPLES = 4
+
+
+def verify(
+    source: str | PathLike[str],
+    model: Model | str | PathLike[str],
+    inputs: Mapping[str, ArrayLike] | None = None,
+    *,
+    engine: str | None = None,
+    samples: int = SAMPLES,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Report:
+    """Compare a model, or a `.qfb`, with the TorchScript archive that it was made from.
+
+    Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks. Then torch
+    carries out the archive's calls under `engine` (default: whose arithmetic the file states), and each node of
+    the file is fed what the source's node got. No code of the archive is executed, only operators that qfmt knows.
+    `inputs` maps names to arrays; else `samples` pseudo-random ones are drawn, of `input_shapes` where the file
+    leaves sizes open. Without torch nodes are skipped, and the report says so.
+
+    Raises SourceError if the source is not a TorchScript archive or cannot be converted, RunError if the inputs do
+    not fit or torch cannot carry out a call with this engine.
+    """
+    from ..file import load
+    from ..frontends.torch.execution import running
+    from ..frontends.torchscript.witness import Witness
+
+    file = model if isinstance(model, Model) else load(model)
+    path = Path(fspath(source))
+    try:
+        witness = Witness.of(path, file)
+    except QfmtError as error:
+        error.hint = error.hint or "verify compares a .qfb with the TorchScript archive that it was made from"
+        raise error.at(str(path)) from None
+    comparison = Comparison(file, witness, engine or (file.arithmetic if file.arithmetic in ENGINES else ENGINES[0]))
+    try:
+        with running(comparison.engine) as version:
+            comparison.torch = version
+            comparison.unpack()
+            comparison.run(inputs, samples, input_shapes or {})
+    except MissingPackageError as error:
+        comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
+    return comparison.report(path)
+
+
+class Comparison:
+    """One file beside one source; what is stored and stated is compared at once, the rest when torch is there."""
+
+    def __init__(self, file: Model, witness: Witness, engine: str) -> None:
+        self.file, self.witness, self.engine = file, witness, engine
+        self.pairing = Pairing(witness.model.graph, file.graph)
+        self.weights = {weight.name: weight for weight in self._constants()}
+        self.side_by_side = SideBySide(file, engine)
+        self.torch = self.inputs = self.skipped = ""
+        self.notes: list[str] = []
+
+    def _constants(self) -> Iterator[WeightComparison]:
+        """Constants, and what is said of inputs, against the fresh conversion."""
+        readers = read_by(self.file.graph)
+        for found in self.pairing.tensor_differences(provenance=False):
+            name = found.other or found.name
+            counts = (found.elements, found.different, found.largest)
+            yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
+
+    def unpack(self) -> None:
+        """The same constants, against what torch's own reader and `unpack` make of the source."""
+        self.witness.load()
+        if self.witness.trouble:
+            self.notes.append(f"torch itself cannot load the source ({self.witness.trouble}); qfmt's reading is used")
+        for name, theirs in self.witness.unpacked():
+            weight = self.weights.get(self.pairing.tensors.get(name, ""))
+            if weight is not None and "torch" not in weight.witnesses:
+                self.weights[weight.name] = self._as_torch_has_it(weight, theirs)
+
+    def _as_torch_has_it(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
+        tensor = self.file.tensors[weight.name]
+        mine = tensor.array
+        if (mine.dtype, mine.size) != (theirs.array.dtype, theirs.array.size):
+            words = ["torch unpacks another dtype or shape"]
+        else:
+            different, _ = values_differ(theirs.array, mine)
+            words = [f"torch unpacks {different} other values"] if different else []
+        if tensor.quantization is not None:
+            stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
+            words += [f"torch unpacks {word}" for word in quantization_words(stated, tensor.quantization)]
+        if not weight.ok:  # what differs from the conversion has been said
+            words = []
+        return replace(weight, differences=(*weight.differences, *words), witnesses=(*weight.witnesses, "torch"))
+
+    def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Nodes and outputs, on inputs as given or on pseudo-random ones."""
+        if inputs is not None:
+            given = checked_inputs(self.file, inputs)
+            self.inputs = f"as given: {_sizes({name: array.shape for name, array in given.items()})}"
+            self.side_by_side.sample(given, self._theirs(given))
+            return
+        chosen, values = self._fitting(shapes)
+        self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
+        for index, drawn in enumerate(random_inputs.draw(self.file, chosen, count, self.engine)):
+            self.side_by_side.sample(drawn, values if index == 0 else self._theirs(drawn))
+
+    def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
+        """The likeliest shapes that the source can be run on, and what torch computes from the first sample."""
+        refused: RunError | None = None
+        for chosen in random_inputs.shapes(self.file, given, self.witness.example_shapes()):
+            values = self._tried(chosen)
+            if not isinstance(values, RunError):
+                return chosen, values
+            refused = refused or values
+        assert refused is not None
+        refused.hint = refused.hint or "sizes of inputs can be given with --input-shape"
+        raise refused
+
+    def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
+        try:
+            return self._theirs(next(random_inputs.draw(self.file, shapes, 1, self.engine)))
+        except RunError as error:
+            return error
+
+    def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """What torch computes, by the names of the file."""
+        names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
+        seen = self.witness.run({mine: inputs[theirs] for mine, theirs in names})
+        return {self.pairing.tensors[name]: value for name, value in seen.items() if name in self.pairing.tensors}
+
+    def report(self, path: Path) -> Report:
+        missing = [mine for mine, theirs in self.pairing.nodes if mine is not None and theirs is None]
+        stated = self.file.source.get("sha256")
+        return Report(
+            source=str(path),
+            engine=self.engine,
+            torch=self.torch,
+            same_source=None if stated is None else stated == self.witness.model.source["sha256"],
+            inputs=self.inputs,
+            weights=tuple(self.weights.values()),
+            nodes=tuple(self._nodes({node_name(node) for node in missing})),
+            outputs=tuple(self._outputs()),
+            missing=tuple(f"{node_name(node)} ({node.operator})" for node in missing),
+            skipped=self.skipped,
+            notes=tuple(self.notes),
+        )
+
+    def _nodes(self, missing: set[str]) -> Iterator[NodeComparison]:
+        for found in self.pairing.node_differences(provenance=False):
+            if found.name in missing:
+                continue
+            ran = self.side_by_side.nodes[found.name]
+            words = (*found.words, ran.fault) if ran.fault and not found.words else found.words
+            counts = ran.counts
+            yield NodeComparison(found.name, found.operator, counts.total, *counts, words)
+
+    def _outputs(self) -> Iterator[OutputComparison]:
+        for name, found in self.side_by_side.outputs.items():
+            if found.outputs:
+                yield OutputComparison(name, **asdict(found))
+
+
+def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} [{','.join(map(str, shape))}]" for name, shape in shapes.items())
