@@ -259,7 +259,10 @@ class UNet(Network):
 
 
 class Conv1dNet(Network):
-    """A keyword spotter on raw samples."""
+    """A keyword spotter on raw samples.
+
+    The transposed convolution keeps the number of channels: onednn's (torch 2.13) is wrong where it changes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,9 +277,9 @@ class Conv1dNet(Network):
             nn.ReLU(),
             nn.AvgPool1d(2),
         )
-        self.up = nn.ConvTranspose1d(16, 8, 4, stride=2, padding=1)
+        self.up = nn.ConvTranspose1d(16, 16, 4, stride=2, padding=1)
         self.pool = nn.AdaptiveAvgPool1d(4)
-        self.fc = nn.Linear(32, 10)
+        self.fc = nn.Linear(64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.pool(self.up(self.features(self.quant(x))))

@@ -45,7 +45,7 @@ NETWORKS: dict[str, Definition] = {
     "mobilenet_v2": Definition(
         partial(published.MobileNetV2, width=0.5, classes=100), ((2, 3, 64, 64),), histograms=False
     ),
-    "resnet18": Definition(partial(published.ResNet18, width=32, classes=100), ((2, 3, 64, 64),), histograms=False),
+    "resnet18": Definition(partial(published.ResNet18, width=16, classes=100), ((2, 3, 64, 64),), histograms=False),
     "mobilenet_v3": Definition(published.MobileNetV3Block, ((2, 3, 48, 48),)),
     "shufflenet_v2": Definition(published.ShuffleNetV2, ((2, 3, 64, 64),)),
     "unet": Definition(published.UNet, ((2, 3, 32, 40),)),

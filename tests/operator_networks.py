@@ -157,6 +157,7 @@ class Pooling(Network):
         self.line_average = nn.AvgPool1d(3, 2, padding=1)
         self.line_adaptive = nn.AdaptiveAvgPool1d(10)
         self.float_volume = Island(nn.MaxPool3d(2))
+        self.float_global = Island(nn.AdaptiveMaxPool2d(1))
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         x = self.stem(self.quant(x))
@@ -174,6 +175,7 @@ class Pooling(Network):
             self.dequant(self.line_average(line)),
             self.dequant(self.line_adaptive(line)),
             self.dequant(self.float_volume(volume)),
+            self.dequant(self.float_global(x)),
             self.dequant(functional.avg_pool3d(volume, 2)),
             self.dequant(functional.adaptive_avg_pool3d(volume, (2, 3, 4))),
             self.dequant(x.mean([2, 3])),
@@ -291,7 +293,9 @@ class Islands(Network):
         parts = [island(x) for island in self.islands]
         x = self.head(self.cat.cat(parts, dim=1)).mean([2, 3])
         x = self.dequant(self.out(self.fc(x)))
-        return torch.exp(-x.abs()) / (1.0 + x.pow(2)).sqrt() - x.sum(1, keepdim=True)
+        y = torch.exp(-x.abs()) / (1.0 + x.pow(2)).sqrt() - x.sum(1, keepdim=True)
+        z = torch.maximum(torch.minimum(x, y), torch.log(2.0 + x.abs()).reciprocal() - 1.0)
+        return functional.threshold(z, 0.1, 0.0).to(torch.float64)
 
 
 class TwoInputs(Network):

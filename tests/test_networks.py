@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from torch.ao.nn import quantized as nnq
 
 import qfmt
 from qfmt.model import Model, Tensor
+from qfmt.ops import OPERATORS
 
 UNPACK = {
     nnq.Conv1d: torch.ops.quantized.conv1d_unpack,
@@ -26,6 +27,13 @@ UNPACK = {
     nnq.ConvTranspose3d: torch.ops.quantized.conv_transpose3d_unpack,
     nnq.Linear: torch.ops.quantized.linear_unpack,
 }
+
+
+OPERATORS_OF: dict[tuple[str, str], set[str]] = {}
+"""What the networks converted so far consist of."""
+
+NOT_FROM_TORCH = {"Identity", "ReduceMin", "SpaceToDepth"}
+"""Operators that no call of torch becomes."""
 
 
 @dataclass
@@ -54,11 +62,14 @@ class Cell:
         return {kind: self._converted(kind) for kind in networks.KINDS}
 
     def _converted(self, kind: str) -> Model:
+        """The archive of that kind as a model that has been through a file."""
         archive = networks.save_as(self.torch_model, self.inputs, kind, self.folder / f"{kind}.pt")
         stored = self.folder / f"{kind}.qfb"
         qfmt.save(convert(self.name, archive), stored)
         assert qfmt.check(stored) == []
-        return qfmt.load(stored)
+        model = qfmt.load(stored)
+        OPERATORS_OF.setdefault((self.name, self.mode), set()).update(node.operator for node in model.nodes)
+        return model
 
     @cached_property
     def outputs(self) -> dict[str, list[np.ndarray]]:
@@ -114,6 +125,7 @@ def test_every_node_computes_what_torch_computes(cell: Cell) -> None:
 
 def test_trace_script_and_freeze_are_one_network(cell: Cell) -> None:
     identities = {kind: model.content_id() for kind, model in cell.models.items()}
+    print(f"\n{cell.name} {cell.mode}: {len(set(identities.values()))} content ids")
     for kind in networks.KINDS[1:]:
         if identities[kind] != identities["trace"]:
             for mine, first in zip(cell.outputs[kind], cell.outputs["trace"], strict=True):
@@ -159,6 +171,28 @@ def _assert_same_parameters(model: Model, weight: Tensor, theirs: torch.Tensor, 
         assert len(node.inputs) < 3 or not node.inputs[2]
     else:
         assert model.tensors[node.inputs[2]].array.tobytes() == bias.detach().numpy().tobytes()
+
+
+def test_every_operator_occurs_in_a_network() -> None:
+    if missing := set(networks.cells()) - OPERATORS_OF.keys():
+        pytest.skip(f"{len(missing)} of the networks were not converted in this run")
+    assert set().union(*OPERATORS_OF.values()) == set(OPERATORS) - NOT_FROM_TORCH
+
+
+def test_the_witness_sees_one_wrong_weight(tmp_path: Path) -> None:
+    """The comparison above can fail: one weight, changed by one step, is noticed."""
+    network, inputs = networks.quantized("dictionary", "eager")
+    _, seen = witness.observe(network, inputs)
+    model = qfmt.convert(networks.save_as(network, inputs, "trace", tmp_path / "m.pt"))
+    assert witness.compare(model, named(model, inputs), seen, witness.Tally()).is_good
+    weight = next(tensor for tensor in model.graph.constants() if tensor.dtype == "int8")
+    values = weight.array.copy()
+    values.flat[0] += -1 if values.flat[0] > 0 else 1
+    changed = Tensor.constant(weight.name, values, weight.quantization)
+    graph = replace(model.graph, tensors={**model.tensors, weight.name: changed})
+    tally = witness.compare(model.replace(graph=graph), named(model, inputs), seen, witness.Tally())
+    assert not tally.is_good
+    assert sum(tally.wrong.values()) > 0
 
 
 def test_mobilenet_at_its_published_size(tmp_path: Path) -> None:

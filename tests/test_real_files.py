@@ -61,19 +61,19 @@ def test_published_mobilenet_has_no_violations(mobilenet: tuple[Path, Model, tor
 
 def test_published_mobilenet_computes_what_torch_computes(mobilenet: tuple[Path, Model, torch.nn.Module]) -> None:
     _, model, theirs = mobilenet
-    tally = witness.Tally()
+    """Outputs of the whole network; node by node for one image, and for others whose outputs differ."""
     (name,) = model.graph.inputs
     for kind, image in images().items():
         (expected,), seen = witness.observe(theirs, (image,))
-        before = sum(tally.tie.values())
-        witness.compare(model, {name: image.numpy()}, seen, tally)
         (got,) = model.run({name: image.numpy()}).values()
-        print(f"{kind}: {(got == expected).sum()} of {expected.size} outputs equal")
+        equal = int((got == expected).sum())
+        print(f"{kind}: {equal} of {expected.size} outputs equal")
         assert got.shape == expected.shape
-        if sum(tally.tie.values()) == before and tally.is_good:
-            np.testing.assert_array_equal(got, expected)
-    print(tally)
-    assert tally.is_good, str(tally)
+        if kind == "noise" or equal < expected.size:
+            tally = witness.compare(model, {name: image.numpy()}, seen, witness.Tally())
+            print(tally)
+            assert tally.is_good, str(tally)
+            assert equal == expected.size or not tally.is_exact
 
 
 def test_published_mobilenet_has_the_weights_that_torch_unpacks(mobilenet: tuple[Path, Model, torch.nn.Module]) -> None:

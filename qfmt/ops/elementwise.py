@@ -144,6 +144,7 @@ def reciprocal(x: Array) -> Array:
     "data_0* -> min",
     shape=broadcast,
     quantized=Quantized.COMPUTES,
+    torch=("aten::minimum(self:data_0*, other:data_0*)",),
 )
 def minimum(*data: Array) -> Array:
     """min = the smallest of the inputs, element by element."""
@@ -159,6 +160,7 @@ def minimum(*data: Array) -> Array:
     "data_0* -> max",
     shape=broadcast,
     quantized=Quantized.COMPUTES,
+    torch=("aten::maximum(self:data_0*, other:data_0*)",),
 )
 def maximum(*data: Array) -> Array:
     """max = the largest of the inputs, element by element."""
