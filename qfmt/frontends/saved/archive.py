@@ -13,6 +13,8 @@ from dataclasses import replace
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import SourceError
 from ...model import DTYPES, Graph, Model, Quantization, Tensor
 from ..pickles import Inert
@@ -54,10 +56,11 @@ def archive(state: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
         if not (name.endswith((".scale", ".zero_point")) and name.rpartition(".")[0] in outputs)
     }
     graph = Graph((), (), (), {name: tensors[name] for name in sorted(tensors)})
-    return Model(graph, source=source, producer=_producer())
+    return Model(graph, source=source, producer=producer())
 
 
-def _producer() -> str:
+def producer() -> str:
+    """What to call the program that wrote a Model."""
     from ... import __version__
 
     return f"qfmt {__version__}"
@@ -134,6 +137,8 @@ def _own_name(name: str) -> str:
 
 def _packed(name: str, value: Any) -> Packed | PackedState | None:
     """Packed parameters: an object of one of PyTorch's classes, or what `Linear` makes of it in a state_dict."""
+    if isinstance(value, Packed | PackedState):
+        return value
     if isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
         return unpacked(value)
     if name.endswith("_packed_params") and isinstance(value, tuple) and len(value) == 2:
@@ -239,7 +244,8 @@ def _number(value: StoredTensor | float | int, kind: str) -> float | int | None:
 def _constant(entry: Entry) -> Tensor:
     aliases = tuple(sorted({*entry.aliases} - {entry.name, ""}))
     if not isinstance(entry.value, StoredTensor):
-        return replace(Tensor.constant(entry.name, entry.value), aliases=aliases)
+        array = np.asarray(entry.value, "int64" if isinstance(entry.value, int) else narrowest(entry.value))
+        return replace(Tensor.constant(entry.name, array), aliases=aliases)
     value = entry.value
     if value.dtype not in DTYPES:
         raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="take it out")

@@ -1,0 +1,53 @@
+"""A file of torch.save as a Model: with a graph where the file tells one, else its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...errors import SourceError
+from ...model import Model
+from ..pickles import Inert
+from ..sniff import KINDS, saved_kind
+from ..torch import InputSpec
+from ..torch.attempts import Given, lift
+from . import code
+from .archive import archive, producer
+from .file import Saved
+from .tree import Module, state, tree
+
+WHAT_WOULD = (
+    "save the whole network with torch.jit.save, or convert the module in memory: "
+    "qfmt.convert(model, example_inputs=(x,))"
+)
+
+
+def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
+    """The Model of what torch.save saved; `source` are its source keys but those that are known here."""
+    kind = saved_kind(saved.value)
+    known = dict(source) | {"format_version": saved.version, "framework": "pytorch"}
+    if kind == "state_dict":
+        given.check_names([])
+        return archive(
+            saved.value,
+            known | {"format": "state_dict", "no_graph": f"a state_dict holds tensors and no graph; {WHAT_WOULD}"},
+        )
+    if kind != "torch_module" or not isinstance(saved.value, Inert):
+        raise SourceError(f"is {KINDS[kind]}, which is no network", hint=KINDS[kind].hint)
+    return _module(tree(saved.value), given, known | {"format": "module"})
+
+
+def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
+    """A pickled module: its graph, if its code is in the file or known; else its tensors, and why not."""
+    try:
+        return _graph(root, given, source)
+    except SourceError as error:
+        if given.shapes or given.quantization:
+            raise
+        why = f"what this pickled module computes could not be found ({error})"
+    return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"})
+
+
+def _graph(root: Module, given: Given, source: Mapping[str, str]) -> Model:
+    specs = given.specs([InputSpec(name) for name in code.parameters(root)])
+    lifted = lift(lambda to, values: code.run(root, to, values), given.engine, specs)
+    return lifted.lifter.finish(lifted.outputs, source=source, producer=producer())
