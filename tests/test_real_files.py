@@ -20,8 +20,9 @@ from qfmt.model import Model
 IOS = "torchscript/ios_mobilenet_quantized.pt"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def engine() -> Iterator[None]:
+    """fbgemm, before anything is loaded: loading packs the weights for the engine of that moment."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     yield
