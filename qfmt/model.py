@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from .errors import QfmtError
+from .errors import QfmtError, ValidityError
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -397,10 +397,14 @@ class Model:
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Run the reference interpreter (NumPy only): {input: array} → {output: array}.
 
-        Raises RunError if there is no graph, an input is missing or misshapen or a node has no reference.
+        Raises RunError if there is no graph, an input is missing or misshapen or a node has no reference,
+        ValidityError if the graph breaks validity rules: a file is not trusted to have been written by `save`.
         """
         from .interpreter import run
+        from .rules import graph_violations
 
+        if broken := graph_violations(self):
+            raise ValidityError(broken)
         return run(self, inputs)
 
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
