@@ -120,15 +120,22 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _float_bias(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
-    """`rint(f32(f32(acc) + B) · f32(at / s)) + z`, `B` = `b / at` per channel, `b · f32(1 / at)` per tensor (0-d)"""
-    scaled = bias * (1 / at) if at.dim() == 0 else bias / at
-    return torch.round((acc.float() + scaled) * (at / s)) + z
+    """`rint(F · f32(at / s)) + z`, `F` = `f32(f32(acc) + b / at)`, or `fma(b, f32(1 / at), f32(acc))` per tensor"""
+    total = acc.float()
+    total = fma(bias, 1 / at, total) if at.dim() == 0 else total + bias / at
+    return torch.round(total * (at / s)) + z
 
 
 def _integer_bias(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
     """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
     whole = torch.round(bias / at).double()
     return torch.round((acc.double() + whole).float() * (at / s)) + z
+
+
+def _integer_bias_reciprocal(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(acc + rint(b · f32(1 / at))) · f32(at · f32(1 / s))) + z`"""
+    whole = torch.round(bias * (1 / at)).double()
+    return torch.round((acc.double() + whole).float() * (at * (1 / s))) + z
 
 
 def _affine(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
@@ -139,6 +146,7 @@ def _affine(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tens
 REQUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "float_bias": _float_bias,
     "integer_bias": _integer_bias,
+    "integer_bias_reciprocal": _integer_bias_reciprocal,
     "affine": _affine,
 }
 """Rules that turn an exact integer accumulator into an output integer; before the clamp."""
@@ -153,11 +161,6 @@ def requantize(
     return clamp(named(REQUANTIZE, rule)(acc, addend, at, grid.scales(0), grid.zero_points(0)), grid)
 
 
-def _mean_divide(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
-    """`rint(f32(Σ) / n) + z`"""
-    return torch.round(total.float() / count) + z
-
-
 def _mean_divide_offset(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
     """`rint(f32(f32(Σ) / n) + z)`"""
     return torch.round(total.float() / count + z)
@@ -168,10 +171,21 @@ def _mean_reciprocal(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
     return torch.round(total.float() * (1 / count)) + z
 
 
+def _mean_reciprocal_fma(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
+    """`rint(fma(f32(Σ), f32(1 / n), z))`"""
+    return torch.round(fma(total.float(), 1 / count, z))
+
+
+def _mean_stored(total: Tensor, count: Tensor, z: Tensor) -> Tensor:
+    """`rint(f32(Σ + n · z) · f32(1 / n))`"""
+    return torch.round((total.double() + count.double() * z).float() * (1 / count))
+
+
 MEAN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "mean_divide": _mean_divide,
     "mean_divide_offset": _mean_divide_offset,
     "mean_reciprocal": _mean_reciprocal,
+    "mean_reciprocal_fma": _mean_reciprocal_fma,
+    "mean_stored": _mean_stored,
 }
 """Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
 

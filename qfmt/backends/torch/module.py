@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import torch
@@ -11,8 +13,10 @@ from torch import fx, nn
 
 from ...model import DTYPES, Graph, Model, Node, Quantization
 from ...model import Tensor as ModelTensor
+from .compiled import compiled
 from .emit import Builder, Engine, Row
-from .values import to_array, to_tensor
+from .kernels import deprecated_dtypes, quantized_kernels
+from .values import check_input, to_array, to_tensor
 
 ChooseEngine = Callable[[Model, str], tuple[str, Engine]]
 
@@ -98,6 +102,13 @@ class QuantizedModule(fx.GraphModule):
         }
         return self.model.replace(graph=replace(self.model.graph, tensors=tensors))
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module; where torch's quantized kernels compute, with those that the parameters are packed for."""
+        if not self._kernels or self._kernels == torch.backends.quantized.engine:
+            return super().__call__(*args, **kwargs)
+        with quantized_kernels(self._kernels):
+            return super().__call__(*args, **kwargs)
+
     def report(self) -> Report:
         """The nodes that the engine could not compute itself: who does instead, and why."""
         return Report(self.engine, len(self.model.nodes), self._fallbacks)
@@ -106,7 +117,9 @@ class QuantizedModule(fx.GraphModule):
         self.requested = engine
         self.engine, made = self._choose(model, engine)
         builder = Builder(model, made, self._paths)
-        graph = builder.build()
+        self._kernels = made.kernels
+        with quantized_kernels(made.kernels or torch.backends.quantized.engine), deprecated_dtypes():
+            graph = builder.build()
         for name in getattr(self, "_derived", ()):
             delattr(self, name)
         for name, value in builder.derived.items():
@@ -114,7 +127,13 @@ class QuantizedModule(fx.GraphModule):
         self._derived = tuple(builder.derived)
         self._fallbacks = tuple(builder.fallbacks)
         self.model = _without_data(model)
-        self.graph = graph
+        self.graph = graph  # from here on `code` and `forward` are those of the graph
+        run = compiled(graph, {str(node.target): self._object(node) for node in graph.find_nodes(op="get_attr")})
+        if made.kernels and run is not None:
+            type(self).forward = _through(run, type(self).forward, graph)
+
+    def _object(self, node: fx.Node) -> Any:
+        return operator.attrgetter(str(node.target))(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModule:
         return QuantizedModule(self.to_model(), self.requested, self._choose)
@@ -150,6 +169,19 @@ class Report(tuple[Row, ...]):
         return "\n".join([head, *lines])
 
     __repr__ = __str__
+
+
+def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.Graph) -> Callable[..., Any]:
+    """`forward` by the compiled graph: it checks its inputs as the generated code does."""
+    checks = [node.args[1:] for node in graph.nodes if node.target is check_input]
+
+    @wraps(generated)
+    def forward(self: QuantizedModule, *inputs: Any, **named: Any) -> Any:
+        if named or len(inputs) != len(checks):
+            return generated(self, *inputs, **named)
+        return run(*[check_input(value, *check) for value, check in zip(inputs, checks, strict=True)])
+
+    return forward
 
 
 def _rebuilt(model: Model, engine: str) -> QuantizedModule:

@@ -5,9 +5,6 @@ Their tensors are quint8 and qint8, which PyTorch has announced to remove; then 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,28 +33,6 @@ def native_engine(arithmetic: str, kernels: str) -> Engine:
     return Engine((NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
 
 
-@contextmanager
-def quantized_kernels(kernels: str) -> Iterator[None]:
-    """torch packs, and some operators run, with these kernels; afterwards with those from before."""
-    before = torch.backends.quantized.engine
-    if before == kernels:
-        yield
-        return
-    torch.backends.quantized.engine = kernels
-    try:
-        yield
-    finally:
-        torch.backends.quantized.engine = before
-
-
-@contextmanager
-def deprecated_dtypes() -> Iterator[None]:
-    """torch announces the end of quint8 and qint8 whenever one is made: that is known here, and reported in docs."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*")
-        yield
-
-
 # Packed parameters
 
 
@@ -68,7 +43,7 @@ def quantized_weight(tensor: Tensor) -> torch.Tensor:
         raise Lacks(f"torch packs no weights of {tensor.dtype}")
     values = to_tensor(tensor)
     if q.axis is None:
-        return torch._make_per_tensor_quantized_tensor(values, q.scale[0], q.zero_point[0])
+        return torch._make_per_tensor_quantized_tensor(values, q.scale[0], int(q.zero_point[0]))
     scales, zero_points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.zero_point, dtype=torch.int64)
     return torch._make_per_channel_quantized_tensor(values, scales, zero_points, q.axis)
 

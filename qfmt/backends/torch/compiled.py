@@ -1,0 +1,153 @@
+"""A graph that only calls torch's own operators, run by torch's C++ interpreter instead of Python's.
+
+A call of a quantized operator from Python costs some twenty microseconds more than one from C++, because packed
+parameters are inspected each time; a network of sixty layers feels that. So where every call of the generated code
+is an operator of torch, the same calls are handed over as one function of torch's intermediate representation.
+Where that is not possible (another torch, a node of Python), the generated code runs: it computes the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from .values import check_input
+
+DTYPE_CODES = {
+    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5,
+    torch.float32: 6, torch.float64: 7, torch.bool: 11, torch.qint8: 12, torch.quint8: 13, torch.qint32: 14,
+    torch.bfloat16: 15,
+}  # fmt: skip
+"""c10::ScalarType, as constants of the intermediate representation write dtypes."""
+
+
+class _Python(Exception):
+    """Something in the graph is Python's own."""
+
+
+def compiled(graph: fx.Graph, objects: dict[str, Any]) -> Callable[..., Any] | None:
+    """The function of the (checked) inputs that the graph is, or None. `objects` are what `get_attr` reads."""
+    try:
+        return _Writer(graph, objects).function()
+    except (_Python, RuntimeError, AttributeError):
+        return None
+
+
+class _Writer:
+    """Writes a graph as text, with the objects as further inputs, then puts them in as constants."""
+
+    def __init__(self, graph: fx.Graph, objects: dict[str, Any]) -> None:
+        self.graph, self.objects = graph, objects
+        self.lines: list[str] = []
+        self.inputs: list[str] = []
+        self.constants: list[tuple[str, Any]] = []
+        self.names: dict[fx.Node, str] = {}
+
+    def function(self) -> Callable[..., Any]:
+        for node in self.graph.nodes:
+            self._write(node)
+        parameters = [f"%{name} : Tensor" for name in self.inputs]
+        parameters += [f"%{name} : {_type_of(value)}" for name, value in self.constants]
+        text = "\n".join([f"graph({', '.join(parameters)}):", *self.lines])
+        parsed = torch._C.parse_ir(text)
+        values = list(parsed.inputs())
+        first = next(iter(parsed.nodes()))
+        with parsed.insert_point_guard(first):
+            for value, (_, constant) in zip(values[len(self.inputs) :], self.constants, strict=True):
+                value.replaceAllUsesWith(parsed.insertConstant(constant))
+        for index in reversed(range(len(self.inputs), len(values))):
+            parsed.eraseInput(index)
+        made: Callable[..., Any] = torch._C._create_function_from_graph("forward", parsed)
+        return made
+
+    def _write(self, node: fx.Node) -> None:
+        name = self.names[node] = f"v{len(self.names)}"
+        if node.op == "placeholder":
+            self.inputs.append(name)
+        elif node.op == "get_attr":
+            self.constants.append((name, self.objects[str(node.target)]))
+        elif node.op == "output":
+            self._return(node.args[0])
+        elif node.target is check_input:
+            self.names[node] = self.names[node.args[0]]  # type: ignore[index]
+        elif isinstance(node.target, torch._ops.OpOverload):
+            self._call(node, node.target, name)
+        else:
+            raise _Python
+
+    def _return(self, result: Any) -> None:
+        if isinstance(result, fx.Node):
+            self.lines.append(f"  return (%{self.names[result]})")
+            return
+        listed = ", ".join(f"%{self.names[item]}" for item in result)
+        kinds = ", ".join("Tensor" for _ in result)
+        self.lines += [f"  %result : ({kinds}) = prim::TupleConstruct({listed})", "  return (%result)"]
+
+    def _call(self, node: fx.Node, target: torch._ops.OpOverload, name: str) -> None:
+        """Every argument of the schema in its place, also those that have their default."""
+        arguments = []
+        for index, argument in enumerate(target._schema.arguments):
+            if index < len(node.args):
+                value = node.args[index]
+            elif argument.name in node.kwargs:
+                value = node.kwargs[argument.name]
+            elif argument.has_default_value():
+                value = argument.default_value
+            else:
+                raise _Python
+            arguments.append(self._argument(value, str(argument.type)))
+        if len(target._schema.returns) != 1 or str(target._schema.returns[0].type) != "Tensor":
+            raise _Python
+        called = target._schema.name
+        self.lines.append(f"  %{name} : Tensor = {called}({', '.join(arguments)})")
+
+    def _argument(self, value: Any, kind: str) -> str:
+        if isinstance(value, fx.Node):
+            return f"%{self.names[value]}"
+        name = f"c{len(self.lines)}"
+        if isinstance(value, list | tuple) and any(isinstance(item, fx.Node) for item in value):
+            if "Tensor" not in kind or not all(isinstance(item, fx.Node) for item in value):
+                raise _Python
+            listed = ", ".join(f"%{self.names[item]}" for item in value)
+            self.lines.append(f"  %{name} : Tensor[] = prim::ListConstruct({listed})")
+        else:
+            self.lines.append(f"  %{name} : {_constant(value, kind)}")
+        return f"%{name}"
+
+
+def _constant(value: Any, kind: str) -> str:
+    """Type and definition of a literal; `kind` is what the schema wants."""
+    if value is None:
+        return "NoneType = prim::Constant()"
+    if isinstance(value, torch.dtype):
+        value = DTYPE_CODES[value]
+    if isinstance(value, bool):
+        return f"bool = prim::Constant[value={int(value)}]()"
+    if isinstance(value, str):
+        return f'str = prim::Constant[value="{value}"]()'
+    if isinstance(value, list | tuple):
+        floats = "float" in kind
+        items = ", ".join(_number(item, floats) for item in value)
+        return f"{'float' if floats else 'int'}[] = prim::Constant[value=[{items}]]()"
+    floats = isinstance(value, float) or "float" in kind
+    if not isinstance(value, int | float):
+        raise _Python
+    return f"{'float' if floats else 'int'} = prim::Constant[value={_number(value, floats)}]()"
+
+
+def _number(value: Any, is_float: bool) -> str:
+    """Floats with a point or an exponent, all digits; integers through `operator.index`."""
+    if not is_float:
+        return str(operator.index(value))
+    text = repr(float(value))
+    if not text.lstrip("-")[0].isdigit():
+        raise _Python  # inf, nan
+    return text
+
+
+def _type_of(value: Any) -> str:
+    return "Tensor" if isinstance(value, torch.Tensor) else value._type().annotation_str

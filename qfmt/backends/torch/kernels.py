@@ -1,0 +1,31 @@
+"""Which of torch's quantized kernels compute, and their warnings: global settings, changed for a while."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def quantized_kernels(kernels: str) -> Iterator[None]:
+    """torch packs, and some operators run, with these kernels; afterwards with those from before."""
+    before = torch.backends.quantized.engine
+    if before == kernels:
+        yield
+        return
+    torch.backends.quantized.engine = kernels
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
+
+
+@contextmanager
+def deprecated_dtypes() -> Iterator[None]:
+    """torch announces the end of quint8 and qint8 whenever one is made: that is known here, and reported in docs."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*")
+        yield
