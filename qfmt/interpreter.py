@@ -97,7 +97,8 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
 def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
     """The outputs of one node, from its operands; `outputs` says what dtype and quantization they have.
 
-    Raises RunError, placed at the node, for an operator or rule without a reference.
+    Raises RunError, placed at the node, for an operator or rule without a reference, and for operands that do
+    not go together in a way that no shape rule had seen.
     """
     try:
         return _execute(node, operands, outputs)
@@ -105,6 +106,9 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
         raise error.at(place(node)) from None
     except QfmtError as error:
         raise RunError(error.what, where=place(node), hint=error.hint) from None
+    except (ValueError, IndexError, TypeError, ArithmeticError, MemoryError) as error:
+        shapes = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
+        raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=place(node)) from error
 
 
 def place(node: Node) -> str:
