@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import architectures as published
+import direct_networks as direct
 import operator_networks as operators
 import torch
 from torch import nn
@@ -61,10 +62,10 @@ NETWORKS: dict[str, Definition] = {
     "islands": Definition(operators.Islands, ((2, 3, 16, 16),)),
     "two_inputs": Definition(operators.TwoInputs, ((2, 3, 16, 16), (2, 5))),
     "dictionary": Definition(operators.DictionaryOutput, ((2, 3, 16, 16),)),
-    "arithmetic": Definition(operators.Arithmetic, ((2, 4, 12, 13),), ("direct",)),
-    "functions": Definition(operators.Functions, ((2, 4, 12, 13),), ("direct",)),
-    "volumes": Definition(operators.Volumes, ((2, 4, 6, 8, 8), (2, 4, 20)), ("direct",)),
-    "signed": Definition(operators.Signed, ((2, 4, 12, 13),), ("direct",)),
+    "arithmetic": Definition(direct.Arithmetic, ((2, 4, 12, 13),), ("direct",)),
+    "functions": Definition(direct.Functions, ((2, 4, 12, 13),), ("direct",)),
+    "volumes": Definition(direct.Volumes, ((2, 4, 6, 8, 8), (2, 4, 20)), ("direct",)),
+    "signed": Definition(direct.Signed, ((2, 4, 12, 13),), ("direct",)),
 }
 
 LARGE: dict[str, Definition] = {
