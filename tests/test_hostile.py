@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mutants import mutants, sealed, small_file, survives, touch
+from golden.model import golden_model
+from mutants import mutants, overwrite, sealed, small_file, survives, touch
 
 import qfmt
+from qfmt import Graph, Model
 from qfmt.errors import FormatError, QfmtError
 from qfmt.file import header
 from qfmt.file.decode import Record
@@ -84,6 +86,25 @@ def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
                 assert not survived
     print(f"{count} mutants: {refused} refused, {count - refused} read completely; {checked} checked")
     assert count // 5 < refused < count
+
+
+def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
+    """Mutants of a quantized convolution: rules broken by the graph stop it before the first node."""
+    model = golden_model()
+    tensors = {name: tensor for name, tensor in model.tensors.items() if name != "größe"}
+    network = Graph(("x",), ("y",), model.nodes[:3], tensors)
+    path, original = tmp_path / "m.qfb", tmp_path / "original.qfb"
+    Model(network).save(original)
+    x = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    count, finished = 2000, 0
+    for data in mutants(original.read_bytes(), count=count, seed=3):
+        overwrite(path, data)
+        with suppress(QfmtError), np.errstate(all="ignore"):
+            loaded = qfmt.load(path)
+            loaded.run(dict.fromkeys(loaded.graph.inputs, x))
+            finished += 1
+    print(f"{count} mutants: {finished} ran to the end")
+    assert 0 < finished < count // 2
 
 
 # Crafted files
