@@ -99,14 +99,31 @@ QUANTIZE: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     """`a · b + c` in float32 with one rounding.
 
-    The product is exact in float64. The sum is rounded to odd there, which makes the second rounding,
-    to float32, come out as if it were the only one (Boldo and Melquiond, "When double rounding is odd").
+    The product is exact in float64, and the sum nearly always comes out right when it is rounded there and then to
+    float32. It may not where float64 ends up half-way between two float32, or below the normal ones.
     """
-    product = a.astype(np.float64) * b.astype(np.float64)
+    product = np.asarray(a.astype(np.float64) * b.astype(np.float64))
     addend = np.asarray(c, np.float64)
-    total = product + addend
-    virtual = total - product
-    error = (product - (total - virtual)) + (addend - virtual)
+    total = np.asarray(product + addend)
+    result = np.asarray(total.astype(f32))
+    half_way = total.view(np.int64) & 0x1FFFFFFF == 0x10000000
+    unsure = half_way | ((np.abs(total) < 2.0**-125) & (total != 0))
+    if unsure.any():
+        shape = total.shape
+        parts = (np.broadcast_to(each, shape)[unsure] for each in (product, addend))
+        result[unsure] = _sum_rounded_once(*parts)
+    return result
+
+
+def _sum_rounded_once(a: Array, b: Array) -> Floats:
+    """The sum of float64 values, rounded to float32 only.
+
+    It is first rounded to odd in float64, which makes the second rounding come out as if it were the only one
+    (Boldo and Melquiond, "When double rounding is odd").
+    """
+    total = a + b
+    virtual = total - a
+    error = (a - (total - virtual)) + (b - virtual)
     bits = total.view(np.int64)
     inexact_even = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
     towards = np.where((error > 0) == (total > 0), 1, -1)
@@ -114,12 +131,14 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
 
 
 def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
-    """`rint(f32(f32(acc) + B) · f32(at / s)) + z`, `B` = `b / at` per channel, `b · f32(1 / at)` per tensor
+    """`rint(F · f32(at / s)) + z`, `F` = `f32(f32(acc) + b / at)`, or `fma(b, f32(1 / at), f32(acc))` per tensor
 
     fbgemm with a float bias: the bias is brought to the accumulator's unit. Per tensor is what a 0-d `at` says.
     """
-    scaled = bias * (f32(1) / at) if at.ndim == 0 else bias / at
-    return np.rint((acc.astype(f32, copy=False) + scaled) * (at / s)) + z
+    total = acc.astype(f32, copy=False)
+    if bias.any():
+        total = fma(bias, np.asarray(f32(1) / at), total) if at.ndim == 0 else total + bias / at
+    return np.rint(total * (at / s)) + z
 
 
 def _integer_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
@@ -171,11 +190,6 @@ def requantize(
     return clamp(named(REQUANTIZE, rule)(acc, addend, at, scale, zero_point), output, dtype)
 
 
-def _mean_divide(total: Array, count: Floats, z: Floats) -> Floats:
-    """`rint(f32(Σ) / n) + z`"""
-    return np.rint(total.astype(f32) / count) + z
-
-
 def _mean_divide_offset(total: Array, count: Floats, z: Floats) -> Floats:
     """`rint(f32(f32(Σ) / n) + z)`"""
     return np.rint(total.astype(f32) / count + z)
@@ -186,10 +200,21 @@ def _mean_reciprocal(total: Array, count: Floats, z: Floats) -> Floats:
     return np.rint(total.astype(f32) * (f32(1) / count)) + z
 
 
+def _mean_reciprocal_fma(total: Array, count: Floats, z: Floats) -> Floats:
+    """`rint(fma(f32(Σ), f32(1 / n), z))`"""
+    return np.rint(fma(total.astype(f32), np.asarray(f32(1) / count), np.asarray(z)))
+
+
+def _mean_stored(total: Array, count: Floats, z: Floats) -> Floats:
+    """`rint(f32(Σ + n · z) · f32(1 / n))`"""
+    return np.rint((total + count.astype(np.float64) * z).astype(f32) * (f32(1) / count))
+
+
 MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
-    "mean_divide": _mean_divide,
     "mean_divide_offset": _mean_divide_offset,
     "mean_reciprocal": _mean_reciprocal,
+    "mean_reciprocal_fma": _mean_reciprocal_fma,
+    "mean_stored": _mean_stored,
 }
 """Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
 

@@ -37,7 +37,7 @@ WINDOW = {
     "pads": required("ii", "added before each spatial dimension, then after each"),
     "strides": required("ii", "step of the window"),
 }
-MEAN_RULES = ("mean_divide", "mean_divide_offset", "mean_reciprocal", *QUANTIZE_RULES)
+MEAN_RULES = (*MEAN, *QUANTIZE_RULES)
 
 
 def _pool_shape(given: Inference) -> list[Shape]:
@@ -157,7 +157,7 @@ def _mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result)
     quantized=Quantized.OWN,
     integer=_global_average_integer,
     rules=MEAN_RULES,
-    engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
+    engines=by_engine("mean_reciprocal_fma", qnnpack="mean_reciprocal"),
 )
 def global_average_pool(x: Array) -> Array:
     """Y = the mean over all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
@@ -208,7 +208,7 @@ def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> t
     quantized=Quantized.OWN,
     integer=_adaptive_integer,
     rules=MEAN_RULES,
-    engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
+    engines=by_engine("mean_reciprocal_fma", qnnpack="mean_reciprocal"),
 )
 def adaptive_average_pool(x: Array, *, output_size: tuple[int, ...]) -> Array:
     """Y[…, i] = the mean of X[…, floor(i · in / out) … ceil((i + 1) · in / out) - 1], in each spatial dimension."""
