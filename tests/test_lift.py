@@ -7,7 +7,7 @@ import pytest
 
 from qfmt.errors import SourceError, UnsupportedOperators
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
-from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine
+from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine, attempts
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.frontends.torch.spelling import MISSING, spellings
 
@@ -78,6 +78,20 @@ def test_what_an_input_must_be_is_learnt_from_its_first_reader() -> None:
     with pytest.raises(Refine) as caught:
         lift.call("quantized::conv2d", (quantized(lift, InputSpec("x")), packed_conv("c"), 0.25, 7), {}, HERE)
     assert (caught.value.name, caught.value.shape) == ("x", ("N", 3, "H", "W"))
+
+
+def test_a_rank_that_nothing_confirms_is_told() -> None:
+    def asks(recorder: Lifter, values: dict[str, object]) -> object:
+        assert recorder.call("aten::dim", (values["x"],), {}, HERE) == 4
+        return recorder.call("aten::relu", (values["x"],), {}, HERE)
+
+    def convolves(recorder: Lifter, values: dict[str, object]) -> object:
+        asks(recorder, values)
+        x = recorder.call("aten::quantize_per_tensor", (values["x"], 0.5, 3, 13), {}, HERE)
+        return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
+
+    assert attempts.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
+    assert attempts.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
 
 
 def test_a_view_by_the_batch_size_copies_the_dimension() -> None:

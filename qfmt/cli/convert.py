@@ -80,6 +80,8 @@ def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizat
         model.save(dest)
     written = time.monotonic()
     graph = model.graph
+    if ranks := model.source.get("assumed_ranks"):
+        line(f"note   the number of dimensions is assumed ({ranks}); --input-shape states it", err=True)
     for text in (
         f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
         f"graph  {len(graph.nodes)} nodes, {len(graph.tensors)} tensors, arithmetic of {model.arithmetic}",

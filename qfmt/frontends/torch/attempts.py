@@ -33,6 +33,8 @@ class Lifted(NamedTuple):
     lifter: Lifter
     recorder: Recorder
     outputs: list[Value | StoredTensor]
+    assumed: Mapping[str, int]
+    """Ranks of inputs that were assumed, and that nothing in the network confirmed."""
 
 
 class Given(NamedTuple):
@@ -105,7 +107,7 @@ class _Attempt:
     ) -> None:
         self.evaluate, self.engine, self.specs, self.rank, self.recorder = evaluate, engine, specs, rank, recorder
         self.lifter = Lifter(engine, rank)
-        self.assumed = False
+        self.assumed: set[str] = set()
 
     def lift(self) -> Lifted:
         """Lift the calls of `forward`; starts again whenever more is learnt of an input."""
@@ -116,9 +118,12 @@ class _Attempt:
             values = {name: self.lifter.add_input(spec) for name, spec in specs.items()}
             try:
                 outputs = self.evaluate(recorder, values)
-                return Lifted(self.lifter, recorder, list(_flat(outputs)))
+                unconfirmed = self.assumed - self.lifter.confirmed
+                assumed = {name: self.rank for name in sorted(unconfirmed)}
+                return Lifted(self.lifter, recorder, list(_flat(outputs)), assumed)
             except Refine as more:
-                self.assumed |= more.assumed
+                if more.assumed:
+                    self.assumed.add(more.name)
                 shape = own_names(more.name, more.shape, len(specs))
                 specs[more.name] = replace(specs[more.name], shape=shape)
         raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)

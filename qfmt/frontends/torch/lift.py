@@ -59,6 +59,7 @@ class Lifter:
         self.engine = engine
         self.assumed_rank = assumed_rank
         self.calls = 0
+        self.confirmed: set[str] = set()
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
@@ -347,6 +348,7 @@ class Lifter:
         if known is not None and len(known) != len(shape):
             return  # the shape rule of the operator says what is wrong
         if value.origin:
+            self.confirmed.add(value.origin)
             base = RANK_NAMES.get(len(shape), (None,) * len(shape)) if known is None else known
             learnt = tuple(b if a is None or isinstance(b, int) else a for a, b in zip(shape, base, strict=True))
             if learnt != known:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import mmap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...errors import SourceError
 from ...model import Model, Shape
+from ..sniff import sha256_of
 from ..stored import StoredTensor
 from ..torch import InputSpec, Lifter
 from ..torch.attempts import Given, Lifted, lift, own_names
@@ -28,7 +27,10 @@ def convert_archive(
     """The Model of an archive; see `qfmt.convert`."""
     archive = Archive(path)
     lifted = lift_archive(archive, engine, input_shapes, input_quantization)
-    return lifted.lifter.finish(lifted.outputs, **describe(path, archive))
+    description = describe(path, archive)
+    if lifted.assumed:
+        description["source"]["assumed_ranks"] = ", ".join(f"{name}={rank}" for name, rank in lifted.assumed.items())
+    return lifted.lifter.finish(lifted.outputs, **description)
 
 
 def lift_archive(
@@ -70,12 +72,10 @@ def describe(path: Path, archive: Archive) -> dict[str, Any]:
     """Source and producer of the model; the keys as in spec.md, "Source keys"."""
     from ... import __version__
 
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        digest = hashlib.sha256(content).hexdigest()
     source = {
         "format": "torchscript",
         "format_version": archive.version,
         "framework": "pytorch",
-        "sha256": digest,
+        "sha256": sha256_of(path),
     }
     return {"source": source, "producer": f"qfmt {__version__}"}
