@@ -119,7 +119,7 @@ class _Attempt:
             try:
                 outputs = self.evaluate(recorder, values)
                 unconfirmed = self.assumed - self.lifter.confirmed
-                assumed = {name: self.rank for name in sorted(unconfirmed)}
+                assumed = dict.fromkeys(sorted(unconfirmed), self.rank)
                 return Lifted(self.lifter, recorder, list(_flat(outputs)), assumed)
             except Refine as more:
                 if more.assumed:
