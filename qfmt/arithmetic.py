@@ -31,6 +31,8 @@ def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Flo
     """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
     rank = np.ndim(values)
     scale = quantization.scales(rank).astype(f32)
+    if quantization.has_float_zero_points:
+        return (values.astype(f32) - quantization.zero_points(rank)) * scale
     if rule == "premultiplied":
         return fma(values.astype(f32), scale, scale * -quantization.zero_points(rank).astype(f32))
     centred = values.astype(np.int32) - quantization.zero_points(rank)

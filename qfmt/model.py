@@ -105,11 +105,12 @@ class Quantization:
 
     `scale` and `zero_point` have one element per tensor (`axis` is None), or one per slice of `axis`.
     Scales are float64 and hold the source's value exactly; `scale_dtype` is the type the source had.
-    A fused ReLU is a `quant_min` equal to the zero point.
+    Zero points are integers; those of embeddings may be floats, all of them. A fused ReLU is a `quant_min`
+    equal to the zero point.
     """
 
     scale: tuple[float, ...]
-    zero_point: tuple[int, ...]
+    zero_point: tuple[int, ...] | tuple[float, ...]
     quant_min: int
     quant_max: int
     axis: int | None = None
@@ -135,6 +136,10 @@ class Quantization:
     def is_per_channel(self) -> bool:
         return self.axis is not None
 
+    @property
+    def has_float_zero_points(self) -> bool:
+        return bool(self.zero_point) and isinstance(self.zero_point[0], float)
+
     def same_grid(self, other: Quantization | None) -> bool:
         """Whether an integer means the same real number here and there."""
         return other is not None and (self.scale, self.zero_point, self.axis) == (
@@ -149,11 +154,12 @@ class Quantization:
 
         return self._broadcastable(np.array(self.scale, np.float64), rank)
 
-    def zero_points(self, rank: int) -> NDArray[np.int32]:
-        """The zero points, int32, shaped so that they broadcast against a tensor of `rank`."""
+    def zero_points(self, rank: int) -> NDArray[np.int32] | NDArray[np.float32]:
+        """The zero points, int32 or float32, shaped so that they broadcast against a tensor of `rank`."""
         import numpy as np
 
-        return self._broadcastable(np.array(self.zero_point, np.int32), rank)
+        kind = np.float32 if self.has_float_zero_points else np.int32
+        return self._broadcastable(np.array(self.zero_point, kind), rank)
 
     def _broadcastable(self, values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
         if self.axis is None:
@@ -473,8 +479,8 @@ def _size_word(size: Dimension) -> str:
 
 def _quantization_line(quantization: Quantization) -> str:
     axis = "-" if quantization.axis is None else str(quantization.axis)
-    scales = (struct.pack(">d", scale).hex() for scale in quantization.scale)
-    zero_points = (str(zero_point) for zero_point in quantization.zero_point)
+    scales = (_number_word(scale) for scale in quantization.scale)
+    zero_points = (_number_word(zero_point) for zero_point in quantization.zero_point)
     limits = (str(quantization.quant_min), str(quantization.quant_max))
     return _fields("quantization", axis, *limits, quantization.scale_dtype, *scales, *zero_points)
 
@@ -483,7 +489,12 @@ def _attribute_words(value: Attribute) -> Iterator[str]:
     values = value if isinstance(value, tuple) else (value,)
     yield ("s" if not isinstance(value, tuple) else "l") + attribute_kind(value)
     for item in values:
-        yield struct.pack(">d", item).hex() if isinstance(item, float) else str(item)
+        yield _number_word(item) if isinstance(item, float) else str(item)
+
+
+def _number_word(value: float) -> str:
+    """An integer in decimal digits, a float as the hexadecimal digits of its float64."""
+    return struct.pack(">d", value).hex() if isinstance(value, float) else str(value)
 
 
 def attribute_kind(value: Attribute) -> str:

@@ -105,7 +105,8 @@ static void describe(const std::vector<uint8_t> &file) {
     std::cout << "tensor " << text(t->name()) << " " << static_cast<int>(t->dtype()) << " " << numbers(t->shape()) << " "
               << texts(t->dims()) << " " << texts(t->aliases()) << "\n";
     if (const qfb::Quantization *q = t->quantization()) {
-      std::cout << "  quantization " << numbers(q->scale()) << " " << numbers(q->zero_point()) << " "
+      const std::string zero_points = q->zero_point_float() ? numbers(q->zero_point_float()) : numbers(q->zero_point());
+      std::cout << "  quantization " << numbers(q->scale()) << " " << zero_points << " "
                 << optional(q->quant_min()) << " " << optional(q->quant_max()) << " " << optional(q->axis()) << " "
                 << static_cast<int>(q->scale_dtype()) << "\n";
       if (const qfb::Observed *o = q->observed())

@@ -25,7 +25,8 @@ DTYPES = {
 TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
     "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
-    "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed",
+    "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed "
+    "zero_point_float:[d]",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
     "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] arithmetic:s name:s scope:s "
@@ -67,8 +68,7 @@ class Tensor:
     def values(self) -> list[Any]:
         """The stored values; of float types that `struct` does not know, their bit patterns."""
         if self.bits >= 8:
-            letter = self.letter or {8: "B", 16: "H"}[self.bits]
-            return list(struct.unpack(f"<{self.count}{letter}", self.data))
+            return list(struct.unpack(f"<{self.count}{self.letter or {8: 'B', 16: 'H'}[self.bits]}", self.data))
         mask, sign = (1 << self.bits) - 1, 0 if self.dtype.startswith("u") else 1 << self.bits - 1
         codes = [byte >> shift & mask for byte in self.data for shift in range(0, 8, self.bits)]
         return [(code ^ sign) - sign for code in codes[: self.count]]
@@ -167,9 +167,9 @@ class Network:
             shape = ["*"] if tensor.shape is None else shape
             lines.append(words("tensor", tensor.name, tensor.dtype, len(shape), *shape))
             if (q := tensor.quantization) is not None:
-                axis, scales = "-" if q["axis"] is None else q["axis"], map(real, q["scale"])
-                rest = (q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0], *scales, *q["zero_point"])
-                lines.append(words("quantization", axis, *rest))
+                rest = (q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0], *map(real, q["scale"]))
+                zero_points = (*q["zero_point"], *map(real, q["zero_point_float"] or ()))
+                lines.append(words("quantization", "-" if q["axis"] is None else q["axis"], *rest, *zero_points))
             if tensor.data is not None:
                 lines.append(words("data", tensor.digest))
         for node in self.graph["nodes"]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from operator import neg
 from typing import Any
 
 import numpy as np
@@ -131,9 +132,10 @@ def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
     assert isinstance(count, int)
     scale_dtype = draw(st.sampled_from(["float16", "bfloat16", "float32", "float64"]))
     low, high = sorted(draw(st.tuples(*[integers(dtype)] * 2)))
+    zero_point = draw(st.sampled_from([integers(dtype, 2**31), scales(scale_dtype), scales(scale_dtype).map(neg)]))
     return Quantization(
         tuple(draw(scales(scale_dtype)) for _ in range(count)),
-        tuple(draw(integers(dtype, 2**31)) for _ in range(count)),
+        tuple(draw(zero_point) for _ in range(count)),
         low,
         high,
         axis,

@@ -200,6 +200,8 @@ def everything() -> Model:
             observed = Observed("MinMaxObserver", (-1.5,), (2.0,))
             grid = Quantization(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed)
         tensors.append(Tensor.constant(f"constant {entry.name}", array, grid, dtype=entry.name))
+    rows = Quantization((0.5, 0.25, 1.0), (7.5, -0.0, 3.0), 0, 15, 0)
+    tensors.append(Tensor.constant("embedding", np.arange(15).reshape(3, 5), rows, dtype="uint4"))
     tensors.append(Tensor.constant("scalar", np.float32(0.1)))
     tensors.append(Tensor.constant("empty", np.zeros((0, 4), np.float64)))
     tensors.append(Tensor.constant("the same again", tensors[4].array, dtype=tensors[4].dtype))
@@ -234,7 +236,9 @@ def assert_read_alike(path: Path) -> int:
         if tensor.quantization is not None:
             for key in ("scale", "zero_point", "quant_min", "quant_max", "axis"):
                 value = getattr(tensor.quantization, key)
-                assert seen.quantization[key] == (list(value) if isinstance(value, tuple) else value)
+                floats = key == "zero_point" and tensor.quantization.has_float_zero_points
+                stated = seen.quantization["zero_point_float" if floats else key]
+                assert stated == (list(value) if isinstance(value, tuple) else value)
             assert spec_reader.DTYPES[seen.quantization["scale_dtype"]][0] == tensor.quantization.scale_dtype
         assert (seen.data is None) == (tensor.data is None)
         if tensor.data is not None:

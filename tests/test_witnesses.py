@@ -192,7 +192,8 @@ def generated_lines(data: bytes) -> Iterator[str]:
         yield f"tensor {text(tensor.Name())} {tensor.Dtype()} {scalars(tensor, 'Shape')} {dims} {aliases}"
         if (q := tensor.Quantization()) is not None:
             limits = f"{optional(q.QuantMin())} {optional(q.QuantMax())} {optional(q.Axis())} {q.ScaleDtype()}"
-            yield f"  quantization {scalars(q, 'Scale')} {scalars(q, 'ZeroPoint')} {limits}"
+            zero_points = scalars(q, "ZeroPoint" if q.ZeroPointFloatIsNone() else "ZeroPointFloat")
+            yield f"  quantization {scalars(q, 'Scale')} {zero_points} {limits}"
             if (o := q.Observed()) is not None:
                 limits = f"{optional(o.QuantMin())} {optional(o.QuantMax())} {text(o.Qscheme())}"
                 yield f"  observed {text(o.Observer())} {scalars(o, 'Minimum')} {scalars(o, 'Maximum')} {limits}"

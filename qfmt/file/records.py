@@ -39,10 +39,12 @@ def shape(record: Record) -> Shape:
 def quantization(record: Record) -> Quantization:
     if record["quant_min"] is None or record["quant_max"] is None:
         raise FormatError("a quantization without quant_min or quant_max", rule="F12")
-    observed = record["observed"]
+    observed, floats = record["observed"], record["zero_point_float"]
+    if floats is not None and record["zero_point"]:
+        raise FormatError("a quantization with zero points of two kinds", rule="F12")
     return Quantization(
         record["scale"],
-        record["zero_point"],
+        record["zero_point"] if floats is None else floats,
         record["quant_min"],
         record["quant_max"],
         record["axis"],
@@ -57,14 +59,16 @@ def observation(record: Record) -> Observed:
 
 
 def quantization_record(value: Quantization) -> Record:
+    floats = value.has_float_zero_points
     return {
         "scale": value.scale,
-        "zero_point": value.zero_point,
+        "zero_point": () if floats else value.zero_point,
         "quant_min": value.quant_min,
         "quant_max": value.quant_max,
         "axis": value.axis,
         "scale_dtype": DTYPES[value.scale_dtype].code,
         "observed": value.observed and observed_record(value.observed),
+        "zero_point_float": value.zero_point if floats else None,
     }
 
 

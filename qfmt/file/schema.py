@@ -87,6 +87,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("axis", 4, "uint", "", 4, None, False),
         Field("scale_dtype", 5, "ubyte", "", 1, 12, False),
         Field("observed", 6, "table", "Observed", 4, None, False),
+        Field("zero_point_float", 7, "[double]", "", 4, None, False),
     ),
     "Tensor": (
         Field("name", 0, "string", "", 4, None, True),

@@ -27,6 +27,8 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
     """The integers minus their zero points, in a type that holds them."""
     if operand.quantization is None:
         return operand.array.astype(dtype)
+    if operand.quantization.has_float_zero_points:
+        raise QfmtError("cannot add up integers whose zero points are floats")
     zero_points = operand.quantization.zero_points(operand.array.ndim)
     return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 

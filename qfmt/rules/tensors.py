@@ -154,12 +154,16 @@ def _axis(tensor: Tensor, quantization: Quantization) -> str:
 
 @QUANTIZATION.rule(
     22,
-    "There are as many zero points as scales; each is inside the range of the element type and of an int32.",
+    "There are as many zero points as scales; each is inside the range of the element type and of an int32. Or all are "
+    "floats: finite, and values that `scale_dtype` represents exactly.",
 )
 def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
     zero_points, dtype = quantization.zero_point, DTYPES[tensor.dtype]
     if len(zero_points) != len(quantization.scale):
         return f"{len(zero_points)} zero points, {len(quantization.scale)} scales"
+    if set(map(type, zero_points)) == {float}:
+        fits = all(map(isfinite, zero_points)) and _representable(zero_points, quantization.scale_dtype)
+        return "" if fits else f"a zero point is not a finite {quantization.scale_dtype}"
     low, high = max(dtype.minimum, -(1 << 31)), min(dtype.maximum, (1 << 31) - 1)
     if (
         set(map(type, zero_points)) <= {int}

@@ -185,7 +185,7 @@ def input_tensor(array: Array, quantization: Quantization | None) -> torch.Tenso
     tensor = torch.from_numpy(np.array(array))
     if quantization is None:
         return tensor
-    return torch._make_per_tensor_quantized_tensor(tensor, quantization.scale[0], quantization.zero_point[0])
+    return torch._make_per_tensor_quantized_tensor(tensor, quantization.scale[0], int(quantization.zero_point[0]))
 
 
 def made(value: Any) -> Any:

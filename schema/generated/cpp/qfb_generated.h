@@ -421,15 +421,16 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_QUANT_MAX = 10,
     VT_AXIS = 12,
     VT_SCALE_DTYPE = 14,
-    VT_OBSERVED = 16
+    VT_OBSERVED = 16,
+    VT_ZERO_POINT_FLOAT = 18
   };
   /// One element (per tensor), or one per slice along `axis`. Finite and greater than 0. Holds the value
   /// of the source exactly. Trap: engines compute with float32(scale). Rule V20.
   const ::flatbuffers::Vector<double> *scale() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_SCALE);
   }
-  /// As many as `scale`. The integer that stands for real 0; inside the range of the dtype and of an int32.
-  /// Rule V22.
+  /// As many as `scale`, or none if `zero_point_float` is there. The integer that stands for real 0; inside the range
+  /// of the dtype and of an int32. Rule V22.
   const ::flatbuffers::Vector<int32_t> *zero_point() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_ZERO_POINT);
   }
@@ -455,6 +456,11 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const qfb::Observed *observed() const {
     return GetPointer<const qfb::Observed *>(VT_OBSERVED);
   }
+  /// Zero points that are no integers, as many as `scale`: those of PyTorch's embeddings. They take the place of
+  /// `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
+  const ::flatbuffers::Vector<double> *zero_point_float() const {
+    return GetPointer<const ::flatbuffers::Vector<double> *>(VT_ZERO_POINT_FLOAT);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -468,6 +474,8 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            VerifyField<uint8_t>(verifier, VT_SCALE_DTYPE, 1) &&
            VerifyOffset(verifier, VT_OBSERVED) &&
            verifier.VerifyTable(observed()) &&
+           VerifyOffset(verifier, VT_ZERO_POINT_FLOAT) &&
+           verifier.VerifyVector(zero_point_float()) &&
            verifier.EndTable();
   }
 };
@@ -497,6 +505,9 @@ struct QuantizationBuilder {
   void add_observed(::flatbuffers::Offset<qfb::Observed> observed) {
     fbb_.AddOffset(Quantization::VT_OBSERVED, observed);
   }
+  void add_zero_point_float(::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float) {
+    fbb_.AddOffset(Quantization::VT_ZERO_POINT_FLOAT, zero_point_float);
+  }
   explicit QuantizationBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -518,10 +529,12 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantization(
     ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
     ::flatbuffers::Optional<uint32_t> axis = ::flatbuffers::nullopt,
     qfb::DType scale_dtype = qfb::DType::Float32,
-    ::flatbuffers::Offset<qfb::Observed> observed = 0) {
+    ::flatbuffers::Offset<qfb::Observed> observed = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float = 0) {
   QuantizationBuilder builder_(_fbb);
   if(quant_max) { builder_.add_quant_max(*quant_max); }
   if(quant_min) { builder_.add_quant_min(*quant_min); }
+  builder_.add_zero_point_float(zero_point_float);
   builder_.add_observed(observed);
   if(axis) { builder_.add_axis(*axis); }
   builder_.add_zero_point(zero_point);
@@ -543,9 +556,11 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
     ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
     ::flatbuffers::Optional<uint32_t> axis = ::flatbuffers::nullopt,
     qfb::DType scale_dtype = qfb::DType::Float32,
-    ::flatbuffers::Offset<qfb::Observed> observed = 0) {
+    ::flatbuffers::Offset<qfb::Observed> observed = 0,
+    const std::vector<double> *zero_point_float = nullptr) {
   auto scale__ = scale ? _fbb.CreateVector<double>(*scale) : 0;
   auto zero_point__ = zero_point ? _fbb.CreateVector<int32_t>(*zero_point) : 0;
+  auto zero_point_float__ = zero_point_float ? _fbb.CreateVector<double>(*zero_point_float) : 0;
   return qfb::CreateQuantization(
       _fbb,
       scale__,
@@ -554,7 +569,8 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
       quant_max,
       axis,
       scale_dtype,
-      observed);
+      observed,
+      zero_point_float__);
 }
 
 /// A named value of the graph. Constant if and only if it has a buffer.

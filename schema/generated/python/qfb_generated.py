@@ -349,8 +349,8 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # As many as `scale`. The integer that stands for real 0; inside the range of the dtype and of an int32.
-    # Rule V22.
+    # As many as `scale`, or none if `zero_point_float` is there. The integer that stands for real 0; inside the range
+    # of the dtype and of an int32. Rule V22.
     # Quantization
     def ZeroPoint(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -423,8 +423,37 @@ class Quantization(object):
             return obj
         return None
 
+    # Zero points that are no integers, as many as `scale`: those of PyTorch's embeddings. They take the place of
+    # `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
+    # Quantization
+    def ZeroPointFloat(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Float64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Quantization
+    def ZeroPointFloatAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Float64Flags, o)
+        return 0
+
+    # Quantization
+    def ZeroPointFloatLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Quantization
+    def ZeroPointFloatIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        return o == 0
+
 def QuantizationStart(builder):
-    builder.StartObject(7)
+    builder.StartObject(8)
 
 def QuantizationAddScale(builder, scale):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
@@ -452,6 +481,12 @@ def QuantizationAddScaleDtype(builder, scaleDtype):
 
 def QuantizationAddObserved(builder, observed):
     builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(observed), 0)
+
+def QuantizationAddZeroPointFloat(builder, zeroPointFloat):
+    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPointFloat), 0)
+
+def QuantizationStartZeroPointFloatVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
 
 def QuantizationEnd(builder):
     return builder.EndObject()

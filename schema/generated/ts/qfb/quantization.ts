@@ -49,8 +49,8 @@ scaleArray():Float64Array|null {
 }
 
 /**
- * As many as `scale`. The integer that stands for real 0; inside the range of the dtype and of an int32.
- * Rule V22.
+ * As many as `scale`, or none if `zero_point_float` is there. The integer that stands for real 0; inside the range
+ * of the dtype and of an int32. Rule V22.
  */
 zeroPoint(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);
@@ -109,8 +109,27 @@ observed(obj?:Observed):Observed|null {
   return offset ? (obj || new Observed()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
+/**
+ * Zero points that are no integers, as many as `scale`: those of PyTorch's embeddings. They take the place of
+ * `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
+ */
+zeroPointFloat(index: number):number|null {
+  const offset = this.bb!.__offset(this.bb_pos, 18);
+  return offset ? this.bb!.readFloat64(this.bb!.__vector(this.bb_pos + offset) + index * 8) : 0;
+}
+
+zeroPointFloatLength():number {
+  const offset = this.bb!.__offset(this.bb_pos, 18);
+  return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
+}
+
+zeroPointFloatArray():Float64Array|null {
+  const offset = this.bb!.__offset(this.bb_pos, 18);
+  return offset ? new Float64Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
+}
+
 static startQuantization(builder:flatbuffers.Builder) {
-  builder.startObject(7);
+  builder.startObject(8);
 }
 
 static addScale(builder:flatbuffers.Builder, scaleOffset:flatbuffers.Offset) {
@@ -173,6 +192,27 @@ static addScaleDtype(builder:flatbuffers.Builder, scaleDtype:DType) {
 
 static addObserved(builder:flatbuffers.Builder, observedOffset:flatbuffers.Offset) {
   builder.addFieldOffset(6, observedOffset, 0);
+}
+
+static addZeroPointFloat(builder:flatbuffers.Builder, zeroPointFloatOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(7, zeroPointFloatOffset, 0);
+}
+
+static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Float64Array):flatbuffers.Offset;
+/**
+ * @deprecated This Uint8Array overload will be removed in the future.
+ */
+static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Uint8Array):flatbuffers.Offset;
+static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Float64Array|Uint8Array):flatbuffers.Offset {
+  builder.startVector(8, data.length, 8);
+  for (let i = data.length - 1; i >= 0; i--) {
+    builder.addFloat64(data[i]!);
+  }
+  return builder.endVector();
+}
+
+static startZeroPointFloatVector(builder:flatbuffers.Builder, numElems:number) {
+  builder.startVector(8, numElems, 8);
 }
 
 static endQuantization(builder:flatbuffers.Builder):flatbuffers.Offset {
