@@ -5,51 +5,83 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
 from ..model import Dimension, Model
 
 if TYPE_CHECKING:
-    from ..backends.torch.module import QuantizedModule
+    from .torch.attempts import Given
 
 ENGINES = ("fbgemm", "qnnpack", "onednn", "onnx")
 """Whose arithmetic the nodes may state."""
 
 
 def convert(
-    source: str | PathLike[str] | QuantizedModule,
+    source: Any,
     *,
     arithmetic: str = "fbgemm",
     input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
     input_quantization: Mapping[str, tuple[float, int, str]] | None = None,
+    example_inputs: Any = None,
+    prepared: Any = None,
 ) -> Model:
-    """Read a quantized network; no framework is imported and no code of the file is executed.
+    """The Model of a quantized network, from a file or from memory.
 
-    `source` is the path of a TorchScript archive. `arithmetic` names the engine whose rounding the nodes
-    state: one of ENGINES. `input_shapes` gives sizes, names or None per dimension where the network needs
-    to know more than it says; `input_quantization` is (scale, zero point, dtype) for inputs that arrive
-    quantized. A module that `Model.to_torch` made gives its model back, with the numbers that its buffers hold
-    now. Raises SourceError, or a subclass, that says what is wrong, where, and what to do.
+    `source` is the path of a file, which is read without any framework and without executing code of it:
+
+    - a TorchScript archive;
+    - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
+      modules, else its tensors only;
+    - a state_dict: its tensors only. `Model.no_graph` says so then.
+
+    Or it is an object of torch: an nn.Module, quantized and converted, which is traced with `example_inputs` (a
+    tuple of tensors); a ScriptModule; a state_dict. `prepared` is the same module after calibration and before
+    `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
+
+    `arithmetic` names the engine whose rounding the nodes state: one of ENGINES. `input_shapes` gives sizes,
+    names or None per dimension where the network needs to know more than it says; `input_quantization` is
+    (scale, zero point, dtype) for inputs that arrive quantized. Raises SourceError, or a subclass, that says
+    what is wrong, where, and what to do.
     """
     if arithmetic not in ENGINES:
         raise SourceError(f"arithmetic {arithmetic!r} is not known", hint=f"choose one of {', '.join(ENGINES)}")
-    from ..backends.torch import from_module, is_quantized_module
+    own = getattr(source, "__qfmt_model__", None)  # what a Model was made into knows where it came from
+    if own is not None:
+        model: Model = own() if callable(own) else own
+        return model
+    from .torch.attempts import Given
 
-    if is_quantized_module(source):
-        return from_module(source)
-    if not isinstance(source, str | PathLike):
-        raise SourceError(
-            f"cannot convert a {type(source).__name__}", hint="pass the path of a file saved with torch.jit.save"
-        )
-    from .torchscript.convert import convert_archive
+    shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
+    given = Given(arithmetic, shapes, dict(input_quantization or {}))
+    if isinstance(source, str | PathLike):
+        if example_inputs is not None or prepared is not None:
+            raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source))
+        return _from_file(Path(fspath(source)), given)
+    from .memory import is_torch
+
+    if not is_torch(source):
+        hint = "pass the path of a file, or a module of torch"
+        raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
+    from .memory.module import convert_torch
+
+    return convert_torch(source, given, example_inputs, prepared)
+
+
+def _from_file(path: Path, given: Given) -> Model:
+    from .sniff import sha256_of, sniff
 
     try:
-        return convert_archive(
-            Path(fspath(source)),
-            arithmetic,
-            {name: tuple(shape) for name, shape in (input_shapes or {}).items()},
-            dict(input_quantization or {}),
-        )
+        kind = sniff(path)
+        if kind.key in ("state_dict", "torch_module", "torch_data", "torch_legacy"):
+            from .saved.convert import convert_saved
+            from .saved.file import read_legacy, read_zip
+            from .zips import Zip
+
+            saved = read_legacy(path) if kind.key == "torch_legacy" else read_zip(Zip(path))
+            return convert_saved(saved, given, {"sha256": sha256_of(path)})
+        from .torchscript.convert import convert_archive
+
+        return convert_archive(path, given.engine, given.shapes, given.quantization)
     except SourceError as error:
-        raise error.at(fspath(source)) from None
+        raise error.at(str(path)) from None

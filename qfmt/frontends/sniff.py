@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 import zipfile
 from os import PathLike
 from pathlib import Path
@@ -91,6 +93,12 @@ def sniff(path: str | PathLike[str]) -> Kind:
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}") from None
     return KINDS[_by_head(head, size) or _by_structure(path, head)]
+
+
+def sha256_of(path: str | PathLike[str]) -> str:
+    """The digest of a file that is not empty, in hexadecimal digits."""
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return hashlib.sha256(content).hexdigest()
 
 
 def _by_head(head: bytes, size: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import zipfile
 import zlib
@@ -23,12 +24,14 @@ _LOCAL_MAGIC = b"PK\x03\x04"
 
 
 class Zip:
-    """A zip archive on disk. `entries` maps names to what the directory says of them."""
+    """A zip archive, on disk or as bytes. `entries` maps names to what the directory says of them."""
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, source: str | PathLike[str] | bytes) -> None:
         try:
-            with open(fspath(path), "rb") as file:  # noqa: PTH123 (a descriptor is all that is wanted)
-                self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            with io.BytesIO(source) if isinstance(source, bytes) else open(fspath(source), "rb") as file:  # noqa: PTH123
+                self._map = memoryview(
+                    source if isinstance(source, bytes) else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                )
                 with zipfile.ZipFile(file) as directory:
                     listed = directory.infolist()
         except OSError as error:

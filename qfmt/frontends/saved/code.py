@@ -250,7 +250,13 @@ class _Walker:
     def _method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in LISTS and args and not isinstance(args[0], list | tuple):
             args = (list(args),)
-        return self._recording()(f"aten::{name}", owner, *map(_listed, args), **kwargs)
+        return self._operator_of_torch(name, (owner, *args), kwargs)
+
+    def _operator_of_torch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args = tuple(map(_listed, args))
+        if name == "split" and len(args) > 1 and isinstance(args[1], list):
+            name = "split_with_sizes"
+        return self._recording()(f"aten::{name}", *args, **kwargs)
 
     def _function(self, name: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
         package, _, last = name.rpartition(".")
@@ -263,7 +269,7 @@ class _Walker:
         if package.startswith("torch.ops."):
             return self._recording()(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
         if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn"):
-            return self._recording()(f"aten::{last}", *map(_listed, args), **kwargs)
+            return self._operator_of_torch(last, args, kwargs)
         raise self._refused(node)
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

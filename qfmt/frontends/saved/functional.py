@@ -136,10 +136,25 @@ def _softmax_dimension(call: Call, input: Any, dim: Any) -> int:
     return int(dim) if dim is not None else 0 if call("aten::dim", input) in (0, 1, 3) else 1
 
 
+def adaptive_max_pool(rank: int) -> Callable[..., Any]:
+    def pool(call: Call, input: Any, output_size: Any, return_indices: bool = False) -> Any:
+        pooled = call(f"aten::adaptive_max_pool{rank}d", input, output_size)
+        return pooled if return_indices else pooled[0]
+
+    return pool
+
+
+def threshold(call: Call, input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+    return call("aten::threshold", input, threshold, value)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "adaptive_avg_pool1d": adaptive_avg_pool(1),
     "adaptive_avg_pool2d": adaptive_avg_pool(2),
     "adaptive_avg_pool3d": adaptive_avg_pool(3),
+    "adaptive_max_pool1d": adaptive_max_pool(1),
+    "adaptive_max_pool2d": adaptive_max_pool(2),
+    "adaptive_max_pool3d": adaptive_max_pool(3),
     "avg_pool1d": avg_pool(1),
     "avg_pool2d": avg_pool(2),
     "avg_pool3d": avg_pool(3),
@@ -174,6 +189,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
     "softplus": lambda call, input, beta=1.0, threshold=20.0: call("aten::softplus", input, beta, threshold),
     "softsign": softsign,
+    "threshold": threshold,
+    "_threshold": threshold,
     "tanh": lambda call, input: call("aten::tanh", input),
 }
 """By name, those whose call is not that of the operator of the same name. The others are taken as operators."""

@@ -275,6 +275,8 @@ SPECIAL: dict[str, Callable[[Call, Module, Any], Any]] = {
     "nn.Unflatten": _unflatten,
     **{f"nn.{name}": _upsample for name in ("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")},
     **{f"nn.BatchNorm{rank}d": _batch_norm for rank in (1, 2, 3)},
+    **{f"nn.AdaptiveMaxPool{rank}d": _function(f"adaptive_max_pool{rank}d", "output_size") for rank in (1, 2, 3)},
+    "nn.Threshold": _function("threshold", "threshold", "value"),
     **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},
     **{f"nn.Conv{rank}d": _float_convolution for rank in (1, 2, 3)},
     **{f"nn.ConvTranspose{rank}d": _float_transposed for rank in (1, 2, 3)},

@@ -30,18 +30,20 @@ class Argument(NamedTuple):
 
 
 class Archive:
-    """A TorchScript archive on disk, of PyTorch 1.3 to today: traced, scripted or frozen.
+    """A TorchScript archive, on disk or as bytes, of PyTorch 1.3 to today: traced, scripted or frozen.
 
     Nothing of it is executed by opening it. Raises SourceError if the file is of another kind (and says
     of which), or damaged.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, source: str | PathLike[str] | bytes) -> None:
         try:
-            self.zip = Zip(path)
+            self.zip = Zip(source)
             kind = zip_kind(self.zip)
         except SourceError:
-            kind = sniff(path)
+            if isinstance(source, bytes):
+                raise
+            kind = sniff(source)
         if kind.key != "torchscript":
             raise SourceError(f"is {kind}, not a TorchScript archive", hint=kind.hint)
         self.root = root_of(self.zip)

@@ -1,0 +1,226 @@
+"""A PyTorch module in memory as a Model: traced, saved into memory, and read like any archive.
+
+One path for files and modules: what is recognised in an archive is recognised here, with the same names.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...errors import SourceError, UnsupportedOperators
+from ...model import Model
+from ..saved.archive import producer
+from ..saved.convert import convert_saved
+from ..saved.file import read_zip
+from ..torch.attempts import Given
+from ..torchscript.archive import Archive
+from ..torchscript.convert import lift_archive
+from ..zips import Zip
+
+if TYPE_CHECKING:
+    import torch
+
+QUIET = (
+    ".*`torch.jit.[a-z_.]*` is deprecated.*",
+    ".*`torch.jit.[a-z_.]*` is not supported in Python 3.1.*",
+    ".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*",
+    ".*torch.ao.quantization is deprecated.*",
+    "TypedStorage is deprecated.*",
+)
+"""What torch says about its own future when a quantized module is traced and saved."""
+
+CONVERT = "call torch.ao.quantization.convert(model), or convert_fx(model), and pass what it returns"
+
+QUANTIZE = "quantize it first: torch.ao.quantization.prepare, calibration, torch.ao.quantization.convert"
+
+
+def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any) -> Model:
+    """The Model of a module, a ScriptModule or a state_dict; see `qfmt.convert`."""
+    import torch
+
+    described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
+    with _quiet():
+        if isinstance(source, dict):
+            return convert_saved(read_zip(Zip(_saved(source))), given, described)
+        if not isinstance(source, torch.nn.Module):
+            what = f"a {type(source).__name__} is not a module"
+            raise SourceError(f"cannot convert a {type(source).__name__}: {what}", hint="pass an nn.Module")
+        _refuse_observers(source)
+        script = source if isinstance(source, torch.jit.ScriptModule) else _traced(source, example_inputs)
+        _refuse_floats(script)
+        try:
+            model = _converted(script, given)
+        except SourceError as error:
+            raise _in_own_words(error, source) from None
+        if prepared is not None:
+            from .observers import with_observations
+
+            model = with_observations(model, prepared)
+    return model.replace(source=described | {"format": "module"})
+
+
+def _saved(state: dict[Any, Any]) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _converted(script: torch.jit.ScriptModule, given: Given) -> Model:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.jit.save(script, buffer)
+    lifted = lift_archive(Archive(buffer.getvalue()), given.engine, given.shapes, given.quantization)
+    return lifted.lifter.finish(lifted.outputs, producer=producer())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    from torch.jit._trace import TracerWarning
+
+    with warnings.catch_warnings():
+        for text in QUIET:
+            warnings.filterwarnings("ignore", text)
+        # scales that PyTorch's own modules keep as tensors; a decision of the user's code is still warned of
+        warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.(?!jit)")
+        yield
+
+
+# -- tracing -------------------------------------------------------------------------------------------
+
+
+def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptModule:
+    """The module as TorchScript, as after `.eval()`; its own modes are left as they were."""
+    import torch
+
+    if example_inputs is None:
+        raise SourceError(
+            f"a {type(module).__name__} is converted by tracing it, which needs inputs",
+            hint="pass example_inputs=(x,) with tensors that the model takes",
+        )
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    trace: Any = torch.jit.trace
+    with _evaluating(module), torch.no_grad():
+        try:
+            traced = trace(module, inputs, check_trace=False, strict=False)
+        except Exception as error:
+            raise _failed(module, inputs, error) from None
+    if not isinstance(traced, torch.jit.ScriptModule):
+        raise SourceError(f"a {type(module).__name__} cannot be traced", hint="pass an nn.Module")
+    return traced
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    modes = [(each, each.training) for each in module.modules()]
+    try:
+        for each, _ in modes:
+            each.training = False
+        yield
+    finally:
+        for each, mode in modes:
+            each.training = mode
+
+
+def _failed(module: torch.nn.Module, inputs: tuple[Any, ...], error: Exception) -> SourceError:
+    """Why a module cannot be traced: it does not run on the inputs, and where not."""
+    name, kind = _last_entered(module, inputs)
+    where = f"module {name} ({kind})" if name else kind
+    text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+    refused = re.search(r"Could not run '([^']*)' with arguments from the '(\w+)' backend", str(error))
+    if refused and refused[2] == "CPU":
+        hint = "a QuantStub is missing before it, or the model was quantized in part"
+        return SourceError(f"gets a float tensor, and {refused[1]} takes a quantized one", where=where, hint=hint)
+    if refused and refused[2] == "QuantizedCPU":
+        hint = "a DeQuantStub is missing before it, or the model was quantized in part"
+        return SourceError(f"gets a quantized tensor, which {refused[1]} does not take", where=where, hint=hint)
+    hint = "the model must run on example_inputs: try model(*example_inputs)"
+    return SourceError(f"torch could not run the model ({text})", where=where, hint=hint)
+
+
+def _last_entered(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[str, str]:
+    """(path, type) of the module in which running fails; of the whole one if it does not fail again."""
+    import torch
+
+    entered: list[torch.nn.Module] = []
+
+    def enter(each: torch.nn.Module, _inputs: Any) -> None:
+        entered.append(each)
+
+    def leave(_each: torch.nn.Module, _inputs: Any, _result: Any) -> None:
+        entered.pop()
+
+    hooks = [
+        torch.nn.modules.module.register_module_forward_pre_hook(enter),
+        torch.nn.modules.module.register_module_forward_hook(leave),
+    ]
+    last = module
+    try:
+        module(*inputs)
+    except Exception:
+        last = entered[-1] if entered else module
+    finally:
+        for hook in hooks:
+            hook.remove()
+    name = next((path for path, each in module.named_modules() if each is last), "")
+    return name, type(last).__name__
+
+
+# -- what is refused -----------------------------------------------------------------------------------
+
+
+def _refuse_observers(module: torch.nn.Module) -> None:
+    """A prepared model, or one of which a part was not converted."""
+    from .observers import is_observer
+
+    for path, each in module.named_modules():
+        if is_observer(each):
+            owner = path.removesuffix(".activation_post_process").removesuffix(".weight_fake_quant")
+            what = f"still has its observer ({type(each).__name__}): the model is prepared, not converted"
+            raise SourceError(what, where=f"module {owner}" if owner else "the module", hint=CONVERT)
+
+
+def _refuse_floats(script: torch.jit.ScriptModule) -> None:
+    """A network without any operator on quantized tensors."""
+    graph = getattr(script, "inlined_graph", None)
+    if graph is not None and not any("quant" in kind for kind in _kinds(graph)):
+        raise SourceError("nothing in the model is quantized", hint=QUANTIZE)
+
+
+def _kinds(block: Any) -> Iterator[str]:
+    """The operators of a graph, also those within loops and branches."""
+    for node in block.nodes():
+        yield node.kind()
+        for inner in node.blocks():
+            yield from _kinds(inner)
+
+
+_PLACE = re.compile(r"(?:module )?(\S*?)(?: ?\(?code/\S*:\d+\)?)?")
+"""A place in an archive that only we have seen: "module fc (code/__torch__/nets.py:12)"."""
+
+
+def _in_own_words(error: SourceError, module: torch.nn.Module) -> SourceError:
+    """The error with modules in place of lines of code that the user never saw."""
+    if isinstance(error, UnsupportedOperators):
+        own = {name: [_own_place(place, module) for place in places] for name, places in error.operators.items()}
+        return UnsupportedOperators(own, where=error.where, hint=error.hint)
+    error.where = _own_place(error.where, module)
+    return error
+
+
+def _own_place(place: str, module: torch.nn.Module) -> str:
+    found = _PLACE.fullmatch(place)
+    path = found[1] if found else place
+    try:
+        inner = module.get_submodule(path)
+    except AttributeError:
+        return place
+    kind = getattr(inner, "original_name", type(inner).__name__)
+    return f"module {path} ({kind})" if path else str(kind)
