@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qfmt.frontends.stored import PerTensor, StoredTensor
+from qfmt.frontends.stored import StoredTensor
 from qfmt.frontends.torch.calls import Packed, PackedState, Place, Value
+from qfmt.frontends.torch.execution import made
 
 CODES = {
     torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
     torch.float64: 7, torch.bool: 11, torch.qint8: 12, torch.quint8: 13, torch.qint32: 14, torch.quint4x2: 16,
 }  # fmt: skip
-
-QUANTIZED = {"int8": torch.qint8, "uint8": torch.quint8, "int32": torch.qint32}
 
 
 class Call(NamedTuple):
@@ -109,44 +108,10 @@ def to_torch(value: Any) -> Any:
     match value:
         case Real():
             return value.tensor
-        case StoredTensor():
-            return stored_to_torch(value)
-        case Packed():
-            return packed_to_torch(value)
-        case PackedState(state=("quantized_dynamic", [b_ih, b_hh], _, [*reduce_range], [w_ih, w_hh])):
-            parts = map(to_torch, (w_ih, w_hh, b_ih, b_hh, bool(sum(reduce_range))))
-            return torch.ops.quantized.make_quantized_cell_params_dynamic(*parts)
+        case StoredTensor() | Packed() | PackedState():
+            return made(value)
         case dict():
             return {key: to_torch(element) for key, element in value.items()}
         case list() | tuple():
             return type(value)(map(to_torch, value)) if type(value) in (list, tuple) else tuple(map(to_torch, value))
     return value
-
-
-def stored_to_torch(value: StoredTensor) -> torch.Tensor:
-    array = torch.from_numpy(value.array().copy())
-    if value.quantizer is None:
-        return array
-    if isinstance(value.quantizer, PerTensor):
-        return torch._make_per_tensor_quantized_tensor(array, value.quantizer.scale, value.quantizer.zero_point)
-    scales, zero_points = map(stored_to_torch, (value.quantizer.scale, value.quantizer.zero_point))
-    if value.dtype == "uint4":  # torch makes such tensors by quantizing only
-        real = (array - zero_points[:, None]) * scales[:, None]
-        return torch.quantize_per_channel(real, scales, zero_points, value.quantizer.axis, torch.quint4x2)
-    return torch._make_per_channel_quantized_tensor(array, scales, zero_points, value.quantizer.axis)
-
-
-def packed_to_torch(packed: Packed) -> Any:
-    weight, bias = to_torch(packed.weight), to_torch(packed.bias)
-    if packed.kind == "linear":
-        return torch.ops.quantized.linear_prepack(weight, bias)
-    if packed.kind == "linear_fp16":
-        return torch.ops.quantized.linear_prepack_fp16(weight, bias)
-    if packed.kind == "embedding":
-        return torch.ops.quantized.embedding_bag_prepack(weight)
-    rank = weight.dim() - 2
-    geometry = [list(packed.stride), list(packed.padding), list(packed.dilation), packed.groups]
-    if packed.transposed:
-        geometry.insert(2, list(packed.output_padding))
-    kind = f"conv{'_transpose' if packed.transposed else ''}{rank}d_prepack"
-    return getattr(torch.ops.quantized, kind)(weight, bias, *geometry)

@@ -17,14 +17,12 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from qfmt.compare.classes import rounding_ties
 from qfmt.interpreter import trace
 from qfmt.model import Model, Node, Quantization
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS, Operand, Quantized
 
 ROUNDED = (Quantized.COMPUTES, Quantized.ACCUMULATES, Quantized.OWN)
-
-TIE = 1e-3
-"""How near to a half, in steps of the output, float32 can take a number for a tie."""
 
 FLOAT_TOLERANCE = 2e-5
 """For float32 sums in another order, relative to the largest value."""
@@ -183,7 +181,10 @@ def _count(
         off = mine != theirs
         tally.equal[node.operator] += int((~off).sum())
         if off.any():
-            ties = off & (np.abs(mine.astype(np.int64) - theirs) == 1) & _ties(model, node, name, given)
+            operands = [_operand(model, each, given) for each in node.inputs]
+            halves = (mine.astype(np.float64) + theirs) / 2
+            ties = off & (np.abs(mine.astype(np.int64) - theirs) == 1)
+            ties &= rounding_ties(node, operands, model.tensors[name], halves)
             tally.tie[node.operator] += int(ties.sum())
             off &= ~ties
     if off.any():
@@ -195,24 +196,8 @@ def _count(
         )
 
 
-def _ties(model: Model, node: Node, name: str, given: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Where the exact result, in float64 by the operator's meaning, lies half-way between two integers."""
-    quantization = model.tensors[name].quantization
-    operator = OPERATORS[node.operator]
-    operands = [_real(model, each, given) if each else None for each in node.inputs]
-    fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
-    operands += [None] * (len(fixed) - len(operands))
-    exact = np.asarray(operator.reference(*operands, **node.attributes), np.float64)
-    if quantization is None:
-        return np.zeros(exact.shape, bool)
-    steps = exact / np.float64(np.float32(quantization.scale[0]))
-    return np.abs(steps - np.floor(steps) - 0.5) < TIE
-
-
-def _real(model: Model, name: str, given: Mapping[str, np.ndarray]) -> np.ndarray:
+def _operand(model: Model, name: str, given: Mapping[str, np.ndarray]) -> Operand | None:
+    if not name:
+        return None
     tensor = model.tensors[name]
-    array = tensor.array if tensor.is_constant else given[name]
-    if tensor.quantization is None:
-        return array.astype(np.float64) if array.dtype.kind == "f" else array
-    scales = tensor.quantization.scales(array.ndim).astype(np.float32).astype(np.float64)
-    return (array.astype(np.float64) - tensor.quantization.zero_points(array.ndim)) * scales
+    return Operand(tensor.array if tensor.is_constant else given[name], tensor.quantization)

@@ -111,7 +111,7 @@ def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floa
     """The real result of the node, computed in float64 (where it is exact but for 1e-15) or float32."""
     operator = OPERATORS[node.operator]
     reals: list[Any] = [None if operand is None else _real(operand, kind) for operand in operands]
-    if node.arithmetic == "integer_bias" and len(operands) > 2 and operands[2] is not None:
+    if node.arithmetic.startswith("integer_bias") and len(operands) > 2 and operands[2] is not None:
         reals[2] = _whole_bias(node, operands).astype(kind)  # rounding the bias belongs to the rule
     fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
     reals += [None] * (len(fixed) - len(reals))
@@ -123,12 +123,12 @@ def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
     if quantization is None:
         return array.astype(kind) if array.dtype.kind == "f" else array
     scales = quantization.scales(array.ndim).astype(f32).astype(kind)
-    real: Array = (array.astype(np.int64) - quantization.zero_points(array.ndim)).astype(kind) * scales
+    real: Array = (array.astype(np.float64) - quantization.zero_points(array.ndim)).astype(kind) * scales
     return real
 
 
 def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
-    """`rint(b / at) · at`, per output channel."""
+    """`rint(b / at) · at`, per output channel; `rint` as the rule has it."""
     x, weight, bias = operands[:3]
     assert x is not None and x.quantization is not None
     assert weight is not None and weight.quantization is not None and bias is not None
@@ -138,8 +138,9 @@ def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
     if weight.quantization.is_per_channel and node.operator == "ConvTranspose":
         scales = np.tile(scales, int(node.attributes["group"]))  # type: ignore[arg-type]
     at = f32(x.quantization.scale[0]) * scales
-    whole: Array = np.rint(bias.array / at).astype(np.float64) * at.astype(np.float64)
-    return whole
+    whole = bias.array * (f32(1) / at) if node.arithmetic.endswith("reciprocal") else bias.array / at
+    real: Array = np.rint(whole).astype(np.float64) * at.astype(np.float64)
+    return real
 
 
 def _magnitude(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...]) -> Array:

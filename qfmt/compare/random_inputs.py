@@ -20,6 +20,9 @@ SEED = 0
 SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
 """Tried one after the other for sizes that neither the file nor anybody else tells."""
 
+CHANNELS = 3
+"""For the second dimension of images and volumes, where it is not known."""
+
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor, which is where inputs then lie."""
 
@@ -49,9 +52,10 @@ def _shape(tensor: Tensor, example: Sequence[int] | None, size: int, batch: int 
         if example is None:
             raise QfmtError("the rank of an input is not known", where=tensor.name, hint="give --input-shape")
         return tuple(example)
-    if example is None or len(example) != len(tensor.shape):
-        example = (size,) * len(tensor.shape)
-    open_ = (batch or example[0], *example[1:])
+    rank = len(tensor.shape)
+    if example is None or len(example) != rank:
+        example = (1, CHANNELS if rank > 3 else size, *[min(size, 16) if rank > 4 else size] * rank)
+    open_ = (batch or example[0], *example[1:]) if rank else ()
     return tuple(size if isinstance(size, int) else open_[axis] for axis, size in enumerate(tensor.shape))
 
 

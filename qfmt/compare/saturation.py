@@ -41,7 +41,7 @@ def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor) ->
     is_depthwise = per_group == 1 and node.attributes["group"] == channels == x.array.shape[1]
     if not is_depthwise or channels % CHANNELS or tuple(kernel) not in KERNELS or set(_sizes(node, "dilations")) != {1}:
         return None
-    zero_point = x.quantization.zero_point[0]
+    zero_point = int(x.quantization.zero_point[0])
     seen = _taps(x.array, zero_point, kernel, _sizes(node, "strides"), _sizes(node, "pads"))
     along = (1, channels, *(1,) * len(kernel))
     weights = w.array.astype(np.int64).reshape(channels, -1)
