@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from .options import Shapes, input_shapes
 from .output import line, working
 from .report import origin
 from .source import FILE
+
+if TYPE_CHECKING:
+    from ..model import Model
 
 LATER = (".onnx", ".npz", ".safetensors", ".c", ".h")
 DEFAULT_DTYPE = "uint8"
@@ -64,10 +68,11 @@ Examples:
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
 def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizations: Quantizations) -> None:
-    """Convert SOURCE, a quantized TorchScript file (.pt, .ptl), to DEST, a .qfb file.
+    """Convert SOURCE, a quantized network of PyTorch (.pt, .pth, .ptl), to DEST, a .qfb file.
 
-    No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was
-    if the conversion fails.
+    SOURCE is a TorchScript file; or a pickled module or a state_dict, which may hold tensors only. No torch is
+    needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was if the
+    conversion fails.
     """
     from ..rules import RULES
 
@@ -79,17 +84,23 @@ def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizat
     with working(f"writing {dest.name}"):
         model.save(dest)
     written = time.monotonic()
-    graph = model.graph
     if ranks := model.source.get("assumed_ranks"):
         line(f"note   the number of dimensions is assumed ({ranks}); --input-shape states it", err=True)
     for text in (
         f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
-        f"graph  {len(graph.nodes)} nodes, {len(graph.tensors)} tensors, arithmetic of {model.arithmetic}",
+        f"graph  {_graph(model)}",
         f"write  {dest}, {size(dest.stat().st_size)}, checked against {len(RULES)} rules  {written - converted:.2f} s",
         "",
         f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
+
+
+def _graph(model: Model) -> str:
+    tensors = f"{len(model.tensors)} tensors"
+    if model.no_graph:
+        return f"none, {tensors}: {model.no_graph}"
+    return f"{len(model.nodes)} nodes, {tensors}, arithmetic of {model.arithmetic}"
 
 
 def _check_destination(source: Path, dest: Path) -> None:

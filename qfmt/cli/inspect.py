@@ -62,26 +62,34 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool
         computed = {output for node in model.nodes for output in node.outputs}
         _header(model, file, kind)
         line()
-        _node_table(model)
-        line()
+        if not model.no_graph:
+            _node_table(model)
+            line()
         _tensor_table(tensor for tensor in model.tensors.values() if tensor.name not in computed)
 
 
 def _header(model: Model, path: Path, kind: str) -> None:
-    graph, total, file = model.graph, counts(model.graph), file_facts(path, kind)
+    total, file = counts(model.graph), file_facts(path, kind)
     format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"
     pairs(
         [
             ("file", f"{path}, {size(file['bytes'])}, {format_}"),
             *([("sha256", file["sha256"])] if kind == QFB else []),
             ("from", origin(model.source)),
-            ("rounding", f"as {model.arithmetic} does it" if model.arithmetic else "not said"),
-            *(("input", _value(graph.tensors[name])) for name in graph.inputs),
-            *(("output", _value(graph.tensors[name])) for name in graph.outputs),
-            ("nodes", _shares(total["nodes"], total["operators"])),
+            *([("graph", f"none: {model.no_graph}")] if model.no_graph else _graph(model)),
             ("parameters", _parameters(total)),
         ]
     )
+
+
+def _graph(model: Model) -> Iterable[tuple[str, str]]:
+    graph, total = model.graph, counts(model.graph)
+    yield "rounding", f"as {model.arithmetic} does it" if model.arithmetic else "not said"
+    for name in graph.inputs:
+        yield "input", _value(graph.tensors[name])
+    for name in graph.outputs:
+        yield "output", _value(graph.tensors[name])
+    yield "nodes", _shares(total["nodes"], total["operators"])
 
 
 def _value(tensor: Tensor) -> str:

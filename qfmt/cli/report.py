@@ -160,6 +160,8 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
 
 
 def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
+    if model.no_graph:
+        return "the source has no graph that would say what reads it"
     if not readers:
         return "no node reads it"
     node = readers[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DestinationError
+from ..errors import DestinationError, RunError
 from .arrays import arrays, matched
 from .notation import NOTHING, number, shape_text
 from .output import Column, as_json, table, working
@@ -46,6 +46,8 @@ def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
     are left aside.
     """
     model, _ = open_model(file)
+    if model.no_graph:
+        raise RunError(model.no_graph, where=str(file))
     inputs = matched(model.graph.inputs, arrays(source), source)
     with working(f"running {file.name}"):
         outputs = model.run(inputs)

@@ -41,6 +41,8 @@ def _explain_name(asked: str, tensor: Tensor) -> str:
 def _role(model: Model, tensor: Tensor) -> str:
     if tensor.data is not None:
         return f"constant, {size(tensor.data.nbytes)}"
+    if model.no_graph:
+        return f"what {tensor.name} puts out; the file has no graph, so only its quantization is known"
     if tensor.name in model.graph.inputs:
         return "input of the graph"
     return "output of the graph" if tensor.name in model.graph.outputs else "computed"

@@ -61,7 +61,7 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
             from .observers import with_observations
 
             model = with_observations(model, prepared)
-    return model.replace(source=described | {"format": "module"})
+    return model.replace(source={**model.source, **described, "format": "module"})
 
 
 def _saved(state: dict[Any, Any]) -> bytes:
@@ -78,7 +78,7 @@ def _converted(script: torch.jit.ScriptModule, given: Given) -> Model:
     buffer = io.BytesIO()
     torch.jit.save(script, buffer)
     lifted = lift_archive(Archive(buffer.getvalue()), given.engine, given.shapes, given.quantization)
-    return lifted.lifter.finish(lifted.outputs, producer=producer())
+    return lifted.lifter.finish(lifted.outputs, source=lifted.notes, producer=producer())
 
 
 @contextmanager

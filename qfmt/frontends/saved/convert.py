@@ -33,7 +33,7 @@ def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Mode
         )
     if kind != "torch_module" or not isinstance(saved.value, Inert):
         raise SourceError(f"is {KINDS[kind]}, which is no network", hint=KINDS[kind].hint)
-    return _module(tree(saved.value), given, known | {"format": "module"})
+    return _module(tree(saved.value), given, known | {"format": "pickled_module"})
 
 
 def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
@@ -50,4 +50,4 @@ def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
 def _graph(root: Module, given: Given, source: Mapping[str, str]) -> Model:
     specs = given.specs([InputSpec(name) for name in code.parameters(root)])
     lifted = lift(lambda to, values: code.run(root, to, values), given.engine, specs)
-    return lifted.lifter.finish(lifted.outputs, source=source, producer=producer())
+    return lifted.lifter.finish(lifted.outputs, source={**source, **lifted.notes}, producer=producer())

@@ -36,6 +36,12 @@ class Lifted(NamedTuple):
     assumed: Mapping[str, int]
     """Ranks of inputs that were assumed, and that nothing in the network confirmed."""
 
+    @property
+    def notes(self) -> dict[str, str]:
+        """What the file should say of that: source keys of spec.md."""
+        ranks = ", ".join(f"{name}={rank}" for name, rank in self.assumed.items())
+        return {"assumed_ranks": ranks} if ranks else {}
+
 
 class Given(NamedTuple):
     """What the user says about the network: see `qfmt.convert`."""

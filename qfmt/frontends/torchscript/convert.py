@@ -28,8 +28,7 @@ def convert_archive(
     archive = Archive(path)
     lifted = lift_archive(archive, engine, input_shapes, input_quantization)
     description = describe(path, archive)
-    if lifted.assumed:
-        description["source"]["assumed_ranks"] = ", ".join(f"{name}={rank}" for name, rank in lifted.assumed.items())
+    description["source"] |= lifted.notes
     return lifted.lifter.finish(lifted.outputs, **description)
 
 
