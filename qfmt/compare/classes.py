@@ -83,12 +83,23 @@ def _floats(mine: Array, theirs: Array) -> Counts:
     if mine.tobytes() == theirs.tobytes():
         return Counts(equal=mine.size)
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        difference = np.where(same, 0, np.abs(a - b))
-        near = difference <= CLOSE * np.abs(b[np.isfinite(b)]).max(initial=0)
+    same, difference = same_numbers(a, b), distance(a, b)
+    near = difference <= CLOSE * np.abs(b[np.isfinite(b)]).max(initial=0)
     equal, close = int(same.sum()), int((near & ~same).sum())
-    return Counts(equal, 0, close, 0, mine.size - equal - close, float(difference.max()))
+    return Counts(equal, 0, close, 0, mine.size - equal - close, float(difference.max(initial=0)))
+
+
+def same_numbers(a: Array, b: Array) -> Array:
+    """Where two float arrays are equal, NaN and NaN included."""
+    same: Array = (a == b) | (np.isnan(a) & np.isnan(b))
+    return same
+
+
+def distance(a: Array, b: Array) -> Array:
+    """How far two float arrays are apart, element by element; infinitely far from NaN."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    return np.where(same_numbers(a, b), 0, np.where(np.isnan(apart), np.inf, apart))
 
 
 def rounding_ties(node: Node, operands: Sequence[Operand | None], output: Tensor, halves: Array) -> Array:

@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import Operand
-from .classes import Counts, classify
+from .classes import Counts, classify, distance, same_numbers
 from .difference import node_name
 
 if TYPE_CHECKING:
@@ -144,9 +144,7 @@ def _count_output(found: OutputFindings, mine: Array | None, theirs: Array) -> N
         found.largest = float("inf")
         return
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    found.equal += int(same.sum())
-    with np.errstate(invalid="ignore"):
-        found.largest = max(found.largest, float(np.abs(np.where(same, 0, a - b)).max(initial=0)))
+    found.equal += int(same_numbers(a, b).sum())
+    found.largest = max(found.largest, float(distance(a, b).max(initial=0)))
     if theirs.ndim == 2 and theirs.size:
         found.argmax_equal += int((a.argmax(1) == b.argmax(1)).sum())

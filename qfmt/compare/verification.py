@@ -66,7 +66,10 @@ def verify(
         with running(comparison.engine) as version:
             comparison.torch = version
             comparison.unpack()
-            comparison.run(inputs, samples, input_shapes or {})
+            if comparison.has_same_inputs():
+                comparison.run(inputs, samples, input_shapes or {})
+            else:
+                comparison.skipped = "file and source do not take the same inputs"
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison.report(path)
@@ -115,6 +118,11 @@ class Comparison:
         if not weight.ok:  # what differs from the conversion has been said
             words = []
         return replace(weight, differences=(*weight.differences, *words), witnesses=(*weight.witnesses, "torch"))
+
+    def has_same_inputs(self) -> bool:
+        """Whether file and source can be run on the same arrays."""
+        mine, theirs = self.witness.model.graph.inputs, self.file.graph.inputs
+        return len(mine) == len(theirs) and all(self.weights[name].ok for name in theirs if name in self.weights)
 
     def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Nodes and outputs, on inputs as given or on pseudo-random ones."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import SourceError
 from ...model import Model, Shape
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState
@@ -50,18 +51,25 @@ class Witness:
 
     @classmethod
     def of(cls, path: Path, file: Model) -> Witness:
-        """The source of a file, converted as the file was: for its engine, with its inputs' shapes and quantization."""
+        """The source of a file, converted as the file was: for its engine, with its inputs' shapes and quantization.
+
+        Where the source does not take those, it is converted without, and the two will differ.
+        """
         tensors = [file.tensors[name] for name in file.graph.inputs]
         archive = Archive(path)
         names = [argument.name for argument in archive.inputs if not argument.optional]
         like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
         quantized = {
-            name: (tensor.quantization.scale[0], tensor.quantization.zero_point[0], tensor.dtype)
+            name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
             for name, tensor in like.items()
             if tensor.quantization is not None
         }
         shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
-        return cls(path, file.arithmetic or DEFAULT_ARITHMETIC, shapes, quantized)
+        arithmetic = file.arithmetic or DEFAULT_ARITHMETIC
+        try:
+            return cls(path, arithmetic, shapes, quantized)
+        except SourceError:
+            return cls(path, arithmetic, {}, {})
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         """The shapes that the network was traced with, input by input, as far as the archive says."""
