@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+DIGITS = ROOT / "examples/digits/digits_int8.pt"
 sys.path.insert(0, str(ROOT))
 
 
@@ -206,6 +207,37 @@ def write(folder: Path) -> Iterator[Row]:
             f"import bench\nbench.make_model(1, (1,)).save({path!r})\nmodel = bench.make_model(400, (1600, 1600))"
         )
         yield Row("extra memory at the peak", memory(setup, f"model.save({path!r})")[1], None, "MB", 20)
+
+
+@section
+def processes(folder: Path) -> Iterator[Row]:
+    """Whole processes: convert a real MobileNetV2, against importing torch; `qfmt inspect` of a small file."""
+    qfmt = [sys.executable, "-m", "qfmt"]
+    network = ROOT.parent / "shared/data/torchscript/ios_mobilenet_quantized.pt"
+    if not network.exists():
+        print("  the real MobileNetV2 is not here; the digits take its place")
+        network = DIGITS
+    converting = partial(_process, [*qfmt, "convert", str(network), str(folder / "m.qfb")])
+    importing = partial(_process, [sys.executable, "-c", "import torch"])
+    yield timed("convert, import torch", converting, importing, 1, 5)
+    _process([*qfmt, "convert", str(DIGITS), str(folder / "digits.qfb")])
+    inspecting = partial(_process, [*qfmt, "inspect", str(folder / "digits.qfb")])
+    nothing = partial(_process, [sys.executable, "-c", "pass"])
+    yield timed("inspect a small file, python -c pass", inspecting, nothing, None, 9)
+    yield Row(
+        "inspect a small file, the fastest of 15", min(_seconds(inspecting) for _ in range(15)) * 1e3, None, "ms", 150
+    )
+
+
+def _process(command: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
 
 
 def show(rows: Iterator[Row]) -> bool:
