@@ -124,7 +124,8 @@ def _prelu_shape(given: Inference) -> list[Shape]:
     x, slope = given.shapes
     if x is not None and slope is not None:
         whole = broadcast_pair(x, slope)
-        if len(whole) != len(x) or any(a != b for a, b in zip(whole, x, strict=True) if isinstance(b, int)):
+        sizes = [pair for pair in zip(whole, x, strict=False) if all(isinstance(size, int) for size in pair)]
+        if len(whole) != len(x) or any(a != b for a, b in sizes):
             raise QfmtError(f"a slope of shape {list(slope)} does not broadcast to {list(x)}")
     return [x]
 

@@ -65,13 +65,17 @@ def _along(i: int, a: Any) -> dict[str, Any]:
     }
 
 
-def _taps(x: Array, fill: Any, a: Any) -> Iterator[Array]:
-    """One array per tap of the window: the elements that it meets, `fill` outside of the input."""
+def _taps(x: Array, a: Any, pad: Any, beyond: Any) -> Iterator[Array]:
+    """One array per tap of the window: the elements that it meets.
+
+    The pads count as `pad`, and what the last window of ceil_mode may meet behind them as `beyond`.
+    """
     rank = len(a["kernel_shape"])
     out = [positions(size, **_along(i, a)) for i, size in enumerate(x.shape[2:])]
-    last = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
-    after = [max(0, last[i] - x.shape[2 + i] - a["pads"][i]) for i in range(rank)]
-    padded = np.pad(x, [(0, 0), (0, 0), *zip(a["pads"][:rank], after, strict=True)], constant_values=fill)
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(a["pads"][:rank], a["pads"][rank:], strict=True)], constant_values=pad)
+    reach = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
+    missing = [(0, max(0, reach[i] - size)) for i, size in enumerate(padded.shape[2:])]
+    padded = np.pad(padded, [(0, 0), (0, 0), *missing], constant_values=beyond)
     return (padded[tap(position, a, out)] for position in np.ndindex(*a["kernel_shape"]))
 
 
@@ -79,23 +83,18 @@ def _taps(x: Array, fill: Any, a: Any) -> Iterator[Array]:
 def max_pool(x: Array, **attributes: Any) -> Array:
     """Y = the largest element of the window; padding never wins. X is [N, C, *spatial]."""
     lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
-    return reduce(np.maximum, _taps(x, lowest, attributes))
+    return reduce(np.maximum, _taps(x, attributes, lowest, lowest))
 
 
 def _counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
     """How many elements each window divides by: those inside the input, or inside input and pads."""
-    ones = np.ones((1, 1, *shape), np.int32)
-    if not count_include_pad:
-        return reduce(np.add, _taps(ones, 0, a))
-    rank = len(shape)
-    padded = np.ones([1, 1, *(shape[i] + a["pads"][i] + a["pads"][rank + i] for i in range(rank))], np.int32)
-    return reduce(np.add, _taps(padded, 0, {**a, "pads": (0,) * (2 * rank)}))
+    return reduce(np.add, _taps(np.ones((1, 1, *shape), np.int32), a, count_include_pad, 0))
 
 
 def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
     """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
     q = _same_grid(x, result)
-    total = reduce(np.add, _taps(x.array.astype(np.int32) - q.zero_point[0], 0, attributes))
+    total = reduce(np.add, _taps(x.array.astype(np.int32) - q.zero_point[0], attributes, 0, 0))
     counts = _counts(x.array.shape[2:], count_include_pad, attributes)
     return _mean(total, counts, result)
 
@@ -129,7 +128,7 @@ def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Arra
     X is [N, C, *spatial]. What lies beyond the padding (ceil_mode) never counts.
     """
     counts = _counts(x.shape[2:], count_include_pad, attributes)
-    return reduce(np.add, _taps(x, 0, attributes)) / counts.astype(x.dtype)
+    return reduce(np.add, _taps(x, attributes, 0, 0)) / counts.astype(x.dtype)
 
 
 def _global_shape(given: Inference) -> list[Shape]:

@@ -1,0 +1,204 @@
+"""Every operator: as ONNX defines it, computed as ONNX's own reference computes it, with shapes as they come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from operator_cases import CASES, Case, compute
+from torch.nn import functional
+
+from qfmt import QfmtError
+from qfmt.ops import OPERATORS
+
+OPSET = 23
+OWN = [name for name in OPERATORS if name.startswith("qfmt.")]
+ONNX = [name for name in OPERATORS if name not in OWN]
+
+WITHOUT_SCALES = ("QuantizeLinear", "DequantizeLinear")
+"""Scale and zero point are the quantization of the tensor, not inputs."""
+
+FIXED = {
+    "BatchNormalization": {"training_mode": 0, "momentum": 0.9},
+    "LayerNormalization": {"stash_type": 1},
+    "GroupNormalization": {"stash_type": 1},
+    "MaxPool": {"auto_pad": b"NOTSET", "storage_order": 0},
+    "AveragePool": {"auto_pad": b"NOTSET"},
+    "Conv": {"auto_pad": b"NOTSET"},
+    "ConvTranspose": {"auto_pad": b"NOTSET", "output_shape": None},
+    "ReduceMean": {"noop_with_empty_axes": 0},
+    "ReduceSum": {"noop_with_empty_axes": 0},
+    "ReduceMax": {"noop_with_empty_axes": 0},
+    "ReduceMin": {"noop_with_empty_axes": 0},
+    "Reshape": {"allowzero": 0},
+    "Split": {"num_outputs": None},
+    "Cast": {"saturate": 1},
+    "Resize": {
+        "antialias": 0,
+        "axes": None,
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": 0,
+        "extrapolation_value": 0.0,
+        "keep_aspect_ratio_policy": b"stretch",
+    },
+}
+"""ONNX's attributes that qfmt leaves out: they have one value, which is ONNX's own default (None: absent)."""
+
+KINDS = {"INT": "i", "FLOAT": "f", "STRING": "s", "INTS": "ii", "FLOATS": "ff", "STRINGS": "ss"}
+
+
+# As ONNX defines it
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_version_is_the_opset_in_which_onnx_gave_the_operator_its_meaning(name: str) -> None:
+    assert OPERATORS[name].version == onnx.defs.get_schema(name, OPSET).since_version
+
+
+@pytest.mark.parametrize("name", [name for name in ONNX if name not in (*WITHOUT_SCALES, "Split")])
+def test_inputs_and_outputs_are_those_of_onnx(name: str) -> None:
+    schema, operator = onnx.defs.get_schema(name, OPSET), OPERATORS[name]
+    options = onnx.defs.OpSchema.FormalParameterOption
+    ours = [(p.name, p.optional, p.variadic) for p in operator.inputs]
+    assert ours == [(p.name, p.option == options.Optional, p.option == options.Variadic) for p in schema.inputs]
+    names = [p.name for p in schema.outputs]
+    assert [p.name for p in operator.outputs] == names[: len(operator.outputs)]  # the others belong to training
+
+
+@pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
+def test_attributes_are_those_of_onnx(name: str) -> None:
+    schema, operator = onnx.defs.get_schema(name, OPSET), OPERATORS[name]
+    for attribute, spec in operator.attributes.items():
+        theirs = schema.attributes[attribute]
+        if (name, attribute) == ("Cast", "to"):
+            assert spec.kind == "s"  # a dtype by name; ONNX has a number
+            continue
+        assert spec.kind == KINDS[theirs.type.name]
+        if spec.default is not None and (name, attribute) != ("Shape", "end"):  # absent in ONNX: to the end
+            default = helper.get_attribute_value(theirs.default_value)
+            assert spec.default == pytest.approx(default.decode() if isinstance(default, bytes) else default)
+
+
+@pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
+def test_attributes_that_are_left_out_have_the_value_that_onnx_takes_when_they_are_absent(name: str) -> None:
+    schema, operator = onnx.defs.get_schema(name, OPSET), OPERATORS[name]
+    left_out = {key: value for key, value in schema.attributes.items() if key not in operator.attributes}
+    assert left_out.keys() == FIXED.get(name, {}).keys()
+    for key, attribute in left_out.items():
+        default = attribute.default_value
+        theirs = helper.get_attribute_value(default) if default.name else None
+        assert theirs == (pytest.approx(FIXED[name][key]) if FIXED[name][key] is not None else None)
+
+
+# What it computes, and which shape that has
+
+
+def test_there_is_a_case_for_every_operator() -> None:
+    assert CASES.keys() == OPERATORS.keys()
+
+
+def single_node(name: str, case: Case, outputs: int) -> onnx.ModelProto:
+    attributes = dict(case.attributes)
+    if name == "Cast":
+        attributes["to"] = helper.np_dtype_to_tensor_dtype(np.dtype(attributes["to"]))
+    if name == "Shape" and attributes["end"] == 2**63 - 1:
+        del attributes["end"]
+    names = ["" if each is None else f"x{i}" for i, each in enumerate(case.inputs)]
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(name, names, results, **{key: _plain(value) for key, value in attributes.items()})
+    given_ = [
+        helper.make_tensor_value_info(f"x{i}", helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+        for i, each in enumerate(case.inputs)
+        if each is not None
+    ]
+    graph = helper.make_graph([node], "g", given_, [onnx.ValueInfoProto(name=each) for each in results])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def is_refused(name: str, case: Case) -> bool:
+    """Where ONNX Runtime cannot do what is asked, or does otherwise than the specification says."""
+    a = case.attributes
+    if name == "Resize" and a["coordinate_transformation_mode"] == "align_corners":
+        x, scales, wanted = case.inputs[0], case.inputs[2], case.inputs[3]
+        return bool(((wanted if wanted is not None else np.floor(x.shape * scales)) == 1).any())  # 0 / 0
+    return False
+
+
+RUNTIME = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Pad", "Resize", "Shape")
+"""Here onnx's own reference lacks cases (three dimensions, groups, negative pads) or errs (borders, clamping)."""
+
+
+def witness(name: str, case: Case, outputs: int) -> list[np.ndarray]:
+    """What ONNX Runtime or onnx's own reference computes."""
+    model = single_node(name, case, outputs)
+    feed = {f"x{i}": each for i, each in enumerate(case.inputs) if each is not None}
+    if name in RUNTIME:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, feed))
+    return [np.asarray(each) for each in ReferenceEvaluator(model).run(None, feed)]
+
+
+@pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
+def test_references_agree_with_others(name: str) -> None:
+    rng = np.random.default_rng(len(name) + 3)
+    done = 0
+    for _ in range(40):
+        case = CASES[name](rng)
+        if is_refused(name, case):
+            continue
+        ours = compute(name, case)
+        for a, b in zip(ours, witness(name, case, len(ours)), strict=True):
+            assert a.dtype == b.dtype, case
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5, err_msg=str(case))
+        done += 1
+    assert done
+
+
+def test_linear_and_adaptive_pooling_are_those_of_torch() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        case = CASES["qfmt.Linear"](rng)
+        tensors = [None if each is None else torch.from_numpy(each) for each in case.inputs]
+        expected = functional.linear(*tensors).numpy()
+        np.testing.assert_allclose(compute("qfmt.Linear", case)[0], expected, rtol=1e-5, atol=1e-5)
+
+        case = CASES["qfmt.AdaptiveAveragePool"](rng)
+        size = case.attributes["output_size"]
+        pool = getattr(functional, f"adaptive_avg_pool{len(size)}d")
+        expected = pool(torch.from_numpy(case.inputs[0]), size).numpy()
+        np.testing.assert_allclose(compute("qfmt.AdaptiveAveragePool", case)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_attributes_are_complete_or_refused(name: str) -> None:
+    operator = OPERATORS[name]
+    with pytest.raises(QfmtError, match="has no attribute nonsense"):
+        operator.complete({"nonsense": 1})
+    required = [key for key, spec in operator.attributes.items() if spec.default is None]
+    if required:
+        with pytest.raises(QfmtError, match=f"needs the attribute {required[0]}"):
+            operator.complete({})
+    else:
+        assert operator.complete({}).keys() == operator.attributes.keys()
+
+
+def test_every_spelling_names_inputs_and_attributes_that_exist() -> None:
+    """ "aten::name(torch_name:target=default, other==value)", as qfmt.frontends.torch reads it."""
+    for operator in OPERATORS.values():
+        targets = {*(p.name for p in operator.inputs), *operator.attributes, "$scale", "$zero_point", "_"}
+        for text in operator.torch:
+            for word in text.rstrip(")").partition("(")[2].split(", "):
+                named = word.partition("=")[0]
+                assert "==" in word or named.rpartition(":")[2].rstrip("*") in targets, text

@@ -1,0 +1,124 @@
+"""Shape rules: what they say is what comes out, and they say nothing wrong of what is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_cases import CASES, Case, compute
+
+from qfmt import QfmtError
+from qfmt.model import Dimension, Shape
+from qfmt.ops import OPERATORS, Inference, UnknownRank
+
+seeds = st.integers(0, 2**32)
+
+
+def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants: bool = True) -> list[Shape]:
+    """The shape rule; inputs of int64 (and scales) are constants, whose values it may read."""
+    operator = OPERATORS[name]
+    given_ = [None if each is None else tuple(each.shape) for each in case.inputs] if shapes is None else shapes
+    is_value = [
+        each is not None and (each.dtype == np.int64 or (name == "Resize" and i > 0))
+        for i, each in enumerate(case.inputs)
+    ]
+    values = [each if known and constants else None for each, known in zip(case.inputs, is_value, strict=True)]
+    missing = [None] * (len([p for p in operator.inputs if not p.variadic]) - len(case.inputs))
+    complete = operator.complete(case.attributes)
+    return operator.shape(Inference([*given_, *missing], complete, [*values, *missing]))
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(seed=seeds)
+def test_shape_rules_say_which_shape_comes_out(name: str, seed: int) -> None:
+    case = CASES[name](np.random.default_rng(seed))
+    assert infer(name, case) == [array.shape for array in compute(name, case)]
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(seed=seeds, constants=st.booleans())
+def test_shape_rules_say_nothing_wrong_of_sizes_that_are_not_known(name: str, seed: int, constants: bool) -> None:
+    """Some sizes are names, equal where the sizes are equal, or nothing; some ranks are not known either."""
+    rng = np.random.default_rng(seed)
+    case = CASES[name](rng)
+    if name == "Split" and not constants:
+        return  # how many outputs there are follows from the value
+    shapes = [None if each is None else blurred(rng, each) for each in case.inputs]
+    try:
+        inferred = infer(name, case, shapes, constants=constants)
+    except UnknownRank as error:
+        assert shapes[error.index] is None
+        return
+    for shape, array in zip(inferred, compute(name, case), strict=True):
+        assert shape is None or len(shape) == array.ndim, (shapes, case)
+        for size, actual in zip(shape or (), array.shape, strict=False):
+            assert size in (None, actual, f"size {actual}"), (shapes, case)
+
+
+def blurred(rng: np.random.Generator, array: np.ndarray) -> Shape:
+    if array.dtype == np.int64:
+        return array.shape
+    if rng.random() < 0.2:
+        return None
+    return tuple(_blur(rng, size) for size in array.shape)
+
+
+def _blur(rng: np.random.Generator, size: int) -> Dimension:
+    kind = rng.random()
+    return size if kind < 0.5 else f"size {size}" if kind < 0.8 else None
+
+
+CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+POOL = {**{key: value for key, value in CONV.items() if key != "group"}, "ceil_mode": 0}
+X = np.zeros((1, 4, 6, 6), np.float32)
+W = np.zeros((8, 4, 3, 3), np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes", "message"),
+    [
+        ("Conv", [X, W[:, :3], None], CONV, "the input has 4 channels, the weight takes 3"),
+        ("Conv", [X[0], W, None], CONV, "a 2-d convolution needs an input of rank 4, not 3"),
+        ("Conv", [X, W, None], {**CONV, "kernel_shape": (5, 5)}, "the weight has a kernel of"),
+        ("Conv", [X, W, None], {**CONV, "pads": (0, 0)}, "needs 4 pads, not 2"),
+        ("Conv", [X, W[0], None], CONV, "a 1-d convolution needs an input of rank 3, not 4"),
+        ("Conv", [X[:, :, :2], W, None], CONV, "a window of 3 does not fit into 2"),
+        (
+            "ConvTranspose",
+            [X, W, None],
+            {**CONV, "output_padding": (0, 0)},
+            "the input has 4 channels, the weight takes 8",
+        ),
+        ("MaxPool", [X[0]], POOL, "a 2-d window needs an input of rank 4, not 3"),
+        ("qfmt.Linear", [X, W[0, 0], None], {}, "the input has 6 features, the weight takes 3"),
+        ("Add", [X, X[..., :5]], {}, "sizes 6 and 5 do not broadcast"),
+        ("PRelu", [X, np.zeros((2, 4, 1, 1))], {}, "does not broadcast to"),
+        ("Softmax", [X], {"axis": 4}, "axis 4 is outside rank 4"),
+        ("GroupNormalization", [X, X[0, :, 0, 0], X[0, :, 0, 0]], {"num_groups": 3}, "do not split into 3 groups"),
+        ("Reshape", [X, ints(5, -1)], {}, "144 elements do not divide into 5"),
+        ("Reshape", [X, ints(7, 2)], {}, "144 elements do not fit into shape"),
+        ("Reshape", [X, ints(-1, -1)], {}, "more than one size open"),
+        ("Reshape", [X, ints(1, 4, 36, 1, 0)], {}, "copies dimension 4"),
+        ("Transpose", [X], {"perm": (0, 1, 1, 2)}, "is no order of 4 axes"),
+        ("Squeeze", [X, ints(1)], {}, "axis 1 has size 4 and cannot be squeezed"),
+        ("Unsqueeze", [X, ints(0, 0)], {}, "name one axis twice"),
+        ("Concat", [X, X[0]], {"axis": 0}, "inputs of different rank"),
+        ("Concat", [X, X[:, :, :5]], {"axis": 1}, "inputs have sizes 6, 5 in dimension 2"),
+        ("Split", [X, ints(1, 2)], {"axis": 1}, "do not add up to 4"),
+        ("Slice", [X, ints(0), ints(1), ints(0), ints(0)], {}, "a step other than 0"),
+        ("Pad", [X, ints(1, 1), None, None], {}, "2 pads do not fit 4 axes"),
+        ("DepthToSpace", [X], {"blocksize": 3}, "4 channels do not divide into blocks of 3 × 3"),
+        ("SpaceToDepth", [X], {"blocksize": 4}, "a size of 6 does not divide into blocks of 4"),
+        ("Resize", [X, None, None, ints(2, 2)], {}, "Resize needs 4 scales or sizes"),
+    ],
+)
+def test_shape_rules_refuse(name: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(QfmtError, match=message):
+        infer(name, Case(inputs, attributes))
