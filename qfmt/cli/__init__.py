@@ -21,7 +21,7 @@ from .output import line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = ("convert", "inspect", "check", "verify", "run", "ops")
+COMMANDS = ("convert", "inspect", "check", "verify", "diff", "run", "ops")
 TROUBLE = 2
 INTERRUPTED = 130
 

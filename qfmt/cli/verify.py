@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+import qfmt
+
 from .arrays import arrays, matched
 from .notation import number
 from .options import Shapes, input_shapes
@@ -63,13 +65,11 @@ def command(
     Without torch the weights are compared, and the nodes are not.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that quantized dtypes are deprecated is known here
-    from ..compare import verify
-
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     model, _ = open_model(file)
     inputs = None if given is None else matched(model.graph.inputs, arrays(given), given)
     with working(f"verifying {file.name}"):
-        report = verify(source, model, inputs, engine=engine, samples=samples, input_shapes=sizes)
+        report = qfmt.verify(source, model, inputs, engine=engine, samples=samples, input_shapes=sizes)
     if json_:
         as_json({"file": str(file), **report.to_dict()})
     else:
@@ -106,7 +106,13 @@ def _show(report: Report) -> None:
     else:
         _stated(report)
         line(f"nodes were not run: {report.skipped}")
+    if not report.ok and all(weight.ok for weight in report.weights) and not _is_stated_otherwise(report):
+        line("file and source state the same; a kernel of torch may be at fault: --engine asks another one")
     line(_verdict(report))
+
+
+def _is_stated_otherwise(report: Report) -> bool:
+    return bool(report.missing) or any(node.differences for node in report.nodes)
 
 
 def _origin(report: Report) -> str:
