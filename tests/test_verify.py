@@ -88,8 +88,8 @@ def test_the_example_is_exact_on_its_held_back_images(digits: Model, tmp_path: P
                   not {"H", "W"} & {*digits.tensors[name].shape}}  # fmt: skip
         assert comparison.outputs == comparison.equal
         assert not values or comparison.outputs == sum(values.values())
-    weights = [weight for weight in report.weights if weight.witnesses == ("conversion", "torch")]
-    assert sorted(weight.name for weight in weights) == sorted(tensor.name for tensor in digits.graph.constants())
+    assert {weight.witnesses for weight in report.weights} == {("conversion", "torch")}
+    assert sorted(weight.name for weight in report.weights) == sorted(t.name for t in digits.graph.constants())
     (output,) = report.outputs
     assert (output.outputs, output.equal, output.largest) == (10 * len(images), 10 * len(images), 0)
     assert (output.argmax_equal, output.argmax_total) == (len(images), len(images))

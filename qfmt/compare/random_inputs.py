@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import QfmtError
-from ..model import DTYPES, Model, Quantization, Tensor, numpy_dtype
+from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
+from ..ops import OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,10 +55,17 @@ def _shape(tensor: Tensor, example: Sequence[int] | None, size: int, batch: int 
             raise QfmtError("the rank of an input is not known", where=tensor.name, hint="give --input-shape")
         return tuple(example)
     rank = len(tensor.shape)
-    if example is None or len(example) != rank:
-        example = (1, CHANNELS if rank > 3 else size, *[min(size, 16) if rank > 4 else size] * rank)
-    open_ = (batch or example[0], *example[1:]) if rank else ()
-    return tuple(size if isinstance(size, int) else open_[axis] for axis, size in enumerate(tensor.shape))
+    sizes = list(example) if example is not None and len(example) == rank else _guessed(rank, size)
+    if batch and rank > 1:
+        sizes[0] = batch
+    return tuple(size if isinstance(size, int) else guess for size, guess in zip(tensor.shape, sizes, strict=True))
+
+
+def _guessed(rank: int, size: int) -> list[int]:
+    """A vector of this size, or one sample: a square image, a cube of at most 16."""
+    side = min(size, 16) if rank > 4 else size
+    channels = CHANNELS if rank > 3 else side
+    return [side] if rank == 1 else [1, channels, *[side] * rank][:rank]
 
 
 def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str) -> Iterator[dict[str, Array]]:
@@ -73,7 +82,7 @@ def _array(model: Model, tensor: Tensor, shape: tuple[int, ...], engine: str, ge
         top = low + (high - low) // 2 if engine in REDUCED else high
         return generator.integers(low, top, shape, endpoint=True).astype(kind)
     if DTYPES[tensor.dtype].kind != "f":
-        return generator.integers(0, _rows(model, tensor.name), shape).astype(kind)
+        return _indices(model, tensor.name, shape, generator).astype(kind)
     middle, spread = _expected(model, tensor.name, engine)
     return (middle + spread * generator.standard_normal(shape)).astype(kind)
 
@@ -96,13 +105,19 @@ def _calibrated(quantization: Quantization, engine: str) -> tuple[float, float]:
     return (low - zero_point) * scale, (top - zero_point) * scale
 
 
-def _rows(model: Model, name: str) -> int:
-    """How many rows the table has that integers of this input choose from; 2 if they choose from none."""
+def _indices(model: Model, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Rows of the table that they choose from, starts of bags that hold one each; else zeros and ones."""
     for node in model.nodes:
-        if name in node.inputs:
-            table = next(
-                (model.tensors[each] for each in node.inputs if each and model.tensors[each].is_constant), None
-            )
-            if table is not None and table.shape and isinstance(table.shape[0], int):
-                return table.shape[0]
-    return 2
+        if name not in node.inputs[1:]:
+            continue
+        index, table = node.inputs.index(name, 1), model.tensors[node.inputs[0]]
+        if _is_offsets(node, index):
+            return np.arange(prod(shape)).reshape(shape)
+        if table.is_constant and table.shape and isinstance(table.shape[0], int):
+            return generator.integers(0, table.shape[0], shape)
+    return generator.integers(0, 2, shape)
+
+
+def _is_offsets(node: Node, index: int) -> bool:
+    operator = OPERATORS.get(node.operator)
+    return operator is not None and [parameter.name for parameter in operator.inputs][index : index + 1] == ["offsets"]

@@ -87,10 +87,12 @@ class Comparison:
         self.notes: list[str] = []
 
     def _constants(self) -> Iterator[WeightComparison]:
-        """Constants, and what is said of inputs, against the fresh conversion."""
+        """Constants, and inputs that are declared otherwise, against the fresh conversion."""
         readers = read_by(self.file.graph)
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
+            if found.is_equal and name in self.file.graph.inputs:
+                continue
             counts = (found.elements, found.different, found.largest)
             yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
 
