@@ -1,0 +1,222 @@
+"""Running models: values, what is kept and for how long, and what is said when a model cannot be run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qfmt import Graph, Model, Node, QfmtError, Quantization, Tensor
+from qfmt.errors import RunError
+from qfmt.interpreter import execute, run, trace
+from qfmt.model import Shape
+from qfmt.ops import OPERATORS, Operand
+
+FLOATS = np.array([[1.0, -2.0, 3.0]], np.float32)
+
+
+def q8(scale: float = 0.5, zero_point: int = 10) -> Quantization:
+    return Quantization.per_tensor(scale, zero_point, "uint8")
+
+
+def node(operator: str, inputs: str, outputs: str, **fields: Any) -> Node:
+    """Names in one string; "-" is an absent input."""
+    names = tuple("" if name == "-" else name for name in inputs.split())
+    version = OPERATORS[operator].version if operator in OPERATORS else 1
+    return Node(operator, names, tuple(outputs.split()), version=version, **fields)
+
+
+def model(nodes: list[Node], tensors: list[Tensor], inputs: str = "x", outputs: str = "y") -> Model:
+    return Model(
+        Graph(tuple(inputs.split()), tuple(outputs.split()), nodes, {tensor.name: tensor for tensor in tensors})
+    )
+
+
+def floating(name: str, shape: Shape = None) -> Tensor:
+    return Tensor(name, "float32", shape)
+
+
+def chain() -> Model:
+    """x → quantized → Relu → dequantized; `y` is the result, `q` comes out as integers."""
+    tensors = [
+        floating("x", ("N", 3)),
+        Tensor("q", "uint8", ("N", 3), None, q8()),
+        Tensor("r", "uint8", ("N", 3), None, q8()),
+        floating("y", ("N", 3)),
+    ]
+    nodes = [
+        node("QuantizeLinear", "x", "q", arithmetic="divide"),
+        node("Relu", "q", "r"),
+        node("DequantizeLinear", "r", "y"),
+    ]
+    return model(nodes, tensors, outputs="y q")
+
+
+def test_integers_come_out_of_a_quantized_output_and_reals_of_a_float_one() -> None:
+    result = run(chain(), {"x": FLOATS})
+    assert list(result) == ["y", "q"]
+    assert result["q"].dtype == np.uint8 and result["q"].tolist() == [[12, 6, 16]]
+    assert result["y"].dtype == np.float32 and result["y"].tolist() == [[1.0, 0.0, 3.0]]
+
+
+def test_a_quantized_input_takes_its_integers() -> None:
+    tensors = [Tensor("x", "uint8", (2,), None, q8()), floating("y", (2,))]
+    quantized = model([node("DequantizeLinear", "x", "y")], tensors)
+    assert run(quantized, {"x": np.array([10, 13], np.uint8)})["y"].tolist() == [0.0, 1.5]
+    with pytest.raises(RunError, match="input x: takes uint8, not float32"):
+        run(quantized, {"x": np.zeros(2, np.float32)})
+
+
+def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
+    assert run(chain(), {"x": [[1.0, 2.0, 3.0]]})["q"].tolist() == [[12, 14, 16]]
+    with pytest.raises(RunError, match="input x: takes float32, not complex64"):
+        run(chain(), {"x": FLOATS * 1j})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "input 'x' is missing; the inputs are x"),
+        ({"x": FLOATS, "z": FLOATS}, "the model has no input 'z'; its inputs are x"),
+        ({"x": FLOATS[0]}, "input x: takes 2 dimensions, not 1"),
+        ({"x": np.zeros((1, 4), np.float32)}, "input x: dimension 1 is 4, must be 3"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=f"^{message}$"):
+        run(chain(), inputs)
+
+
+def test_sizes_of_one_name_are_equal_in_one_run() -> None:
+    tensors = [floating("x", ("N",)), floating("z", ("N",)), floating("y", ("N",))]
+    two = model([node("Add", "x z", "y")], tensors, inputs="x z")
+    assert run(two, {"x": np.ones(2), "z": np.ones(2)})["y"].tolist() == [2.0, 2.0]
+    with pytest.raises(RunError, match="input z: dimension 0 is 3, must be 2"):
+        run(two, {"x": np.ones(2), "z": np.ones(3)})
+
+
+def test_an_input_of_which_nothing_is_known_is_taken_as_it_comes() -> None:
+    anything = model([node("Identity", "x", "y")], [floating("x"), floating("y")])
+    assert run(anything, {"x": np.ones((1, 2, 3))})["y"].shape == (1, 2, 3)
+
+
+def test_outputs_may_be_inputs_and_constants() -> None:
+    tensors = [floating("x", (1,)), Tensor.constant("c", np.array([5], np.int64))]
+    result = run(model([], tensors, outputs="x c"), {"x": np.ones(1)})
+    assert result["x"].tolist() == [1.0] and result["c"].tolist() == [5]
+
+
+def test_a_node_may_have_several_outputs_and_absent_inputs() -> None:
+    tensors = [
+        floating("x", (5,)),
+        Tensor.constant("sizes", np.array([2, 3])),
+        Tensor.constant("high", np.array(2, np.float32)),
+        *(floating(name) for name in "aby"),
+    ]
+    nodes = [node("Split", "x sizes", "a b", attributes={"axis": 0}), node("Clip", "b - high", "y")]
+    result = run(model(nodes, tensors, outputs="a y"), {"x": np.arange(5)})
+    assert result["a"].tolist() == [0.0, 1.0] and result["y"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_values_are_dropped_when_their_last_reader_has_run() -> None:
+    values: dict[str, np.ndarray] = {}
+    seen = [sorted(values) for _ in trace(chain(), {"x": FLOATS}, values)]
+    assert seen == [["q", "x"], ["q", "r"], ["q", "r", "y"]]  # q is an output of the graph
+    assert sorted(values) == ["q", "y"]
+
+
+def test_results_do_not_share_memory_with_constants_or_inputs() -> None:
+    """What a caller does with an output must not reach the next run."""
+    constant = Tensor.constant("c", np.ones((2, 2), np.float32))
+    nodes = [node("Transpose", "c", "t", attributes={"perm": (1, 0)}), node("Add", "t x", "y")]
+    shared = model(nodes, [constant, floating("t"), floating("x", (2, 2)), floating("y")])
+    first = run(shared, {"x": np.zeros((2, 2))})["y"]
+    first += 100
+    assert run(shared, {"x": np.zeros((2, 2))})["y"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+# What cannot be run
+
+
+def execute_one(
+    operator: str, *operands: Operand | None, tensor: Tensor | None = None, **fields: Any
+) -> list[np.ndarray]:
+    names = " ".join("-" if each is None else f"x{i}" for i, each in enumerate(operands))
+    return execute(node(operator, names, "y", **fields), operands, [tensor or floating("y")])
+
+
+def test_an_operator_without_a_reference_is_named() -> None:
+    with pytest.raises(RunError, match=r"^node y \(vendor.Magic\): this operator has no reference in qfmt; its arrays"):
+        execute_one("vendor.Magic", Operand(FLOATS, None))
+
+
+def test_the_name_that_people_gave_a_node_stands_in_the_message() -> None:
+    with pytest.raises(RunError, match=r"^node features.3 \(vendor.Magic\): "):
+        execute_one("vendor.Magic", Operand(FLOATS, None), name="features.3")
+
+
+@pytest.mark.parametrize("rule", ["", "upwards", "float_bias", "mean_reciprocal"])
+@pytest.mark.parametrize(
+    ("operator", "count"), [("Sigmoid", 1), ("Add", 2), ("Mul", 2), ("GlobalAveragePool", 1), ("QuantizeLinear", 1)]
+)
+def test_a_rule_that_an_operator_does_not_have_is_named(operator: str, count: int, rule: str) -> None:
+    if (operator, rule) == ("GlobalAveragePool", "mean_reciprocal"):
+        return
+    operands = [Operand(np.zeros((1, 2, 2), np.uint8), q8())] * count
+    with pytest.raises(RunError, match=rf"node y \({operator}\): arithmetic rule '{rule}' is not known here; known "):
+        execute_one(operator, *operands, tensor=Tensor("y", "uint8", None, None, q8()), arithmetic=rule)
+
+
+def test_an_operator_that_moves_integers_keeps_their_grid() -> None:
+    x = Operand(np.zeros((1, 2), np.uint8), q8())
+    tensor = Tensor("y", "uint8", None, None, q8(scale=0.25))
+    with pytest.raises(
+        RunError, match=r"node y \(Transpose\): moves integers, so its output must have the quantization"
+    ):
+        execute_one("Transpose", x, tensor=tensor, attributes={"perm": (1, 0)})
+    with pytest.raises(RunError, match="moves integers"):
+        execute_one("Transpose", x, attributes={"perm": (1, 0)})
+
+
+@pytest.mark.parametrize(
+    ("operator", "rule", "message"),
+    [
+        ("qfmt.Linear", "float_bias", "needs a quantized input and a quantized weight"),
+        ("MatMul", "affine", "needs a quantized input and a quantized weight"),
+        ("Add", "sum", "needs two inputs quantized with one scale"),
+        ("PRelu", "product", "needs two quantized inputs"),
+    ],
+)
+def test_an_integer_formula_needs_integers(operator: str, rule: str, message: str) -> None:
+    tensor = Tensor("y", "uint8", None, None, q8())
+    operands = [Operand(np.zeros((2, 2), np.uint8), q8()), Operand(np.zeros((2, 2), np.float32), None)]
+    with pytest.raises(RunError, match=message):
+        execute_one(operator, *operands, tensor=tensor, arithmetic=rule)
+
+
+@pytest.mark.parametrize(
+    ("operator", "arrays", "attributes"),
+    [
+        ("Reshape", [FLOATS, np.array([2, 2])], {}),
+        ("Gather", [FLOATS, np.array([7])], {"axis": 1}),
+        ("Add", [FLOATS, np.zeros((1, 2), np.float32)], {}),
+        ("Concat", [FLOATS, FLOATS[0]], {"axis": 0}),
+        ("MatMul", [FLOATS, FLOATS], {}),
+        ("Transpose", [FLOATS], {"perm": (0, 0)}),
+        ("Squeeze", [FLOATS, np.array([1])], {}),
+        ("Pad", [FLOATS, np.array([1, 1, 1])], {"mode": "constant"}),
+        ("Pad", [FLOATS, np.array([1, 1, 1, 1])], {"mode": "sideways"}),
+        ("Resize", [FLOATS, None, None, np.array([1, 6])], {"mode": "cubic", "coordinate_transformation_mode": "",
+                                                             "nearest_mode": ""}),
+        ("Softmax", [FLOATS], {"axis": 5}),
+        ("DepthToSpace", [FLOATS], {"blocksize": 2, "mode": "DCR"}),
+        ("Cast", [FLOATS], {"to": "nonsense"}),
+        ("Relu", [FLOATS, FLOATS], {}),
+        ("Relu", [FLOATS], {"alpha": 1}),
+    ],
+)  # fmt: skip
+def test_operands_that_do_not_go_together(operator: str, arrays: list[Any], attributes: dict[str, Any]) -> None:
+    operands = [None if array is None else Operand(array, None) for array in arrays]
+    with pytest.raises(QfmtError, match=rf"^node y \({operator}\): "):
+        execute_one(operator, *operands, attributes=attributes)
