@@ -70,12 +70,12 @@ def test_fma_rounds_once_where_two_roundings_would_not_do(
     check_fma(a, b, c)
 
 
-@given(st.integers(0, 2**32))
-def test_fma_of_tiny_numbers(seed: int) -> None:
-    """Results below the normal range of float32, whose places are coarser."""
-    rng = np.random.default_rng(seed)
-    a, b, c = (rng.normal(0, 1, 64).astype(np.float32) * np.float32(2.0) ** rng.integers(-8, 8, 64) for _ in range(3))
-    check_fma(a * np.float32(2.0**-70), b * np.float32(2.0**-70), c * np.float32(2.0**-135))
+@given(odd=st.integers(2**20, 2**22 - 1).map(lambda k: 2 * k + 1), step=st.integers(1, 1000))
+def test_fma_rounds_once_below_the_normal_numbers(odd: int, step: int) -> None:
+    """The same where places are coarser: c is odd times the smallest float32."""
+    a = np.array([(1 + step * 2.0**-23) * 2.0**-70], np.float32)
+    b = np.array([(1 - step * 2.0**-23) * 2.0**-80], np.float32)
+    check_fma(a, b, np.array([odd * 2.0**-149], np.float32))
 
 
 def check_fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
