@@ -6,17 +6,16 @@ result. `s` and `z` are scale and zero point. A fused multiply-add rounds once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .errors import RunError
+from .model import Quantization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from .model import Quantization
 
     Array = NDArray[Any]
     Floats = NDArray[np.float32]
@@ -221,12 +220,103 @@ MEAN: dict[str, Callable[[Array, Floats, Floats], Floats]] = {
 """Rules that turn an exact integer sum of n centred integers into their mean, on the same grid; before the clamp."""
 
 
+SMALLEST_SCALE = float(f32(6.1e-5))
+"""What PyTorch raises the scale of a dynamic grid to."""
+
+
+def _nudged_grid(low: float, high: float, top: int) -> tuple[float, int]:
+    """`s = (high - low) / top`, `z = rint(-low / s)`, in float64; narrow ranges are stretched"""
+    scale = (high - low) / top
+    if f32(scale) == 0 or np.isinf(f32(1) / f32(scale)):
+        scale = 0.1
+    if scale < SMALLEST_SCALE:
+        low, scale = float(f32(low) * (f32(SMALLEST_SCALE) / f32(scale))), SMALLEST_SCALE
+    return scale, min(round(-low / scale), top)
+
+
+def _divided_grid(low: float, high: float, top: int) -> tuple[float, int]:
+    """`s = f32(f32(high - low) / top)`, `z = rint(f32(-low / s))`; s = 1 for a range of 0"""
+    scale = (f32(high) - f32(low)) / f32(top) or f32(1)
+    return float(scale), int(np.rint(-f32(low) / scale))
+
+
+def _dynamic_fma(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
+    """`fma(f32(acc), f32(s · sw), b)`"""
+    return fma(acc, f32(s) * sw.astype(f32), bias)
+
+
+def _dynamic_add(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
+    """`f32(f32(acc) · f32(s · sw)) + b`"""
+    return acc * (f32(s) * sw.astype(f32)) + bias
+
+
+def _dynamic_inverse(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
+    """`f32(f32(acc) · f32(i(s) · i(sw))) + b`, `i(s) = f32(1 / f32(1 / s))`"""
+    return acc * ((f32(1) / f32(1 / s)) * (f32(1) / (1 / sw).astype(f32))) + bias
+
+
+class Dynamic(NamedTuple):
+    """A rule for an input that is quantized while the network runs: how its range becomes a grid, the quantize rule
+    (a key of QUANTIZE), and how exact sums of integers become real numbers."""
+
+    grid: Callable[[float, float, int], tuple[float, int]]
+    quantize: str
+    real: Callable[[Floats, Floats, float, Array], Floats]
+
+
+DYNAMIC: dict[str, Dynamic] = {
+    "dynamic_fma": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_fma),
+    "dynamic_add": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_add),
+    "dynamic_inverse": Dynamic(_nudged_grid, "reciprocal_offset", _dynamic_inverse),
+    "dynamic_divide": Dynamic(_divided_grid, "divide", _dynamic_add),
+}
+"""Rules that quantize a float32 input to uint8, and turn exact integer sums into float32. `s` is the input's scale."""
+
+
+def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantization]:
+    """float32 → uint8, and the grid that its range gives: [min(x, 0), max(x, 0)] on 0..top, clamped to 0..255.
+
+    Raises RunError if x holds NaN or infinity, and has no range.
+    """
+    dynamic: Dynamic = named(DYNAMIC, rule)
+    low, high = float(x.min(initial=0)), float(x.max(initial=0))
+    if not np.isfinite(high - low):
+        raise RunError("NaN or infinity cannot be quantized: there is no range")
+    scale, zero_point = dynamic.grid(low, high, top)
+    grid = Quantization.per_tensor(scale, zero_point, "uint8", scale_dtype="float64")
+    return quantize(x, grid, np.dtype(np.uint8), dynamic.quantize), grid
+
+
+def dequantize_sums(acc: Array, bias: Array | None, input_scale: float, weight_scale: Array, rule: str) -> Floats:
+    """Exact integer sums → float32 by a dynamic rule (a key of DYNAMIC); arguments as in `requantize`."""
+    addend = np.zeros((), f32) if bias is None else bias.astype(f32, copy=False)
+    dynamic: Dynamic = named(DYNAMIC, rule)
+    return dynamic.real(acc.astype(f32, copy=False), addend, input_scale, np.asarray(weight_scale))
+
+
+def _lookup_float32(s: Floats, z: Floats) -> tuple[Floats, Floats]:
+    """`fma(f32(q), s, f32(-z · s))`"""
+    return s, -z * s
+
+
+def _lookup_float16(s: Floats, z: Floats) -> tuple[Floats, Floats]:
+    """`fma(f32(q), f16(s), f16(f32(-z · s)))`"""
+    return s.astype(np.float16).astype(f32), (-z * s).astype(np.float16).astype(f32)
+
+
+LOOKUP: dict[str, Callable[[Floats, Floats], tuple[Floats, Floats]]] = {
+    "lookup_float32": _lookup_float32,
+    "lookup_float16": _lookup_float16,
+}
+"""Rules for rows of a table: scales and zero points → slopes and offsets, `real = fma(f32(q), slope, offset)`."""
+
+
 def rescale(total: Array, multiplier: np.float32, output: Quantization, dtype: np.dtype[Any]) -> Array:
     """Exact integers → output integers: `rint(f32(total) · multiplier) + z`."""
     return clamp(np.rint(total.astype(f32) * multiplier) + f32(output.zero_point[0]), output, dtype)
 
 
-def named(rules: dict[str, Callable[..., Any]], rule: str) -> Callable[..., Any]:
+def named(rules: Mapping[str, Any], rule: str) -> Any:
     """The rule of that name; RunError if this version of qfmt does not know it."""
     if rule not in rules:
         raise RunError(f"arithmetic rule {rule!r} is not known here", hint=f"known are {', '.join(rules)}")

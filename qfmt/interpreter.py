@@ -128,6 +128,10 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
+    if operator.quantized is Quantized.WEIGHTS and quantized:
+        assert operator.integer is not None
+        with np.errstate(all="ignore"):
+            return _several(operator.integer(*_filled(operator, operands), rule=node.arithmetic, **attributes))
     if operator.quantized is Quantized.MOVES:
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and operand.array for operand in operands])
@@ -139,11 +143,14 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             else [operand and operand.array for operand in operands],
         )
     with np.errstate(all="ignore"):
-        computed = operator.reference(*arrays, **attributes)
-    results = list(computed) if isinstance(computed, tuple | list) else [computed]
+        results = _several(operator.reference(*arrays, **attributes))
     if operator.quantized is Quantized.MOVES:
         return [np.asarray(result) for result in results]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
+
+
+def _several(computed: Any) -> list[Array]:
+    return list(computed) if isinstance(computed, tuple | list) else [computed]
 
 
 def _filled(operator: Operator, given: Sequence[Any]) -> list[Any]:

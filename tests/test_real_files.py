@@ -145,7 +145,7 @@ def assert_all_equal(what: str, result: np.ndarray, expected: np.ndarray) -> Non
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 @pytest.mark.parametrize(
     ("name", "operator"),
-    [("linear_dynamic_qint8", "quantized::linear_dynamic"), ("lstm", "aten::quantized_lstm")],
+    [("lstm", "aten::quantized_lstm")],
 )
 def test_dynamic_fixtures_are_refused_by_name(shared_data: Path, name: str, operator: str, kind: str) -> None:
     archive = shared_data / "torchscript_bc" / f"TestSerialization.test_{name}.{kind}.pt"
@@ -169,10 +169,7 @@ def test_networks_of_torch_1_13_give_their_outputs(shared_data: Path, name: str,
 @pytest.mark.parametrize(
     ("name", "operator"),
     [
-        ("emb", "quantized::embedding_byte"),
-        ("emb", "quantized::embedding_bag_4bit"),
         ("lm_dyn", "aten::quantized_lstm"),
-        ("lm_dyn", "quantized::linear_dynamic"),
     ],
 )
 def test_embeddings_and_dynamic_networks_are_refused_by_name(

@@ -87,6 +87,15 @@ def test_every_rounding_rule_stands_there_with_its_formula() -> None:
         assert f"clamp({rounded} + z)" in rows[name] or f"clamp({rounded})" in rows[name], (name, rounded, offset)
 
 
+def test_every_rule_with_real_results_stands_there_with_its_formula() -> None:
+    formulas = {name: rule.real for name, rule in arithmetic.DYNAMIC.items()} | arithmetic.LOOKUP
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section("Arithmetic"), re.MULTILINE))
+    for name, function in formulas.items():
+        assert f"`{re.findall('`(.*?)`', function.__doc__ or '')[0]}`" in rows[name], name
+    for name, rule in arithmetic.DYNAMIC.items():
+        assert f"`{rule.quantize}`" in rows[name]
+
+
 def test_every_rule_that_an_operator_or_engine_uses_is_explained() -> None:
     known = set(re.findall(r"^\| `(\w+)` \|", section("Arithmetic"), re.MULTILINE))
     for operator in OPERATORS.values():

@@ -29,7 +29,7 @@ from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, _conten
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
 from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
-from qfmt.ops.registry import QUANTIZE_RULES, REQUANTIZE_RULES  # noqa: E402
+from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES  # noqa: E402
 from qfmt.rules import RULES  # noqa: E402
 
 SPEC = ROOT / "spec.md"
@@ -38,6 +38,8 @@ PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.DOT
 FAMILIES = {
     "convolution": "Convolutions",
     "linear": "Matrix products",
+    "dynamic": "Products with inputs that are quantized while they run",
+    "embedding": "Tables",
     "quantization": "Into and out of integers",
     "elementwise": "Elements",
     "activation": "Activations",
@@ -53,12 +55,14 @@ WAYS = {
     Quantized.COMPUTES: "computes",
     Quantized.ACCUMULATES: "accumulates",
     Quantized.OWN: "own formula",
+    Quantized.WEIGHTS: "weights",
 }
 
 RULE_SETS = {
     MEAN_RULES: "any mean rule, any quantize rule",
     QUANTIZE_RULES: "any quantize rule",
     REQUANTIZE_RULES: "any requantize rule",
+    DYNAMIC_RULES: "any dynamic rule",
 }
 
 

@@ -43,8 +43,8 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F12",
         "There is one name of a size, or none, for each size, and a size with a name is -1. Every quantization has its "
-        "quant_min and quant_max, and zero_point is empty if zero_point_float is there; an attribute has a known type and the "
-        "value of it.",
+        "quant_min and quant_max, and zero_point is empty if zero_point_float is there; an attribute has a known type "
+        "and the value of it.",
     ),
     ("F13", "Every buffer is the data of a tensor, and no two buffers hold the same bytes."),
 )

@@ -54,7 +54,7 @@ class PerTensor:
     def scales(self) -> tuple[float, ...]:
         return (self.scale,)
 
-    def zero_points(self) -> tuple[int | float, ...]:
+    def zero_points(self) -> tuple[int, ...]:
         return (self.zero_point,)
 
 
@@ -72,7 +72,7 @@ class PerChannel:
     def scales(self) -> tuple[float, ...]:
         return tuple(self.scale.array().reshape(-1).tolist())
 
-    def zero_points(self) -> tuple[int | float, ...]:
+    def zero_points(self) -> tuple[int, ...] | tuple[float, ...]:
         return tuple(self.zero_point.array().reshape(-1).tolist())
 
 

@@ -3,7 +3,19 @@
 Importing this package fills the table `OPERATORS`.
 """
 
-from . import activation, convolution, elementwise, layout, linear, normalization, pooling, quantization, resize
+from . import (
+    activation,
+    convolution,
+    dynamic,
+    elementwise,
+    embedding,
+    layout,
+    linear,
+    normalization,
+    pooling,
+    quantization,
+    resize,
+)
 from .registry import OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
 
 __all__ = [
@@ -16,7 +28,9 @@ __all__ = [
     "UnknownRank",
     "activation",
     "convolution",
+    "dynamic",
     "elementwise",
+    "embedding",
     "layout",
     "linear",
     "normalization",

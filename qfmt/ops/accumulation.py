@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import EXACT_IN_FLOAT32, dequantize, requantize
+from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
 from ..errors import QfmtError
+from ..model import Quantization
 from .registry import Operand, Result
 
 if TYPE_CHECKING:
@@ -64,16 +65,39 @@ def requantize_sums(
         raise QfmtError("needs a quantized input and a quantized weight for its quantized output")
     if x.quantization.is_per_channel:
         raise QfmtError("needs an input that is quantized per tensor")
-    along = [-1 if axis == channels % acc.ndim else 1 for axis in range(acc.ndim)]
-    scales = np.array(w.quantization.scale)
-    scales = np.tile(scales, repeat).reshape(along) if w.quantization.is_per_channel else scales.reshape(())
+    along = _along(acc, channels)
+    scales = _scales(w.quantization, along, repeat)
     bias = None
     if b is not None and _in_units_of_sums(b, x.quantization.scale[0], w.quantization.scale * repeat):
         acc = acc + b.array.astype(np.float64).reshape(along)
     elif b is not None:
-        real = b.array if b.quantization is None else dequantize(b.array, b.quantization)
-        bias = real.reshape(along)
+        bias = real(b).reshape(along)
     return requantize(acc, bias, x.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
+
+
+def real_sums(
+    acc: Array, x: Operand, w: Operand, b: Operand | None, rule: str, *, channels: int, repeat: int = 1
+) -> Array:
+    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule; `channels` and `repeat` as above."""
+    if x.quantization is None or w.quantization is None:
+        raise QfmtError("needs a quantized weight")
+    along = _along(acc, channels)
+    bias = None if b is None else real(b).reshape(along)
+    return dequantize_sums(acc, bias, x.quantization.scale[0], _scales(w.quantization, along, repeat), rule)
+
+
+def real(operand: Operand) -> Array:
+    """The real values of an operand, quantized or not."""
+    return operand.array if operand.quantization is None else dequantize(operand.array, operand.quantization)
+
+
+def _along(acc: Array, channels: int) -> list[int]:
+    return [-1 if axis == channels % acc.ndim else 1 for axis in range(acc.ndim)]
+
+
+def _scales(quantization: Quantization, along: list[int], repeat: int) -> Array:
+    scales = np.array(quantization.scale)
+    return np.tile(scales, repeat).reshape(along) if quantization.is_per_channel else scales.reshape(())
 
 
 def _in_units_of_sums(b: Operand, input_scale: float, weight_scales: tuple[float, ...]) -> bool:

@@ -32,7 +32,7 @@ CACHED_ELEMENTS = 1 << 15
 """How many values of a depthwise convolution are summed up at a time."""
 
 
-def _conv_shape(given: Inference) -> list[Shape]:
+def conv_shape(given: Inference) -> list[Shape]:
     x, w = given.known(0), given.known(1)
     a = given.attributes
     rank = len(w) - 2
@@ -67,10 +67,14 @@ def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, 
 
     A bias is real, or int32 in units of sx·sw and then added to acc.
     """
+    return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, channels=1)
+
+
+def conv_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
+    """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, tuple(range(1, weights.ndim)))
-    acc = _convolve(centred(x, dtype), weights.astype(dtype), **attributes)
-    return requantize_sums(acc, x, w, b, result, channels=1)
+    return _convolve(centred(x, dtype), weights.astype(dtype), **attributes)
 
 
 def _convolve(x: Array, w: Array, **a: Any) -> Array:
@@ -112,7 +116,7 @@ def _depthwise(padded: Array, w: Array, taps: list[tuple[Any, ...]], out: list[i
     22,
     "X W B? -> Y",
     attributes=ATTRIBUTES,
-    shape=_conv_shape,
+    shape=conv_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_conv_integer,
 )
@@ -125,7 +129,7 @@ def conv(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
     return y if b is None else y + b.reshape(1, -1, *(1,) * (y.ndim - 2))
 
 
-def _conv_transpose_shape(given: Inference) -> list[Shape]:
+def conv_transpose_shape(given: Inference) -> list[Shape]:
     x, w = given.known(0), given.known(1)
     a = given.attributes
     rank = len(w) - 2
@@ -151,12 +155,17 @@ def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result
 
     Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
     """
+    acc = conv_transpose_sums(x, w, **attributes)
+    return requantize_sums(acc, x, w, b, result, channels=1, repeat=attributes["group"])
+
+
+def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
+    """Σ (x - zx)·(w - zw), exact."""
     if w.quantization is not None and w.quantization.axis not in (None, 1):
         raise QfmtError("a transposed convolution takes weights quantized per tensor or along axis 1")
     weights = whole(w)
     dtype = exact_dtype(x, weights, (0, *range(2, weights.ndim)))
-    acc = _convolve_transposed(centred(x, dtype), weights.astype(dtype), **attributes)
-    return requantize_sums(acc, x, w, b, result, channels=1, repeat=attributes["group"])
+    return _convolve_transposed(centred(x, dtype), weights.astype(dtype), **attributes)
 
 
 def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
@@ -178,12 +187,15 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
     return total[(slice(None), slice(None), *crop)]
 
 
+TRANSPOSED = {**ATTRIBUTES, "output_padding": required("ii", "added to one side of the output")}
+
+
 @operator(
     "ConvTranspose",
     22,
     "X W B? -> Y",
-    attributes={**ATTRIBUTES, "output_padding": required("ii", "added to one side of the output")},
-    shape=_conv_transpose_shape,
+    attributes=TRANSPOSED,
+    shape=conv_transpose_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_conv_transpose_integer,
 )

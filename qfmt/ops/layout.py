@@ -390,7 +390,10 @@ def _gather_shape(given: Inference) -> list[Shape]:
 )
 def gather(x: Array, indices: Array, *, axis: int) -> Array:
     """output[…, i, …] = data[…, indices[i], …] along the axis; the axes of indices take its place."""
-    return np.take(x, indices, axis)
+    try:
+        return np.take(x, indices, axis)
+    except IndexError:
+        raise QfmtError(f"an index is outside of dimension {axis}, which has size {x.shape[axis]}") from None
 
 
 def _expand_shape(given: Inference) -> list[Shape]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-def _linear_shape(given: Inference) -> list[Shape]:
+def linear_shape(given: Inference) -> list[Shape]:
     x, w = given.shapes[0], given.known(1)
     if x is None:
         return [None]
@@ -31,17 +31,21 @@ def _linear_shape(given: Inference) -> list[Shape]:
 
 def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result) -> Array:
     """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw."""
+    return requantize_sums(linear_sums(x, w), x, w, b, result, channels=-1)
+
+
+def linear_sums(x: Operand, w: Operand) -> Array:
+    """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, (1,))
-    acc = np.matmul(centred(x, dtype), weights.T.astype(dtype))
-    return requantize_sums(acc, x, w, b, result, channels=-1)
+    return np.matmul(centred(x, dtype), weights.T.astype(dtype))
 
 
 @operator(
     "qfmt.Linear",
     1,
     "X W B? -> Y",
-    shape=_linear_shape,
+    shape=linear_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_linear_integer,
     engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},

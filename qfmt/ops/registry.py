@@ -31,10 +31,13 @@ class Quantized(enum.Enum):
     COMPUTES = "dequantizes, computes in float32, quantizes by the stated quantize rule"
     ACCUMULATES = "accumulates exact integers, requantizes by the stated requantize rule"
     OWN = "has integer formulas of its own; by a quantize rule it computes"
+    WEIGHTS = "takes quantized weights: real results by the stated rule"
 
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
 REQUANTIZE_RULES = ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine")
+DYNAMIC_RULES = ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divide")
+LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 
 
 def by_engine(rule: str, *, onnx: str = "divide", **others: str) -> dict[str, str]:
@@ -46,6 +49,8 @@ QUANTIZE_ENGINES = by_engine("premultiplied")
 REQUANTIZE_ENGINES = by_engine(
     "float_bias", x86="affine", onednn="affine", qnnpack="integer_bias_reciprocal", onnx="integer_bias"
 )
+
+DYNAMIC_ENGINES = by_engine("dynamic_fma", onednn="dynamic_inverse", qnnpack="dynamic_add", onnx="dynamic_divide")
 
 
 class Parameter(NamedTuple):
@@ -214,6 +219,7 @@ _DEFAULTS: dict[Quantized, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Quantized.COMPUTES: (QUANTIZE_RULES, QUANTIZE_ENGINES),
     Quantized.ACCUMULATES: (REQUANTIZE_RULES, REQUANTIZE_ENGINES),
     Quantized.OWN: ((), {}),
+    Quantized.WEIGHTS: (DYNAMIC_RULES, DYNAMIC_ENGINES),
 }
 
 

@@ -130,7 +130,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
 @MEANING.rule(46, "An operator without a quantized form has no quantized outputs.")
 def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.quantized.name != "FLOAT_ONLY":
+    if operator.quantized.name not in ("FLOAT_ONLY", "WEIGHTS"):
         return ""
     quantized = [name for name in node.outputs if tensors[name].quantization is not None]
     return f"{first_of(quantized)} is quantized" if quantized else ""
@@ -138,11 +138,12 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 
 @MEANING.rule(
     47,
-    "A node with a quantized output states one of the rounding rules of its operator, where that has any; any other "
-    "states none.",
+    "A node with a quantized output states one of the rounding rules of its operator, where that has any; so does one "
+    "with a quantized input, of an operator that takes quantized weights; any other states none.",
 )
 def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    rounds = any(tensors[name].quantization is not None for name in node.outputs)
+    deciding = node.inputs if operator.quantized.name == "WEIGHTS" else node.outputs
+    rounds = any(tensors[name].quantization is not None for name in deciding if name)
     allowed = operator.rules if rounds and operator.rules else ("",)
     if node.arithmetic in allowed:
         return ""

@@ -1,6 +1,6 @@
 """From torch calls to nodes: one lifter for every form in which PyTorch keeps a network."""
 
-from . import layouts, norms, pointwise, pools, products, queries
+from . import dynamic, layouts, norms, pointwise, pools, products, queries, tables
 from .lift import LIFTS, Lifter
 from .values import InputSpec, Refine, TensorValue
 
@@ -10,10 +10,12 @@ __all__ = [
     "Lifter",
     "Refine",
     "TensorValue",
+    "dynamic",
     "layouts",
     "norms",
     "pointwise",
     "pools",
     "products",
     "queries",
+    "tables",
 ]

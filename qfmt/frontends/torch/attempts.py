@@ -130,8 +130,9 @@ class _Attempt:
             except Refine as more:
                 if more.assumed:
                     self.assumed.add(more.name)
-                shape = own_names(more.name, more.shape, len(specs))
-                specs[more.name] = replace(specs[more.name], shape=shape)
+                shape = None if more.shape is None else own_names(more.name, more.shape, len(specs))
+                known = specs[more.name]
+                specs[more.name] = replace(known, shape=shape, dtype=more.dtype or known.dtype)
         raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
 
 

@@ -128,10 +128,12 @@ class Lifter:
         dtype: str | None = None,
         outputs: int = 1,
         like: str = "",
+        rule: str = "",
     ) -> Any:
         """Add a node. Inputs may be TensorValue, StoredTensor, array, number or None (absent).
 
-        `like` names the operator whose rounding rule it has, if not its own.
+        Its rounding rule, where it has one, is that of the engine for the operator, or for the operator `like`, or
+        `rule`.
         The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now.
         """
         entry = OPERATORS[operator]
@@ -141,7 +143,9 @@ class Lifter:
         kind = dtype or self._dtype(operator, values, complete)
         first = values[0]
         origin = first.origin if first is not None and entry.shape is same else ""
-        rule = OPERATORS[like or operator].engines.get(self.engine, "") if quantization is not None else ""
+        has_weights = any(value is not None and value.quantization is not None for value in values)
+        rounds = has_weights if entry.quantized is Quantized.WEIGHTS else quantization is not None
+        rule = (rule or OPERATORS[like or operator].engines.get(self.engine, "")) if rounds else ""
         if entry.quantized is Quantized.MOVES:
             quantization, rule = (first.quantization if first is not None else None), ""
         results = [self._new(kind, shapes[min(i, len(shapes) - 1)], quantization, origin) for i in range(outputs)]
@@ -181,16 +185,18 @@ class Lifter:
         self._wanted[result.key] = name
         return result
 
-    def stored(self, value: StoredTensor, name: str = "", aliases: Sequence[str] = ()) -> TensorValue:
-        """A tensor of the archive as a constant of the graph: once, however often it is used."""
+    def stored(self, value: StoredTensor, name: str = "", aliases: Sequence[str] = (), dtype: str = "") -> TensorValue:
+        """A tensor of the archive as a constant of the graph, once, however often it is used; `dtype` narrows it."""
         if id(value) in self._stored:
             return self._stored[id(value)]
         quantization = stored_quantization(value)
-        result = self._new(value.dtype, value.shape, quantization)
+        result = self._new(dtype or value.dtype, value.shape, quantization)
         known = dict.fromkeys((*value.names, *aliases))
         wanted = name or next(iter(known), "")
         self.tensors[result.key] = replace(
-            self.tensors[result.key], data=StoredData(value), aliases=tuple(sorted(known.keys() - {wanted, ""}))
+            self.tensors[result.key],
+            data=StoredData(value, result.dtype),
+            aliases=tuple(sorted(known.keys() - {wanted, ""})),
         )
         self._wanted[result.key] = wanted
         self._stored[id(value)] = result
@@ -207,6 +213,15 @@ class Lifter:
             hint = f"a quantized input is declared with --input-quantization {x.origin}=SCALE,ZERO_POINT"
             raise SourceError(what, hint=hint)
         raise SourceError(what)
+
+    def indices(self, value: Any) -> TensorValue:
+        """An argument that counts rows or elements: integers. An input becomes int64 by that."""
+        x = self.tensor(value)
+        if DTYPES[x.dtype].is_integer and x.quantization is None:
+            return x
+        if x.origin:
+            raise Refine(x.origin, x.shape, dtype="int64")
+        raise SourceError(f"gets {x.dtype} where integers are needed to count with")
 
     def reshaped_constant(
         self, value: TensorValue, reshape: Callable[[tuple[int, ...]], tuple[int, ...]]

@@ -33,12 +33,22 @@ def _attributes(
 
 def _quantized_conv(lift: Lifter, x: Any, packed: Packed, rest: Sequence[Any], rank: int) -> Any:
     """Arguments after the packed parameters: (scale, zero_point), before 1.6 with the geometry in front."""
+    scale, zero_point = rest[-2:]
+    x, _ = lift.quantized(x)
+    weight, bias, attributes = conv_of(lift, x, packed, rank)
+    quantization = lift.quantization(scale, zero_point, x.dtype)
+    operator = "ConvTranspose" if packed.transposed else "Conv"
+    return lift.emit(operator, [x, weight, bias], attributes, quantization=quantization)
+
+
+def conv_of(
+    lift: Lifter, x: TensorValue, packed: Packed, rank: int
+) -> tuple[TensorValue, TensorValue | None, dict[str, Any]]:
+    """Weight, bias and attributes of packed convolution parameters; tells of `x` what they require."""
     if not isinstance(packed, Packed) or packed.kind != "conv":
         raise SourceError("is called without packed convolution parameters")
-    scale, zero_point = rest[-2:]
     lift.within(module_of(packed))
-    x, _ = lift.quantized(x)
-    weight, bias = _weight(lift, packed), _bias(lift, packed)
+    weight, bias = weight_of(lift, packed), bias_of(lift, packed)
     kernel = weight.shape[2:] if weight.shape is not None else ()
     spatial = len(kernel)
     if spatial > rank:  # conv1d is packed as conv2d with a height of 1
@@ -49,11 +59,9 @@ def _quantized_conv(lift: Lifter, x: Any, packed: Packed, rest: Sequence[Any], r
     attributes = _attributes(rank, kernel_sizes, stride, padding, dilation, packed.groups)
     channels = _input_channels(weight, packed)
     lift.need(x, (None, channels, *[None] * rank))
-    quantization = lift.quantization(scale, zero_point, x.dtype)
     if packed.transposed:
         attributes["output_padding"] = tuple(packed.output_padding)[drop:]
-    operator = "ConvTranspose" if packed.transposed else "Conv"
-    return lift.emit(operator, [x, weight, bias], attributes, quantization=quantization)
+    return weight, bias, attributes
 
 
 def _input_channels(weight: TensorValue, packed: Packed) -> int | None:
@@ -88,7 +96,7 @@ def quantized_linear(lift: Lifter, X: Any, W_prepack: Any, Y_scale_i: Any, Y_zer
     lift.within(module_of(W_prepack))
     x, _ = lift.quantized(X)
     quantization = lift.quantization(Y_scale_i, Y_zero_point_i, x.dtype)
-    inputs = [x, _weight(lift, W_prepack), _bias(lift, W_prepack)]
+    inputs = [x, weight_of(lift, W_prepack), bias_of(lift, W_prepack)]
     return lift.emit("qfmt.Linear", inputs, quantization=quantization)
 
 
@@ -163,19 +171,19 @@ def addmm(lift: Lifter, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha:
     return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
 
 
-def _bias(lift: Lifter, packed: Packed) -> TensorValue | None:
+def bias_of(lift: Lifter, packed: Packed) -> TensorValue | None:
     if packed.bias is None:
         return None
     return lift.stored(packed.bias, f"{module_of(packed) or packed.path}.bias".lstrip("."))
 
 
-def _weight(lift: Lifter, packed: Packed) -> TensorValue:
+def weight_of(lift: Lifter, packed: Packed, dtype: str = "") -> TensorValue:
     module = module_of(packed)
     aliases = [packed.path, *packed.aliases, f"{module}._packed_params" if module else ""]
-    return lift.stored(packed.weight, f"{module or packed.path}.weight".lstrip("."), aliases)
+    return lift.stored(packed.weight, f"{module or packed.path}.weight".lstrip("."), aliases, dtype)
 
 
-_OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params)+(?:\.\d+)?")
+_OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params)+(?:\.\d+|\._packed_weight)?")
 """`fc._packed_params._packed_params`, or what PyTorch's mobile passes of 2019 made of it:
 `_jit_pass_hoist_conv_packed_params.features.0.0._packed_params.1`."""
 

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ...model import DTYPES, Data, Dimension, Quantization, Shape, pack
+from ...model import DTYPES, Data, Quantization, Shape, pack
 from ..stored import StoredTensor
 from .calls import Value
 
@@ -46,17 +46,26 @@ class TensorValue(Value):
             setattr(self, slot, getattr(other, slot))
 
 
+HALF_MAX = float(np.finfo(np.float16).max)
+
+
 class StoredData(Data):
-    """The bytes of an archived tensor: read, and made contiguous, each time they are asked for."""
+    """The bytes of an archived tensor: read, and made contiguous, each time they are asked for.
 
-    __slots__ = ("_tensor",)
+    `dtype` is float16 where PyTorch narrows the values before it computes with them, and saturates them.
+    """
 
-    def __init__(self, tensor: StoredTensor) -> None:
+    __slots__ = ("_dtype", "_tensor")
+
+    def __init__(self, tensor: StoredTensor, dtype: str = "") -> None:
         self._tensor = tensor
-        self.nbytes = -(-prod(tensor.shape) * DTYPES[tensor.dtype].bits // 8)
+        self._dtype = dtype or tensor.dtype
+        self.nbytes = -(-prod(tensor.shape) * DTYPES[self._dtype].bits // 8)
 
     def view(self) -> memoryview:
-        array, bits = self._tensor.array(), DTYPES[self._tensor.dtype].bits
+        array, bits = self._tensor.array(), DTYPES[self._dtype].bits
+        if self._dtype != self._tensor.dtype:
+            array = np.clip(array, -HALF_MAX, HALF_MAX).astype(self._dtype)
         packed = pack(array, bits) if bits < 8 else array
         return packed.reshape(-1).view(np.uint8).data.toreadonly()
 
@@ -66,12 +75,13 @@ class Unsupported(Value):
 
 
 class Refine(Exception):
-    """More became known about a graph input: lift again from the start with this shape."""
+    """More became known about a graph input: lift again from the start with this shape, and this dtype if not ""."""
 
-    def __init__(self, name: str, shape: tuple[Dimension, ...], *, assumed: bool = False) -> None:
+    def __init__(self, name: str, shape: Shape, *, dtype: str = "", assumed: bool = False) -> None:
         super().__init__(name, shape)
         self.name = name
         self.shape = shape
+        self.dtype = dtype
         self.assumed = assumed
 
 
@@ -99,6 +109,7 @@ def stored_quantization(value: StoredTensor) -> Quantization | None:
         return None
     limits = DTYPES[value.dtype]
     scales, axis = value.quantizer.scales(), value.quantizer.axis
-    zero_points = tuple(int(point) for point in value.quantizer.zero_points())
-    kind = "float32" if all(narrowest(scale) == "float32" for scale in scales) else "float64"
+    zero_points = value.quantizer.zero_points()
+    floats = tuple(point for point in zero_points if isinstance(point, float))
+    kind = "float32" if all(narrowest(number) == "float32" for number in (*scales, *floats)) else "float64"
     return Quantization(scales, zero_points, limits.minimum, limits.maximum, axis, kind)

@@ -40,8 +40,8 @@ def lift_archive(
     recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
 ) -> Lifted:
     """Evaluate `forward` and lift its calls; `recorder` may put somebody before the lifter who hears them, too."""
-    traced = _traced_shapes(archive)
-    inputs = [InputSpec(argument.name, traced.get(argument.name)) for argument in _tensor_arguments(archive)]
+    traced = _traced(archive)
+    inputs = [traced.get(argument.name, InputSpec(argument.name)) for argument in _tensor_arguments(archive)]
     specs = Given(engine, input_shapes, input_quantization).specs(inputs)
     return lift(lambda to, values: evaluate(archive, to, values), engine, specs, recorder)
 
@@ -57,14 +57,16 @@ def _tensor_arguments(archive: Archive) -> Iterator[Argument]:
         yield argument
 
 
-def _traced_shapes(archive: Archive) -> dict[str, Shape]:
-    """The ranks that a trace was made with; its sizes are an example, so they stay open."""
-    shapes: dict[str, Shape] = {}
+def _traced(archive: Archive) -> dict[str, InputSpec]:
+    """The ranks and dtypes that a trace was made with; its sizes are an example, so they stay open."""
+    known: dict[str, InputSpec] = {}
     examples = archive.example_inputs()
     for argument, example in zip(archive.inputs, examples, strict=False):
         if isinstance(example, StoredTensor) and len(example.shape) in RANK_NAMES:
-            shapes[argument.name] = own_names(argument.name, RANK_NAMES[len(example.shape)], len(archive.inputs))
-    return shapes
+            shape = own_names(argument.name, RANK_NAMES[len(example.shape)], len(archive.inputs))
+            dtype = example.dtype if example.quantizer is None else "float32"
+            known[argument.name] = InputSpec(argument.name, shape, dtype)
+    return known
 
 
 def describe(path: Path, archive: Archive) -> dict[str, Any]:

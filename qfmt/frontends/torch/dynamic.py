@@ -1,0 +1,69 @@
+"""Torch's products that quantize their input while the network runs, and those with float16 weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import SourceError
+from .calls import Packed
+from .lift import Lifter, lifts
+from .products import bias_of, conv_of, module_of, weight_of
+from .values import TensorValue
+
+
+def parameters_of(lift: Lifter, packed: Any) -> tuple[TensorValue, TensorValue | None]:
+    """Weight and bias of packed linear parameters; the weight is float16 where PyTorch packs it so."""
+    if not isinstance(packed, Packed) or packed.kind not in ("linear", "linear_fp16"):
+        raise SourceError("is called without packed linear parameters")
+    return weight_of(lift, packed, "float16" if packed.kind == "linear_fp16" else ""), bias_of(lift, packed)
+
+
+def reduces_range(lift: Lifter, reduce_range: Any) -> int:
+    """Whether a linear layer quantizes its input to 7 bits: qnnpack ignores what it is told, ONNX does not know it."""
+    return int(bool(reduce_range) and lift.engine not in ("qnnpack", "onnx"))
+
+
+@lifts("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
+def linear_dynamic(lift: Lifter, X: Any, W_prepack: Any, reduce_range: bool = False) -> Any:  # noqa: N803
+    return _linear(lift, X, W_prepack, {"reduce_range": reduces_range(lift, reduce_range)})
+
+
+@lifts("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
+def linear_dynamic_fp16(lift: Lifter, X: Any, W_prepack: Any) -> Any:  # noqa: N803
+    return _linear(lift, X, W_prepack, {})
+
+
+def _linear(lift: Lifter, value: Any, packed: Any, attributes: dict[str, int]) -> Any:
+    x = lift.tensor(value)
+    lift.within(module_of(packed) if isinstance(packed, Packed) else "")
+    weight, bias = parameters_of(lift, packed)
+    if x.shape is not None and weight.shape is not None:
+        lift.need(x, (*[None] * (len(x.shape) - 1), weight.shape[1]))
+    if weight.quantization is None:
+        y = lift.emit("qfmt.Linear", [x, weight, bias])
+    else:
+        y = lift.emit("qfmt.DynamicLinear", [x, weight, bias], attributes)
+    return lift.emit("Relu", [y]) if "_relu_" in lift.target else y
+
+
+def _conv(lift: Lifter, value: Any, packed: Any, rank: int, reduce_range: Any) -> Any:
+    x = lift.tensor(value)
+    weight, bias, attributes = conv_of(lift, x, packed, rank)
+    operator = "qfmt.DynamicConvTranspose" if packed.transposed else "qfmt.DynamicConv"
+    attributes["reduce_range"] = int(bool(reduce_range) and lift.engine != "onnx")
+    return lift.emit(operator, [x, weight, bias], attributes)
+
+
+@lifts("quantized::conv1d_dynamic", "quantized::conv_transpose1d_dynamic")
+def conv1d_dynamic(lift: Lifter, qx: Any, packed_weight: Any, reduce_range: bool = False) -> Any:
+    return _conv(lift, qx, packed_weight, 1, reduce_range)
+
+
+@lifts("quantized::conv2d_dynamic", "quantized::conv_transpose2d_dynamic")
+def conv2d_dynamic(lift: Lifter, qx: Any, packed_weight: Any, reduce_range: bool = False) -> Any:
+    return _conv(lift, qx, packed_weight, 2, reduce_range)
+
+
+@lifts("quantized::conv3d_dynamic", "quantized::conv_transpose3d_dynamic")
+def conv3d_dynamic(lift: Lifter, qx: Any, packed_weight: Any, reduce_range: bool = False) -> Any:
+    return _conv(lift, qx, packed_weight, 3, reduce_range)

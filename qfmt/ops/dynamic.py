@@ -1,0 +1,139 @@
+"""Products whose input is quantized while the network runs: exact integer sums, real results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..arithmetic import DYNAMIC, dequantize, quantize_dynamically
+from ..model import numpy_dtype
+from .accumulation import real, real_sums, requantize_sums
+from .convolution import (
+    ATTRIBUTES,
+    TRANSPOSED,
+    conv,
+    conv_shape,
+    conv_sums,
+    conv_transpose,
+    conv_transpose_shape,
+    conv_transpose_sums,
+)
+from .linear import linear, linear_shape, linear_sums
+from .registry import (
+    DYNAMIC_RULES,
+    REQUANTIZE_ENGINES,
+    REQUANTIZE_RULES,
+    Operand,
+    Quantized,
+    Result,
+    operator,
+    optional,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+REDUCE_RANGE = {"reduce_range": optional(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
+
+
+def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
+    """A real input on the uint8 grid that its own range gives."""
+    return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
+
+
+def linear_integer(x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int) -> Array:
+    """X is quantized by the stated dynamic rule; acc = Σ (x - zx)·(w - zw), exact; then to float32 by the rule."""
+    q = quantized_now(x, rule, reduce_range)
+    return real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+
+
+@operator(
+    "qfmt.DynamicLinear",
+    1,
+    "X W B? -> Y",
+    attributes=REDUCE_RANGE,
+    shape=linear_shape,
+    quantized=Quantized.WEIGHTS,
+    integer=linear_integer,
+    dtype="float32",
+)
+def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int) -> Array:
+    """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X while the network runs.
+
+    X is [..., in], W is [out, in], B is [out]. The grid of X is that of all its elements together.
+    """
+    return linear(x, w, b)
+
+
+def _conv_integer(
+    sums: Callable[..., Array], x: Operand, w: Operand, b: Operand | None, rule: str, reduce_range: int, a: Any
+) -> Array:
+    if rule in DYNAMIC:
+        q = quantized_now(x, rule, reduce_range)
+        return real_sums(sums(q, w, **a), q, w, b, rule, channels=1, repeat=_repeat(sums, a))
+    q = quantized_now(x, "dynamic_fma", reduce_range)
+    assert q.quantization is not None
+    result = Result(numpy_dtype("uint8"), q.quantization, rule)
+    y = requantize_sums(sums(q, w, **a), q, w, b, result, channels=1, repeat=_repeat(sums, a))
+    return dequantize(y, q.quantization)
+
+
+def _repeat(sums: Callable[..., Array], a: Any) -> int:
+    """How often the scales of a weight along its output channels repeat."""
+    return int(a["group"]) if sums is conv_transpose_sums else 1
+
+
+def _dynamic_conv_integer(
+    x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **attributes: Any
+) -> Array:
+    """By a dynamic rule as in qfmt.DynamicLinear. By a requantize rule as PyTorch has it: X is quantized as by
+    `dynamic_fma`, Conv puts its result on the grid of the quantized X, clamps it to 0..255, and that is dequantized.
+    """
+    return _conv_integer(conv_sums, x, w, b, rule, reduce_range, attributes)
+
+
+CONV_RULES = (*REQUANTIZE_RULES, *DYNAMIC_RULES)
+CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide"}
+
+
+@operator(
+    "qfmt.DynamicConv",
+    1,
+    "X W B? -> Y",
+    attributes={**ATTRIBUTES, **REDUCE_RANGE},
+    shape=conv_shape,
+    quantized=Quantized.WEIGHTS,
+    integer=_dynamic_conv_integer,
+    rules=CONV_RULES,
+    engines=CONV_ENGINES,
+    dtype="float32",
+)
+def dynamic_conv(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
+    """Y as that of Conv, real; W is quantized, and X while the network runs, on one grid for all of it."""
+    return conv(x, w, b, **attributes)
+
+
+def _dynamic_conv_transpose_integer(
+    x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **attributes: Any
+) -> Array:
+    """As in qfmt.DynamicConv, with the sums of ConvTranspose."""
+    return _conv_integer(conv_transpose_sums, x, w, b, rule, reduce_range, attributes)
+
+
+@operator(
+    "qfmt.DynamicConvTranspose",
+    1,
+    "X W B? -> Y",
+    attributes={**TRANSPOSED, **REDUCE_RANGE},
+    shape=conv_transpose_shape,
+    quantized=Quantized.WEIGHTS,
+    integer=_dynamic_conv_transpose_integer,
+    rules=CONV_RULES,
+    engines=CONV_ENGINES,
+    dtype="float32",
+)
+def dynamic_conv_transpose(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
+    """Y as that of ConvTranspose, real; W is quantized, and X while the network runs, on one grid for all of it."""
+    return conv_transpose(x, w, b, **attributes)

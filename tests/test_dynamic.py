@@ -1,0 +1,275 @@
+"""Products that quantize their input while they run, and tables of embeddings, against torch's kernels: to the bit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernels import ENGINES, f32, grid, to_torch
+
+import qfmt
+from qfmt.errors import RunError
+from qfmt.interpreter import execute
+from qfmt.model import Node, Quantization, Tensor
+from qfmt.ops import OPERATORS, Operand
+
+quantized = torch.ops.quantized
+MILLION = 1_000_000
+COUNTS: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _printed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Counts of all outputs that were compared, at the end."""
+    engine = torch.backends.quantized.engine
+    yield
+    torch.backends.quantized.engine = engine
+    rows = [f"{what:44} {equal} of {total} equal" for what, (equal, total) in COUNTS.items()]
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + "\n".join(rows))
+
+
+def assert_equal(what: str, ours: np.ndarray, theirs: torch.Tensor) -> None:
+    """Bit for bit, but for the sign of zeros."""
+    expected = theirs.numpy()
+    assert (ours.shape, ours.dtype) == (expected.shape, expected.dtype)
+    equal = (ours == expected) | (np.isnan(ours) & np.isnan(expected))
+    COUNTS[what][0] += int(equal.sum())
+    COUNTS[what][1] += equal.size
+    assert equal.all(), f"{what}: {(~equal).sum()} of {equal.size} differ"
+
+
+def run(operator: str, operands: list[Any], rule: str, **attributes: Any) -> np.ndarray:
+    """A node on arrays or (array, quantization)."""
+    entry = OPERATORS[operator]
+    assert rule in entry.rules
+    given = [
+        each if each is None else Operand(*each) if isinstance(each, tuple) else Operand(each, None)
+        for each in operands
+    ]
+    names = tuple("" if each is None else f"x{i}" for i, each in enumerate(given))
+    node = Node(operator, names, ("y",), entry.complete(attributes), version=entry.version, arithmetic=rule)
+    return execute(node, given, [Tensor("y", "float32", None)])[0]
+
+
+def weights(rng: np.random.Generator, shape: tuple[int, ...], per_channel: bool, zero_point: int = 0) -> Any:
+    values = rng.integers(-128, 128, shape).astype(np.int8)
+    if not per_channel:
+        return values, grid(rng.uniform(0.001, 0.02), zero_point, "int8")
+    scales = tuple(float(f32(scale)) for scale in rng.uniform(0.001, 0.02, shape[0]))
+    return values, Quantization(scales, (0,) * shape[0], -128, 127, 0)
+
+
+def inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Of either sign, of one, or mostly ties."""
+    x = rng.standard_normal(shape) * 10 ** rng.uniform(-3, 2) + rng.choice([-3, 0, 0, 3])
+    if rng.random() < 0.3:
+        x = (rng.integers(-400, 600, shape) + 0.5) * f32(0.0037)
+    return np.abs(x).astype(f32) if rng.random() < 0.2 else x.astype(f32)
+
+
+# Linear layers
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_dynamic_linear(per_channel: bool, engine: str) -> None:
+    torch.backends.quantized.engine = engine
+    rng = np.random.default_rng(1)
+    what = f"linear_dynamic per {'channel' if per_channel else 'tensor'}, {engine}"
+    for x_shape, n in [((900, 65), 256), ((3, 200, 96), 128), ((1, 513), 300), ((700, 31), 500)] * (1 + (engine == "fbgemm")):
+        for bias in (True, False):
+            for reduce_range in (False, True) if engine in ("fbgemm", "onednn") else (False,):
+                w, wq = weights(rng, (n, x_shape[-1]), per_channel, 3 * (engine in ("fbgemm", "qnnpack")))
+                b = rng.normal(0, 2, n).astype(f32) if bias else None
+                x = inputs(rng, x_shape)
+                packed = quantized.linear_prepack(to_torch(w, wq), None if b is None else torch.from_numpy(b))
+                theirs = quantized.linear_dynamic(torch.from_numpy(x), packed, reduce_range)
+                rule = OPERATORS["qfmt.DynamicLinear"].engines[engine]
+                ours = run("qfmt.DynamicLinear", [x, (w, wq), b], rule, reduce_range=int(reduce_range))
+                assert_equal(what, ours, theirs)
+    assert engine not in ("fbgemm", "qnnpack") or COUNTS[what][1] >= MILLION
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_inputs_without_a_range_to_speak_of(engine: str) -> None:
+    torch.backends.quantized.engine = engine
+    w, wq = np.eye(16, dtype=np.int8), grid(1, 0, "int8")
+    packed = quantized.linear_prepack(to_torch(w, wq), None)
+    line = np.linspace(-1, 3, 48, dtype=f32).reshape(3, 16)
+    rule = OPERATORS["qfmt.DynamicLinear"].engines[engine]
+    for x in (
+        line * 0,
+        line * 0 + 5,
+        line * 0 - 5,
+        line[:0],
+        *(line * f32(s) for s in (1e-4, 2e-3, -2e-3, 1e-40, 1e38)),
+    ):
+        theirs = quantized.linear_dynamic(torch.from_numpy(x), packed, False)
+        assert_equal(f"linear_dynamic, narrow ranges, {engine}", run("qfmt.DynamicLinear", [x, (w, wq)], rule), theirs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_inputs_without_a_range_are_refused(value: float) -> None:
+    x = np.array([[1, value]], f32)
+    with pytest.raises(RunError, match="there is no range"):
+        run("qfmt.DynamicLinear", [x, (np.eye(2, dtype=np.int8), grid(1, 0, "int8"))], "dynamic_fma")
+
+
+def test_onnx_quantizes_dynamically_as_its_runtime() -> None:
+    onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    make, types = onnx.helper, onnx.TensorProto
+    nodes = [
+        make.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        make.make_node("MatMulInteger", ["q", "w", "z"], ["acc"]),
+        make.make_node("Cast", ["acc"], ["real"], to=types.FLOAT),
+        make.make_node("Mul", ["s", "sw"], ["at"]),
+        make.make_node("Mul", ["real", "at"], ["y"]),
+    ]
+    rng = np.random.default_rng(4)
+    w, wq = weights(rng, (60, 48), False)
+    constants = [onnx.numpy_helper.from_array(w.T.copy(), "w"), onnx.numpy_helper.from_array(f32(wq.scale[0]), "sw")]
+    ends = [[make.make_tensor_value_info(name, types.FLOAT, None)] for name in "xy"]
+    model = make.make_model(
+        make.make_graph(nodes, "g", *ends, constants), opset_imports=[make.make_opsetid("", 21)], ir_version=10
+    )
+    session = ort.InferenceSession(model.SerializeToString())
+    for x in (*(inputs(rng, (50, 48)) for _ in range(20)), np.zeros((2, 48), f32)):
+        theirs = torch.from_numpy(session.run(None, {"x": x})[0])
+        assert_equal("linear, ONNX Runtime", run("qfmt.DynamicLinear", [x, (w, wq)], "dynamic_divide"), theirs)
+
+
+# Tables of embeddings
+
+
+def table(rng: np.random.Generator, rows: int, columns: int, bits: int) -> tuple[np.ndarray, Quantization, Any]:
+    """Integers, quantization, and torch's packed table. torch makes 4-bit tensors by quantizing only."""
+    real = rng.standard_normal((rows, columns)) * rng.uniform(0.1, 3, (rows, 1)) + rng.uniform(-1, 1, (rows, 1))
+    top = 2**bits - 1
+    low, high = np.minimum(real.min(1), 0), np.maximum(real.max(1), 0)
+    scales = ((high - low) / top).astype(f32)
+    points = (-low / scales).astype(f32)
+    kind = torch.quint8 if bits == 8 else torch.quint4x2
+    tensor = torch.quantize_per_channel(
+        torch.from_numpy(real.astype(f32)), torch.from_numpy(scales), torch.from_numpy(points), 0, kind
+    )
+    stored = tensor.int_repr().numpy()
+    integers = stored if bits == 8 else np.stack([stored & 15, stored >> 4], -1).reshape(rows, -1)[:, :columns]
+    quantization = Quantization(tuple(scales.tolist()), tuple(points.tolist()), 0, top, 0)
+    return integers, quantization, quantized.embedding_bag_prepack(tensor)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_embedding(bits: int) -> None:
+    rng = np.random.default_rng(2)
+    call = quantized.embedding_byte if bits == 8 else quantized.embedding_4bit
+    for rows, columns in ((400, 64), (50, 16), (31, 34), (1, 2)):
+        w, wq, packed = table(rng, rows, columns, bits)
+        for shape in ((4000,), (20, 30), (0,)):
+            at = rng.integers(0, rows, shape)
+            ours = run("qfmt.Embedding", [(w, wq), at], "lookup_float32" if bits == 8 else "lookup_float16")
+            assert_equal(f"embedding, {bits} bits", ours, call(packed, torch.from_numpy(at)))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("include_last", [False, True])
+def test_embedding_bag(bits: int, weighted: bool, include_last: bool) -> None:
+    """Bags of any size, also empty ones."""
+    rng = np.random.default_rng(3)
+    call = quantized.embedding_bag_byte if bits == 8 else quantized.embedding_bag_4bit
+    rule = "lookup_float32" if bits == 8 else "lookup_float16"
+    for rows, columns, count in ((300, 64, 5000), (50, 16, 400), (31, 34, 70), (5, 6, 0)):
+        w, wq, packed = table(rng, rows, columns, bits)
+        at = rng.integers(0, rows, count)
+        p = rng.standard_normal(count).astype(f32) if weighted else None
+        bounds = np.sort(rng.choice(np.arange(count + 1), count // 6 + 2))
+        bounds[0] = 0
+        if include_last:
+            bounds[-1] = count
+        rest = (None if p is None else torch.from_numpy(p), None, include_last)
+        theirs = call(packed, torch.from_numpy(at), torch.from_numpy(bounds), False, 0, False, *rest)
+        ours = run("qfmt.EmbeddingBag", [(w, wq), at, bounds, p], rule, include_last_offset=int(include_last))
+        assert (theirs.numpy() == 0).all(1).any(), "no empty bag was tried"
+        assert_equal(f"embedding_bag, {bits} bits", ours, theirs)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bags_of_one_size(bits: int) -> None:
+    rng = np.random.default_rng(5)
+    call = quantized.embedding_bag_byte if bits == 8 else quantized.embedding_bag_4bit
+    w, wq, packed = table(rng, 40, 24, bits)
+    at = rng.integers(0, 40, (30, 7))
+    ours = run("qfmt.EmbeddingBag", [(w, wq), at], "lookup_float32" if bits == 8 else "lookup_float16")
+    assert_equal(f"embedding_bag, {bits} bits", ours, call(packed, torch.from_numpy(at)))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 3])
+def test_float_embedding_bag(mode: str, padding: int | None) -> None:
+    """Sums row after row; torch's means and sums differ from it in the last bits."""
+    rng = np.random.default_rng(6)
+    w = rng.standard_normal((20, 32)).astype(f32)
+    at, bounds = rng.integers(0, 20, 300), np.sort(rng.integers(0, 300, 60))
+    bounds[0] = 0
+    p = rng.standard_normal(300).astype(f32) if mode == "sum" else None
+    entry = OPERATORS["qfmt.EmbeddingBag"]
+    ours = entry.reference(w, at, bounds, p, mode=mode, include_last_offset=0, padding_idx=-1 if padding is None else 3)
+    theirs, *_ = torch.embedding_bag(
+        torch.from_numpy(w), torch.from_numpy(at), torch.from_numpy(bounds), False, ["sum", "mean", "max"].index(mode),
+        False, None if p is None else torch.from_numpy(p), False, padding,
+    )  # fmt: skip
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=4e-6 if mode != "max" else 0)
+
+
+@pytest.mark.parametrize("at", [[-1], [20]])
+def test_indices_outside_of_a_table_are_refused(at: list[int]) -> None:
+    w, wq, _ = table(np.random.default_rng(7), 20, 4, 8)
+    for operands in ([(w, wq), np.array(at)], [(w, wq), np.array(at), np.array([0])]):
+        operator = "qfmt.EmbeddingBag" if len(operands) == 3 else "qfmt.Embedding"
+        with pytest.raises(RunError, match="outside of a table of 20 rows"):
+            run(operator, operands, "lookup_float32")
+
+
+@pytest.mark.parametrize("bounds", [[1, 2], [0, 3, 2], [0, 9]])
+def test_offsets_that_make_no_bags_are_refused(bounds: list[int]) -> None:
+    w, wq, _ = table(np.random.default_rng(7), 20, 4, 8)
+    with pytest.raises(RunError, match="offsets of bags"):
+        run("qfmt.EmbeddingBag", [(w, wq), np.arange(5), np.array(bounds)], "lookup_float32")
+
+
+# Archives
+
+
+def fixture(shared_data: Path, name: str, part: str) -> Any:
+    path = shared_data / "torchscript_bc" / f"TestSerialization.test_{name}.{part}.pt"
+    return path if part in ("scripted", "traced") else torch.load(path, weights_only=True)
+
+
+@pytest.mark.parametrize("kind", ["scripted", "traced"])
+def test_the_dynamic_linear_fixture(shared_data: Path, kind: str) -> None:
+    model = qfmt.convert(fixture(shared_data, "linear_dynamic_qint8", kind))
+    given = fixture(shared_data, "linear_dynamic_qint8", "input").numpy()
+    (result,) = model.run({model.graph.inputs[0]: given}).values()
+    assert_equal("fixture linear_dynamic_qint8", result, fixture(shared_data, "linear_dynamic_qint8", "expected"))
+
+
+@pytest.mark.parametrize("kind", ["trace", "script"])
+def test_tables_of_torch_1_13_give_their_rows(shared_data: Path, tmp_path: Path, kind: str) -> None:
+    """torch 2.13 cannot load these files: one table has 4 bits."""
+    folder = shared_data / "torch_legacy" / "t1131"
+    given, expected = torch.load(folder / "emb.io.pt", weights_only=True)
+    qfmt.save(qfmt.convert(folder / f"emb.{kind}.pt"), tmp_path / "emb.qfb")
+    assert qfmt.check(tmp_path / "emb.qfb") == []
+    model = qfmt.load(tmp_path / "emb.qfb")
+    assert [model.tensors[name].dtype for name in model.graph.inputs] == ["int64", "int64"]
+    assert model.tensors["eb4.weight"].dtype == "uint4"
+    assert "eb4._packed_params._packed_weight" in model.tensors["eb4.weight"].aliases
+    results = model.run(dict(zip(model.graph.inputs, (tensor.numpy() for tensor in given), strict=True)))
+    for result, theirs in zip(results.values(), expected, strict=True):
+        assert_equal("networks of torch 1.13", result, theirs)
