@@ -24,7 +24,7 @@ from ..torch.values import StoredData, narrowest, stored_quantization
 from ..torchscript import packing
 from ..torchscript.objects import owner
 
-ENTRY_LIMIT = 1 << 20
+ENTRY_LIMIT = 1 << 19
 """Things that one file may hold, things within things counted each time: more than any checkpoint."""
 
 DEPTH_LIMIT = 64
@@ -68,15 +68,19 @@ def producer() -> str:
 
 def _unnested(state: Mapping[Any, Any]) -> list[Entry]:
     """The entries of a state, of which an outer dict that only wraps them is taken off."""
-    prefix, walk = "", _Walk()
+    prefix = ""
     while True:
-        holders = {key: list(_entries(str(key), value, walk, 0)) for key, value in state.items()}
-        filled = [key for key, found in holders.items() if found]
+        walk, filled = _Walk(), []
+        for key, value in state.items():
+            before = len(walk.entries)
+            walk.visit(str(key), value, 0)
+            if len(walk.entries) > before:
+                filled.append(key)
         inner = state[filled[0]] if len(filled) == 1 else None
         if not isinstance(inner, dict):
             break
         prefix, state = f"{prefix}{filled[0]}.", inner
-    entries = [entry for found in holders.values() for entry in found]
+    entries = walk.entries
     names = [entry.name for entry in entries]
     if not names:
         raise SourceError("holds no tensors", hint="there is nothing to convert")
@@ -97,34 +101,32 @@ def _also_below(prefix: str, entry: Entry) -> Entry:
 
 
 class _Walk:
-    """How much was visited: a pickle may refer to one thing again and again."""
+    """Collects every tensor below a name, and counts: a pickle may refer to one thing again and again."""
 
     def __init__(self) -> None:
-        self.visited = 0
+        self.entries: list[Entry] = []
+        self._visited = 0
 
-    def step(self, depth: int) -> None:
-        self.visited += 1
-        if depth > DEPTH_LIMIT or self.visited > ENTRY_LIMIT:
+    def visit(self, name: str, value: Any, depth: int) -> None:
+        self._visited += 1
+        if depth > DEPTH_LIMIT or self._visited > ENTRY_LIMIT:
             raise SourceError("things are nested in it without end", hint="the file is hostile or damaged")
+        packed = _packed(name, value)
+        if packed is not None:
+            self.entries += _parts(name, packed)
+        elif isinstance(value, StoredTensor):
+            own = _own_name(name)
+            self.entries.append(Entry(own, value, (name,) if own != name else ()))
+        elif type(value) in (int, float):
+            if name.endswith((".scale", ".zero_point")):
+                self.entries.append(Entry(name, value))
+        elif isinstance(value, dict | list | tuple):
+            for key, element in value.items() if isinstance(value, dict) else enumerate(value):
+                if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
+                    self.visit(f"{name}.{key}", element, depth + 1)
 
 
-def _entries(name: str, value: Any, walk: _Walk, depth: int) -> Iterator[Entry]:
-    """Every tensor below a name."""
-    walk.step(depth)
-    packed = _packed(name, value)
-    if packed is not None:
-        yield from _parts(name, packed)
-    elif isinstance(value, StoredTensor):
-        own = _own_name(name)
-        yield Entry(own, value, (name,) if own != name else ())
-    elif type(value) in (int, float) and name.endswith((".scale", ".zero_point")):
-        yield Entry(name, value)
-    elif isinstance(value, dict):
-        for key, element in value.items():
-            yield from _entries(f"{name}.{key}", element, walk, depth + 1)
-    elif isinstance(value, list | tuple):
-        for index, element in enumerate(value):
-            yield from _entries(f"{name}.{index}", element, walk, depth + 1)
+HOLDERS = (dict, list, tuple, StoredTensor, Packed, PackedState, Inert)
 
 
 def _own_name(name: str) -> str:
@@ -249,7 +251,4 @@ def _constant(entry: Entry) -> Tensor:
     value = entry.value
     if value.dtype not in DTYPES:
         raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="take it out")
-    if value.quantizer is not None and any(isinstance(point, float) for point in value.quantizer.zero_points()):
-        raise SourceError("has zero points that are not integers, which qfmt cannot store yet", where=entry.name)
-    quantization = stored_quantization(value)
-    return Tensor(entry.name, value.dtype, value.shape, StoredData(value), quantization, aliases)
+    return Tensor(entry.name, value.dtype, value.shape, StoredData(value), stored_quantization(value), aliases)

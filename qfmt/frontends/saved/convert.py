@@ -23,6 +23,13 @@ WHAT_WOULD = (
 
 def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
     """The Model of what torch.save saved; `source` are its source keys but those that are known here."""
+    try:
+        return _converted(saved, given, source)
+    except RecursionError:
+        raise SourceError("things are nested too deeply in it", hint="the file is hostile or damaged") from None
+
+
+def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
     kind = saved_kind(saved.value)
     known = dict(source) | {"format_version": saved.version, "framework": "pytorch"}
     if kind == "state_dict":
