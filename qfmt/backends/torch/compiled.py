@@ -25,6 +25,9 @@ DTYPE_CODES = {
 """c10::ScalarType, as constants of the intermediate representation write dtypes."""
 
 
+MEMORY_FORMATS = {torch.contiguous_format: 0, torch.channels_last: 2, torch.channels_last_3d: 3}
+
+
 class _Python(Exception):
     """Something in the graph is Python's own."""
 
@@ -58,7 +61,7 @@ class _Writer:
         first = next(iter(parsed.nodes()))
         with parsed.insert_point_guard(first):
             for value, (_, constant) in zip(values[len(self.inputs) :], self.constants, strict=True):
-                value.replaceAllUsesWith(parsed.insertConstant(constant))
+                value.replaceAllUsesWith(parsed.insertConstant(constant))  # type: ignore[attr-defined]
         for index in reversed(range(len(self.inputs), len(values))):
             parsed.eraseInput(index)
         made: Callable[..., Any] = torch._C._create_function_from_graph("forward", parsed)
@@ -125,6 +128,8 @@ def _constant(value: Any, kind: str) -> str:
         return "NoneType = prim::Constant()"
     if isinstance(value, torch.dtype):
         value = DTYPE_CODES[value]
+    if isinstance(value, torch.memory_format):
+        value = MEMORY_FORMATS[value]
     if isinstance(value, bool):
         return f"bool = prim::Constant[value={int(value)}]()"
     if isinstance(value, str):

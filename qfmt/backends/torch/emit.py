@@ -39,11 +39,16 @@ class Table(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """Tables in the order in which they are asked. Those after the first `own` are a fallback, and reported."""
+    """Tables in the order in which they are asked. Those after the first `own` are a fallback, and reported.
 
+    `kernels` names the backend of torch's quantized operators; what is `traceable` has to stay Python for torch.export.
+    """
+
+    name: str
     tables: tuple[Table, ...]
     own: int
     kernels: str = ""
+    traceable: bool = False
 
 
 class Row(NamedTuple):
@@ -56,10 +61,13 @@ class Row(NamedTuple):
 
 
 class Builder:
-    """Writes the graph of one model for one engine. `paths` says where in the module each constant is a buffer."""
+    """Writes the graph of one model for one engine.
 
-    def __init__(self, model: Model, engine: Engine, paths: Mapping[str, str]) -> None:
-        self.model, self.engine, self.paths = model, engine, paths
+    `paths` says where in the module each constant is a buffer, `taken` which attributes the module has.
+    """
+
+    def __init__(self, model: Model, engine: Engine, paths: Mapping[str, str], taken: Callable[[str], bool]) -> None:
+        self.model, self.engine, self.paths, self.taken = model, engine, paths, taken
         self.graph = fx.Graph()
         self.fallbacks: list[Row] = []
         self.derived: dict[str, Any] = {}
@@ -105,7 +113,7 @@ class Builder:
         """Something that is made once, from constants: an attribute of the module that is no part of its state."""
         attribute = "".join(c if c.isalnum() else "_" for c in name)
         attribute = attribute if not attribute[:1].isdigit() else f"_{attribute}"
-        while attribute in self.derived:
+        while attribute in self.derived or self.taken(attribute):
             attribute += "_"
         self.derived[attribute] = value
         return self.graph.create_node("get_attr", attribute)

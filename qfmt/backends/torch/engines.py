@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import torch
+
 from ...model import Model
 from .emit import Engine
-from .native import native_engine
-from .reference import LOOK_UP, NUMPY, REFERENCE
+from .native import NATIVE_ENGINES, native_engine
+from .onednn import ONEDNN_ENGINE
+from .qdq import QDQ_ENGINE
+from .reference import REFERENCE_ENGINE
 
-REFERENCE_ENGINE = Engine((REFERENCE, LOOK_UP, NUMPY), own=2)
+PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}
 
 
-def choose(model: Model, engine: str) -> tuple[str, Engine]:
-    """The name of the engine that computes, and its tables."""
+def candidates(model: Model, engine: str) -> list[Engine]:
+    """The engines that may compute, best first: one, or those that `auto` chooses from.
+
+    The kernels of torch's quantized operators are the fastest, those of x86 before the others; then oneDNN's on plain
+    integers, which need no deprecated dtype; the reference needs nothing.
+    """
     name, _, kernels = engine.partition(":")
     if name == "native":
-        made = native_engine(model.arithmetic, kernels)
-        return f"native:{made.kernels}", made
-    return "reference", REFERENCE_ENGINE
+        return [native_engine(model.arithmetic, kernels)]
+    if name in PLAIN_ENGINES:
+        return [PLAIN_ENGINES[name]]
+    supported = torch.backends.quantized.supported_engines if hasattr(torch, "quint8") else ()
+    native = [native_engine(model.arithmetic, kernels) for kernels in NATIVE_ENGINES if kernels in supported]
+    has_onednn = torch._C._has_mkldnn and hasattr(torch.ops.onednn, "qconv_prepack")
+    return [*native[:1], *([ONEDNN_ENGINE] if has_onednn else []), REFERENCE_ENGINE]

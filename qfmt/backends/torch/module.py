@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -13,12 +13,12 @@ from torch import fx, nn
 
 from ...model import DTYPES, Graph, Model, Node, Quantization
 from ...model import Tensor as ModelTensor
+from ...ops import OPERATORS, Quantized
 from .compiled import compiled
 from .emit import Builder, Engine, Row
+from .engines import candidates
 from .kernels import deprecated_dtypes, quantized_kernels
 from .values import check_input, to_array, to_tensor
-
-ChooseEngine = Callable[[Model, str], tuple[str, Engine]]
 
 
 class Layer(nn.Module):
@@ -76,13 +76,9 @@ class QuantizedModule(fx.GraphModule):
     buffer in another way calls `repack()` afterwards. Raises RunError for an input that does not fit.
     """
 
-    engine: str
-    model: Model
-
-    def __init__(self, model: Model, engine: str, choose: ChooseEngine) -> None:
+    def __init__(self, model: Model, engine: str) -> None:
         super().__init__(nn.Module(), fx.Graph(), "QuantizedModule")
         paths = Paths(self)
-        self._choose = choose
         self._paths = {tensor.name: _register(paths, tensor) for tensor in model.graph.constants()}
         _describe(paths, model)
         self._rebuild(model, engine)
@@ -102,6 +98,8 @@ class QuantizedModule(fx.GraphModule):
         }
         return self.model.replace(graph=replace(self.model.graph, tensors=tensors))
 
+    __qfmt_model__ = to_model  # what qfmt.convert asks for
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of any module; where torch's quantized kernels compute, with those that the parameters are packed for."""
         if not self._kernels or self._kernels == torch.backends.quantized.engine:
@@ -114,32 +112,44 @@ class QuantizedModule(fx.GraphModule):
         return Report(self.engine, len(self.model.nodes), self._fallbacks)
 
     def _rebuild(self, model: Model, engine: str) -> None:
-        self.requested = engine
-        self.engine, made = self._choose(model, engine)
-        builder = Builder(model, made, self._paths)
-        self._kernels = made.kernels
-        with quantized_kernels(made.kernels or torch.backends.quantized.engine), deprecated_dtypes():
-            graph = builder.build()
         for name in getattr(self, "_derived", ()):
             delattr(self, name)
+        builder = self._build(model, candidates(model, engine))
+        self.requested, self.engine, self._kernels = engine, builder.engine.name, builder.engine.kernels
         for name, value in builder.derived.items():
-            object.__setattr__(self, name, value)
+            if isinstance(value, torch.Tensor):
+                self.register_buffer(name, value, persistent=False)
+            else:
+                setattr(self, name, value)
         self._derived = tuple(builder.derived)
         self._fallbacks = tuple(builder.fallbacks)
         self.model = _without_data(model)
-        self.graph = graph  # from here on `code` and `forward` are those of the graph
-        run = compiled(graph, {str(node.target): self._object(node) for node in graph.find_nodes(op="get_attr")})
-        if made.kernels and run is not None:
-            type(self).forward = _through(run, type(self).forward, graph)
+        self.graph = builder.graph  # from here on `code` and `forward` are those of the graph
+        if not builder.engine.traceable:
+            read = {str(node.target): self._object(node) for node in self.graph.find_nodes(op="get_attr")}
+            if (run := compiled(self.graph, read)) is not None:
+                type(self).forward = _through(run, type(self).forward, self.graph)
+
+    def _build(self, model: Model, engines: Sequence[Engine]) -> Builder:
+        """By the first engine that computes all convolutions and matrix products itself, or else most of them."""
+        builders = []
+        for engine in engines:
+            builder = Builder(model, engine, self._paths, taken=partial(hasattr, self))
+            with quantized_kernels(engine.kernels or torch.backends.quantized.engine), deprecated_dtypes():
+                builder.build()
+            builders.append(builder)
+            if not _heavy(builder.fallbacks):
+                break
+        return min(builders, key=lambda builder: _heavy(builder.fallbacks))
 
     def _object(self, node: fx.Node) -> Any:
         return operator.attrgetter(str(node.target))(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModule:
-        return QuantizedModule(self.to_model(), self.requested, self._choose)
+        return QuantizedModule(self.to_model(), self.requested)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (_in_memory(self.to_model()), self.requested)
+        return QuantizedModule, (_in_memory(self.to_model()), self.requested)
 
     def __str__(self) -> str:
         return repr(self)
@@ -171,6 +181,12 @@ class Report(tuple[Row, ...]):
     __repr__ = __str__
 
 
+def _heavy(fallbacks: Iterable[Row]) -> int:
+    return sum(
+        OPERATORS[row.operator].quantized is Quantized.ACCUMULATES for row in fallbacks if row.operator in OPERATORS
+    )
+
+
 def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.Graph) -> Callable[..., Any]:
     """`forward` by the compiled graph: it checks its inputs as the generated code does."""
     checks = [node.args[1:] for node in graph.nodes if node.target is check_input]
@@ -182,14 +198,6 @@ def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.G
         return run(*[check_input(value, *check) for value, check in zip(inputs, checks, strict=True)])
 
     return forward
-
-
-def _rebuilt(model: Model, engine: str) -> QuantizedModule:
-    from . import to_torch
-
-    module = to_torch(model, engine)
-    assert isinstance(module, QuantizedModule)
-    return module
 
 
 def _register(paths: Paths, tensor: ModelTensor) -> str:

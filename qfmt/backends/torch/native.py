@@ -19,18 +19,18 @@ from .values import to_tensor
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
-KERNELS = {"fbgemm": "fbgemm", "qnnpack": "qnnpack", "onednn": "onednn", "x86": "x86"}
-"""The backend whose kernels have the arithmetic of that name; others take the one that torch would choose."""
+NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
+"""torch's kernels, the fastest first; each has the arithmetic of its name."""
 
 
 def native_engine(arithmetic: str, kernels: str) -> Engine:
     """The engine for a model's arithmetic, or with `kernels` named outright."""
     supported = torch.backends.quantized.supported_engines
-    chosen = kernels or KERNELS.get(arithmetic, torch.backends.quantized.engine)
+    chosen = kernels or (arithmetic if arithmetic in NATIVE_ENGINES else torch.backends.quantized.engine)
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    return Engine((NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
+    return Engine(f"native:{chosen}", (NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
 
 
 # Packed parameters

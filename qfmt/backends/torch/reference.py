@@ -14,14 +14,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...arithmetic import EXACT_IN_FLOAT32, QUANTIZE, REQUANTIZE, f32
+from ...arithmetic import EXACT_IN_FLOAT32, f32
 from ...interpreter import execute
 from ...model import Node, Quantization, numpy_dtype
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import same
-from .arithmetic import Grid, centred, clamp, dequantize, mean, quantize, requantize, rescale
-from .emit import PLAIN, Emitter, Lacks, Site, Table
+from .arithmetic import (
+    MEAN,
+    QUANTIZE,
+    REQUANTIZE,
+    Grid,
+    centred,
+    clamp,
+    dequantize,
+    mean,
+    quantize,
+    requantize,
+    rescale,
+)
+from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .moves import MOVES
 from .values import torch_dtype
 
@@ -260,6 +272,8 @@ def _kept_grid(s: Site) -> Grid:
     q = s.tensor(0).quantization
     if q is None or not q.same_grid(s.out.quantization) or q.is_per_channel:
         raise Lacks("changes the grid")
+    if s.node.arithmetic not in MEAN:
+        raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
     return s.out_grid
 
 
@@ -516,3 +530,4 @@ def _part(results: list[Tensor], index: int) -> Tensor:
 REFERENCE = Table("reference", PLAIN, REFERENCE_EMITTERS.get)
 LOOK_UP = Table("look-up", PLAIN, dict.fromkeys(UNARY, _look_up).get)
 NUMPY = Table("numpy", PLAIN, lambda operator: _by_numpy)
+REFERENCE_ENGINE = Engine("reference", (REFERENCE, LOOK_UP, NUMPY), own=2)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...errors import RunError
-from ...model import DTYPES, Tensor
+from ...model import DTYPES, Tensor, numpy_dtype
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -19,20 +18,23 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)  # type: ignore[no-any-return]
 
 
+def _is_foreign(dtype: str) -> bool:
+    """Whether NumPy has the type from ml_dtypes, which torch does not know."""
+    return dtype.startswith(("bfloat", "float8"))
+
+
 def to_tensor(tensor: Tensor) -> torch.Tensor:
     """The values of a constant, in memory of their own."""
     array, dtype = tensor.array, torch_dtype(tensor.dtype)
-    if array.dtype.kind == "V" or array.dtype.name not in np.sctypeDict:  # bfloat16, float8: not NumPy's own
+    if _is_foreign(tensor.dtype):
         return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(dtype)
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
 
 
 def to_array(value: torch.Tensor, dtype: str) -> Any:
     """The inverse: a NumPy array whose dtype is that of the Model's element type (one value a byte below 8 bits)."""
-    from ...model import numpy_dtype
-
     value = value.detach().cpu().contiguous()
-    if DTYPES[dtype].bits < 8 or not dtype.startswith(("bfloat", "float8")):
+    if not _is_foreign(dtype):
         return value.numpy()
     return value.view(getattr(torch, f"int{DTYPES[dtype].bits}")).numpy().view(numpy_dtype(dtype))
 
@@ -49,7 +51,7 @@ def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str
     if torch.compiler.is_compiling():
         return value
     if value.is_quantized:
-        value = value.int_repr()
+        value = torch.int_repr(value)
     if value.dtype != dtype:
         if not (dtype.is_floating_point and value.dtype.is_floating_point):
             raise RunError(f"takes {dtype}, not {value.dtype}", where=f"input {name}")

@@ -1,0 +1,320 @@
+"""oneDNN's kernels on plain uint8 and int8 tensors, with packed weights: fast, and without deprecated dtypes.
+
+Their arithmetic is the rule `affine`, up to rounding. `onednn.qadd` and `qmul` read uint8 as int8 (torch 2.13), so
+an addition is a 1 × 1 convolution with the identity that accumulates into its second input; it is taken only where
+all 65,536 pairs of integers give what the node's rule gives.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...arithmetic import QUANTIZE as QUANTIZE_RULES
+from ...arithmetic import f32
+from ...model import DTYPES
+from . import arithmetic
+from .arithmetic import Grid
+from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
+from .floats import FLOAT, REAL, operands
+from .moves import MOVES
+from .reference import LOOK_UP, NUMPY, REFERENCE, real, window
+from .values import to_tensor
+
+aten, onednn = torch.ops.aten, torch.ops.onednn
+
+CONV = {1: onednn.qconv1d_pointwise, 2: onednn.qconv2d_pointwise, 3: onednn.qconv3d_pointwise}
+
+
+def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
+    """Weight, scales and zero points as oneDNN takes them, and the bias in the graph."""
+    weight, bias = s.tensor(1), s.tensor(2) if s.has(2) else None
+    q = weight.quantization
+    if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
+        raise Lacks("oneDNN takes constant int8 weights with zero point 0")
+    if s.grid(0).dtype != torch.uint8 or s.out_grid.dtype != torch.uint8:
+        raise Lacks("oneDNN takes and gives uint8 here")
+    if bias is not None and (bias.data is None or bias.quantization is not None):
+        raise Lacks("oneDNN takes float biases that are constant")
+    count = (weight.shape or (0,))[0]
+    scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
+    value = None if bias is None else s.builder.derive(f"{s.node.outputs[0]}_bias", to_tensor(bias).float())
+    return to_tensor(weight), scales, torch.zeros(scales.shape, dtype=torch.int32), value
+
+
+def _conv(s: Site) -> Any:
+    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    rank = len(strides)
+    if pads[:rank] != pads[rank:] or rank not in CONV:
+        raise Lacks("oneDNN pads both sides alike here")
+    weight, scales, zero_points, bias = _weight(s)
+    geometry = (strides, pads[:rank], dilations, group)
+    x, y, name = s.grid(0), s.out_grid, s.node.outputs[0]
+    packed = onednn.qconv_prepack(weight, scales, x.scale, x.zero_point, *geometry, None)
+    parameters = [
+        s.builder.derive(f"{name}_{what}", value)
+        for what, value in (("packed", packed), ("scales", scales), ("zero_points", zero_points))
+    ]
+    relu = "relu" if y.minimum == y.zero_point and rank < 3 else "none"
+    call = (
+        _channels_last(s, rank, group),
+        x.scale,
+        x.zero_point,
+        *parameters,
+        bias,
+        *geometry,
+        y.scale,
+        y.zero_point,
+        torch.uint8,
+        relu,
+        [],
+        "",
+    )
+    return _within_range(s, relu == "relu", CONV[rank].default, *call)
+
+
+def _channels_last(s: Site, rank: int, group: int) -> Any:
+    """torch 2.13 gets some grouped convolutions wrong where the channels of the input are not last in memory."""
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    if group == 1 or rank not in formats:
+        return s.x(0)
+    return s.call(aten.contiguous.default, s.x(0), memory_format=formats[rank])
+
+
+def _linear(s: Site) -> Any:
+    weight, scales, zero_points, bias = _weight(s)
+    x, y, name = s.grid(0), s.out_grid, s.node.outputs[0]
+    parameters = [
+        s.builder.derive(f"{name}_{what}", value)
+        for what, value in (
+            ("packed", onednn.qlinear_prepack(weight, None)),
+            ("scales", scales),
+            ("zero_points", zero_points),
+        )
+    ]
+    relu = "relu" if y.minimum == y.zero_point else "none"
+    call = (s.x(0), x.scale, x.zero_point, *parameters, bias, y.scale, y.zero_point, torch.uint8, relu, [], "")
+    return _within_range(s, relu == "relu", onednn.qlinear_pointwise.default, *call)
+
+
+def _within_range(s: Site, relu: bool, target: Any, *arguments: Any) -> Any:
+    """The call; its result clamped where the output's range is another than the kernel's."""
+    y, limits = s.out_grid, DTYPES[s.out.dtype]
+    low = y.zero_point if relu else limits.minimum
+    if (y.minimum, y.maximum) == (low, limits.maximum):
+        return s.result(target, *arguments)
+    return s.result(aten.clamp.default, s.call(target, *arguments), y.minimum, y.maximum)
+
+
+def _add(s: Site) -> Any:
+    a, b, y = s.grid(0), s.grid(1), s.out_grid
+    if s.node.arithmetic not in QUANTIZE_RULES or s.tensor(0).shape is None or s.tensor(0).shape != s.tensor(1).shape:
+        raise Lacks("oneDNN adds two uint8 tensors of one shape")
+    shape = s.tensor(0).shape or ()
+    channels = shape[1] if len(shape) == 4 else None
+    if not isinstance(channels, int) or {a.dtype, b.dtype, y.dtype} != {torch.uint8}:
+        raise Lacks("oneDNN adds images of a known number of channels")
+    if any(grid.axis is not None for grid in (a, b, y)) or y.minimum not in (0, y.zero_point) or y.maximum != 255:
+        raise Lacks("oneDNN adds per tensor, over the whole range")
+    scales = _exact_scales(a, b, y, s.node.arithmetic)
+    if scales is None:
+        raise Lacks("oneDNN rounds some sums otherwise")
+    a, b, y = scales
+    name = s.node.outputs[0]
+    parameters = [s.builder.derive(f"{name}_{what}", value) for what, value in _identity(a, channels).items()]
+    second = s.call(aten.clone.default, s.x(1))  # it is overwritten
+    return s.result(onednn.qconv2d_pointwise.binary, s.x(0), *_accumulation(a, b, y, parameters, second, channels))
+
+
+def _identity(a: Grid, channels: int) -> dict[str, torch.Tensor]:
+    """The depthwise 1 × 1 convolution that changes nothing."""
+    ones, scales = torch.ones(channels, 1, 1, 1, dtype=torch.int8), torch.ones(channels)
+    packed = onednn.qconv_prepack(ones, scales, a.scale, a.zero_point, [1, 1], [0, 0], [1, 1], channels, None)
+    return {"packed": packed, "scales": scales, "zero_points": torch.zeros(channels, dtype=torch.int32)}
+
+
+def _accumulation(a: Grid, b: Grid, y: Grid, parameters: list[Any], second: Any, channels: int) -> tuple[Any, ...]:
+    """The arguments of `qconv2d_pointwise.binary` after the first."""
+    relu = "relu" if y.minimum == y.zero_point else "none"
+    convolution = (*parameters, second, None, [1, 1], [0, 0], [1, 1], channels)
+    result: tuple[Any, ...] = (y.scale, y.zero_point, torch.uint8, b.scale, b.zero_point, "sum", 1.0, relu, [], "")
+    return (a.scale, a.zero_point, *convolution, *result)
+
+
+def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Grid] | None:
+    """Scales for the kernel with which every pair of integers gives what the rule gives: the grids' own, or ones that
+    differ in the last bits of float32, which moves a sum that lies next to a half. None if there are none near."""
+    every = torch.arange(256, dtype=torch.uint8)
+    first, second = every.repeat_interleave(256).reshape(1, 1, 256, 256), every.repeat(256).reshape(1, 1, 256, 256)
+    total = arithmetic.dequantize(first, a, rule) + arithmetic.dequantize(second, b, rule)
+    wanted = arithmetic.quantize(total, y, rule)
+    parameters = list(_identity(a, 1).values())
+    for steps in sorted(product((0, 1, -1, 2, -2), repeat=3), key=lambda steps: sum(map(abs, steps))):
+        moved = (_moved(a, steps[0]), _moved(b, steps[1]), _moved(y, steps[2]))
+        got = onednn.qconv2d_pointwise.binary(first, *_accumulation(*moved, parameters, second.clone(), 1))
+        if torch.equal(got, wanted):
+            return moved
+    return None
+
+
+def _moved(grid: Grid, steps: int) -> Grid:
+    """The grid with its scale moved by that many units in the last place of float32."""
+    scale = f32(grid.scale)
+    for _ in range(abs(steps)):
+        scale = np.nextafter(scale, f32(np.inf if steps > 0 else 0))
+    return grid._replace(scale=float(scale))
+
+
+# Into and out of integers, in operators of torch, so that torch's interpreter can run them
+
+
+def _quantize(s: Site) -> Any:
+    """add computes z + alpha · x as a fused multiply-add; fmax drops NaN."""
+    y = s.out_grid
+    if s.tensor(0).quantization is not None or s.node.arithmetic not in ("reciprocal_fma", "reciprocal_offset"):
+        raise Lacks("quantizes by another rule")
+    if s.node.arithmetic == "reciprocal_fma" and not _add_is_fused():
+        raise Lacks("torch does not fuse multiply-add on this machine")
+    if y.axis is not None or y.dtype.itemsize > 2:
+        raise Lacks("quantizes per channel")
+    inverse, name = float(f32(1) / f32(y.scale)), s.node.outputs[0]
+    zero_point, low = (
+        s.builder.derive(f"{name}_{what}", torch.tensor(float(value)))
+        for what, value in (("zero_point", y.zero_point), ("quant_min", y.minimum))
+    )
+    if s.node.arithmetic == "reciprocal_fma":
+        value = s.call(aten.add.Tensor, zero_point, s.x(0), alpha=inverse)
+    else:
+        value = s.call(aten.add.Tensor, s.call(aten.mul.Scalar, s.x(0), inverse), zero_point)
+    return _integers(s, s.call(aten.fmax.default, s.call(aten.round.default, value), low))
+
+
+def _integers(s: Site, rounded: Any) -> Any:
+    """Whole numbers, not below the minimum, as integers."""
+    y = s.out_grid
+    return s.result(aten.to.dtype, s.call(aten.clamp.default, rounded, y.minimum, y.maximum), y.dtype)
+
+
+@cache
+def _add_is_fused() -> bool:
+    """Whether torch.add(c, x, alpha=a) rounds once on this machine."""
+    x = torch.linspace(-3, 3, 4099)
+    alpha, c = float(f32(1) / f32(0.0317)), torch.tensor(61.0)
+    return torch.equal(torch.add(c, x, alpha=alpha), arithmetic.fma(x, torch.tensor(alpha), c))
+
+
+def _dequantize(s: Site) -> Any:
+    x = s.grid(0)
+    if x.axis is not None or x.dtype.itemsize > 2:
+        raise Lacks("is quantized per channel")
+    centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
+    return s.result(aten.mul.Scalar, centred, float(f32(x.scale)))
+
+
+def _max_pool(s: Site) -> Any:
+    kernel, strides, pads, dilations, ceil = window(s)
+    if s.is_float or len(kernel) != 2 or s.out.dtype != "uint8":
+        raise Lacks("torch pools images of uint8 so")
+    return s.result(torch.ops.quantized.max_pool2d.default, s.x(0), kernel, strides, pads, dilations, ceil)
+
+
+def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
+    """By the mean rules. Sums of n centred 8-bit integers are exact in float32 up to n = 65,793."""
+    x, y, rule = s.grid(0), s.out_grid, s.node.arithmetic
+    if x.dtype.itemsize > 1 or x.axis is not None or (x.scale, x.zero_point) != (y.scale, y.zero_point):
+        raise Lacks("changes the grid")
+    centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
+    if rule == "mean_divide_offset":
+        value = s.call(aten.add.Scalar, s.call(aten.mean.dim, centred, axes, keepdims), y.zero_point)
+    elif rule == "mean_reciprocal_fma":  # n is a sum of ones; float64 holds Σ · f32(1 / n) + z exactly
+        total = s.call(aten.to.dtype, s.call(aten.sum.dim_IntList, centred, axes, keepdims), torch.float64)
+        count = s.call(aten.sum.dim_IntList, s.call(aten.ones_like.default, centred), axes, keepdims)
+        product = s.call(aten.mul.Tensor, total, s.call(aten.reciprocal.default, count))
+        value = s.call(aten.to.dtype, s.call(aten.add.Scalar, product, y.zero_point), torch.float32)
+    else:
+        raise Lacks(f"averages by another rule than {rule!r}")
+    return _integers(s, s.call(aten.round.default, value))
+
+
+def _global_average_pool(s: Site) -> Any:
+    return _mean(s, list(range(2, s.rank())), True)
+
+
+def _reduce_mean(s: Site) -> Any:
+    axes = s.constant_sizes(1) if s.has(1) else list(range(s.rank()))
+    return _mean(s, axes, bool(s.attribute("keepdims")))
+
+
+def _relu(s: Site) -> Any:
+    if s.is_float:
+        raise Lacks("is not quantized")
+    y = s.out_grid
+    return s.result(aten.clamp.default, s.x(0), max(y.minimum, y.zero_point), y.maximum)
+
+
+def _concat(s: Site) -> Any:
+    """Inputs on the output's grid are joined as they are; the others go through a table of 256 results."""
+    grids, y, axis = [s.grid(index) for index in range(len(s.node.inputs))], s.out_grid, s.attribute("axis")
+    if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in grids):
+        raise Lacks("joins tensors of other types")
+    values = [_regridded(s, index, grid) for index, grid in enumerate(grids)]
+    return s.result(aten.cat.default, values, axis)
+
+
+def _regridded(s: Site, index: int, x: Grid) -> Any:
+    y = s.out_grid
+    same = (x.scale, x.zero_point) == (y.scale, y.zero_point)
+    if same and y.minimum <= x.minimum and x.maximum <= y.maximum:
+        return s.x(index)
+    limits = torch.iinfo(x.dtype)
+    every = torch.from_numpy(np.arange(limits.min, limits.max + 1)).to(x.dtype)
+    rule = s.node.arithmetic
+    table = arithmetic.quantize(arithmetic.dequantize(every, x, rule), y, rule)
+    return look_up(s, index, table, limits.min)
+
+
+def look_up(s: Site, index: int, table: torch.Tensor, lowest: int) -> Any:
+    """table[q - lowest], in operators of torch."""
+    held = s.builder.derive(f"{s.node.outputs[0]}_table", table)
+    places = s.call(aten.to.dtype, s.x(index), torch.int64)
+    return s.call(aten.take.default, held, places if lowest == 0 else s.call(aten.sub.Scalar, places, lowest))
+
+
+ONEDNN_EMITTERS: dict[str, Emitter] = {
+    **MOVES,
+    "Conv": _conv,
+    "qfmt.Linear": _linear,
+    "Add": _add,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "MaxPool": _max_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "ReduceMean": _reduce_mean,
+    "Relu": _relu,
+    "Concat": _concat,
+}
+
+
+def _computes(operator: str) -> Emitter | None:
+    """Dequantize, compute as torch does, quantize."""
+    if operator not in REAL:
+        return None
+
+    def emit(s: Site) -> Any:
+        if s.out.quantization is not None and s.node.arithmetic not in QUANTIZE_RULES:
+            raise Lacks(f"has no rule {s.node.arithmetic!r}")
+        value = REAL[operator](s, operands(s, lambda index: real(s, index)))
+        return (
+            value if s.out.quantization is None else s.result(arithmetic.quantize, value, s.out_grid, s.node.arithmetic)
+        )
+
+    return emit
+
+
+ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
+COMPUTES = Table("float", PLAIN, _computes)
+ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=3)

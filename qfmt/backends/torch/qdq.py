@@ -1,0 +1,77 @@
+"""Every operator between dequantize and quantize, in operators that torch.export and Inductor know.
+
+The arithmetic is that of `quantized_decomposed`: real numbers in float32, rounded once per node. It is not bit for
+bit that of the integer kernels.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ...model import DTYPES
+from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
+from .floats import FLOAT, REAL, operands
+from .moves import MOVES
+from .reference import LOOK_UP, NUMPY, REFERENCE
+
+aten = torch.ops.aten
+
+
+def _decomposed() -> Any:
+    """The operators; they are defined when a module of torch.ao is imported, which announces its end."""
+    if not hasattr(torch.ops.quantized_decomposed, "quantize_per_tensor"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module("torch.ao.quantization.fx._decomposed")
+    return torch.ops.quantized_decomposed
+
+
+def _real(s: Site, index: int) -> Any:
+    """An input as real numbers. Each reader dequantizes for itself: that is the form that Inductor looks for."""
+    tensor = s.tensor(index)
+    if tensor.quantization is None:
+        return s.x(index)
+    x, limits = s.grid(index), DTYPES[tensor.dtype]
+    bounds = (limits.minimum, limits.maximum, x.dtype)
+    if x.axis is None:
+        return s.call(_decomposed().dequantize_per_tensor.default, s.x(index), x.scale, x.zero_point, *bounds)
+    name = s.node.inputs[index]
+    scales = s.builder.derive(f"{name}_scale32", torch.tensor(x.scale, dtype=torch.float32))
+    points = s.builder.derive(f"{name}_zero_point64", torch.tensor(x.zero_point, dtype=torch.int64))
+    return s.call(_decomposed().dequantize_per_channel.default, s.x(index), scales, points, x.axis, *bounds)
+
+
+def _integers(s: Site, value: Any) -> Any:
+    """Real numbers as the output of the node; a fused ReLU is a ReLU again."""
+    if s.out.quantization is None:
+        return value
+    y, limits = s.out_grid, DTYPES[s.out.dtype]
+    low = y.minimum
+    if y.minimum == y.zero_point and y.minimum != limits.minimum:
+        value, low = s.call(aten.relu.default, value), limits.minimum
+    if y.axis is not None:
+        raise Lacks("has an output quantized per channel")
+    grid = (y.scale, y.zero_point, low, y.maximum, y.dtype)
+    return s.result(_decomposed().quantize_per_tensor.default, value, *grid)
+
+
+def _between(operator: str) -> Emitter | None:
+    if operator in MOVES and operator not in ("ReduceMax", "ReduceMin"):
+        return MOVES[operator]
+    if operator not in REAL:
+        return None
+
+    def emit(s: Site) -> Any:
+        if s.is_float:
+            raise Lacks("is not quantized")
+        return _integers(s, REAL[operator](s, operands(s, lambda index: _real(s, index))))
+
+    return emit
+
+
+QDQ = Table("qdq", PLAIN, _between)
+QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, traceable=True)
