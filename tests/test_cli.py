@@ -104,6 +104,7 @@ def test_unknown_command_is_answered_with_a_suggestion(typed: str, advice: str) 
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("--nonsense",),
         ("inspect",),
         ("inspect", "no-such-file.qfb"),
         ("inspect", str(DIGITS.parent)),
@@ -465,6 +466,31 @@ def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
     missing = tmp_path / "missing" / "y.npz"
     assert str(missing) in trouble("run", tiny, "--input", tmp_path / "x.npy", "--output", missing)
+
+
+def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_path: Path) -> None:
+    arrays = tmp_path / "x.npy"
+    np.save(arrays, np.zeros((1, 3), np.float32))
+    before = tiny.read_bytes(), arrays.read_bytes()
+    for dest in (tiny, arrays):
+        assert "is the source itself" in trouble("run", tiny, "--input", arrays, "--output", dest)
+    assert (tiny.read_bytes(), arrays.read_bytes()) == before
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / "pipe")
+        assert "not a file that may be changed" in said
+        assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by the shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_error(tiny: Path, closed: str) -> None:
+    command = f'"$0" -m qfmt check "$1" {closed}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(tiny)], env=environment, capture_output=True, timeout=60
+    )
+    assert (finished.returncode, finished.stderr) == (0, b"")
 
 
 # ops

@@ -322,16 +322,18 @@ def test_destinations_that_cannot_be(tmp_path: Path) -> None:
     model = _constants(a=np.arange(3))
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "loop").symlink_to("loop")
     for path, finding in (
         (tmp_path / "folder", "it is a directory"),
         (tmp_path / "missing" / "m.qfb", "there is no directory"),
         (tmp_path / "file" / "m.qfb", "there is no directory"),
         (Path("/dev/null"), "not a file that may be changed"),
         (tmp_path / "a\0b", "null"),
+        (tmp_path / "loop", "loop|symbolic links"),
     ):
         with pytest.raises(DestinationError, match=finding):
             model.save(path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "loop"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")

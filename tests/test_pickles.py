@@ -187,6 +187,8 @@ def text(value: str) -> bytes:
 
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 BUILD = b"\x89NtR."
+SUBCLASS = b"ctorch._tensor\n_rebuild_from_type_v2\n"
+NESTED = (b"(" + SUBCLASS + b"N") * 5000 + b")" + b"t" * 5000
 FLOATS = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x10tQ"
 
 BEGIN = b"\x80\x02" + TENSOR + b"("
@@ -228,6 +230,7 @@ ABUSES = {
     "a tensor of floats for sizes": BEGIN + FLOATS + b"K\x00G\x40\x00\x00\x00\x00\x00\x00\x00\x85K\x01\x85" + BUILD,
     "a tensor of more strides than sizes": BEGIN + FLOATS + b"K\x00)K\x01\x85" + BUILD,
     "a tensor of 2**200 elements": BEGIN + FLOATS + b"K\x00\x8a\x1a" + b"\x01" * 26 + b"\x85K\x01\x85" + BUILD,
+    "a tensor made by what makes tensors, and so on": b"\x80\x02" + SUBCLASS + NESTED + b"R.",
     "a dict of no pairs": b"\x80\x02ccollections\nOrderedDict\n(](Nee\x85R.",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -411,3 +412,20 @@ def test_a_saved_call_of_the_system_is_unsafe_not_a_kind(tmp_path: Path) -> None
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     assert "No such file" in str(refusal(tmp_path / "nothing.pt"))
     assert "directory" in str(refusal(tmp_path))
+    assert "null" in str(refusal(tmp_path / "a\0b"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_with_a_reason(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(writer, bytes(4096))
+    assert "seek" in str(refusal(tmp_path / "pipe"))
+    os.close(writer)
+
+
+def test_telling_the_kind_does_not_take_longer_for_a_longer_file(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x12\x00" * 3_000_000)  # fields of a ModelProto that go on and on
+    begin = time.process_time()
+    assert sniff(tmp_path / "m.onnx").key == "unknown"
+    assert time.process_time() - begin < 1

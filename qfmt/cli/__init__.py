@@ -45,6 +45,18 @@ class Commands(click.Group):
             raise click.UsageError(f"no command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        asked = bool(args)  # parsing uses them up; without any, the error is the help
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            if not asked:
+                raise
+            line(f"qfmt: error: {_usage(error)}", err=True)
+            raise click.exceptions.Exit(TROUBLE) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
@@ -54,8 +66,7 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except click.UsageError as error:
-            command = error.ctx.command_path if error.ctx else "qfmt"
-            fail(ctx, f"{error.format_message().rstrip('.')} (see `{command} --help`)")
+            fail(ctx, _usage(error))
         except QfmtError as error:
             fail(ctx, str(error))
         except BrokenPipeError:  # whoever read the output has had enough
@@ -75,6 +86,11 @@ class Commands(click.Group):
                 f"unexpected {type(error).__name__}: {error}; this is a fault in qfmt {__version__}: please report it, "
                 "with what `qfmt --debug` prints for the same arguments",
             )
+
+
+def _usage(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "qfmt"
+    return f"{error.format_message().rstrip('.')} (see `{command} --help`)"
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:

@@ -16,7 +16,7 @@ from .notation import size
 from .options import Shapes, input_shapes
 from .output import line, working
 from .report import origin
-from .source import FILE
+from .source import FILE, spare
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -109,5 +109,4 @@ def _check_destination(source: Path, dest: Path) -> None:
         raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint="only .qfb can")
     if suffix != ".qfb":
         raise DestinationError("its name does not tell a kind of file", where=place, hint="end it in .qfb")
-    if dest.exists() and dest.samefile(source):
-        raise DestinationError("is the source itself", where=place, hint="give the result another name")
+    spare(dest, source)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
@@ -59,10 +59,15 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A title line and one line per row."""
     cells = [[printable(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty() and len(cells) <= DRAWN:
+    if _is_terminal(sys.stdout) and len(cells) <= DRAWN:
         _draw(columns, cells)
     else:
         click.echo("\n".join(_aligned(columns, cells)))
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is watching; a process may be started with a stream that is closed."""
+    return stream is not None and stream.isatty()
 
 
 def _aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -93,7 +98,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 @contextmanager
 def working(on_what: str) -> Iterator[None]:
     """A spinner on stderr for work that takes longer than a second, if a person is watching."""
-    if not sys.stderr.isatty():
+    if not _is_terminal(sys.stderr):
         yield
         return
     shown: list[Status] = []

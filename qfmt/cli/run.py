@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DestinationError, RunError
+from ..errors import RunError
 from .arrays import arrays, matched
 from .notation import NOTHING, number, shape_text
 from .output import Column, as_json, table, working
-from .source import FILE, open_model
+from .source import FILE, open_model, spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +44,8 @@ def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
     argmax is that of a vector, or of each row of a matrix. Arrays of an .npz that are not inputs of the model
     are left aside.
     """
+    if dest is not None:
+        spare(dest, file, source)
     model, _ = open_model(file)
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))
@@ -65,16 +66,12 @@ def _save(outputs: Mapping[str, Array], dest: Path) -> None:
     """All outputs to a `.npz`, which appears whole or not at all."""
     import numpy as np
 
-    try:
-        with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".qfmt-") as folder:
-            whole = Path(folder, "outputs.npz")
-            with zipfile.ZipFile(whole, "w") as archive:
-                for name, array in outputs.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-            whole.replace(dest)
-    except OSError as error:
-        raise DestinationError(f"cannot be written ({error.strerror})", where=str(dest)) from None
+    from ..file.writer import replacing
+
+    with replacing(str(dest)) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def _summary(array: Array) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import click
 
 import qfmt
 
+from ..errors import DestinationError
 from .output import working
 
 if TYPE_CHECKING:
@@ -34,3 +35,9 @@ def open_model(path: Path) -> tuple[Model, str]:
         return qfmt.load(path), kind
     with working(f"converting {path.name}"):
         return qfmt.convert(path), kind
+
+
+def spare(dest: Path, *sources: Path) -> None:
+    """DestinationError if what would be written to `dest` would replace one of the sources."""
+    if dest.exists() and any(map(dest.samefile, sources)):
+        raise DestinationError("is the source itself", where=str(dest), hint="give the result another name")

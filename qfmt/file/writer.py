@@ -51,7 +51,7 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
         raise ValidityError(broken)
     constants = {tensor.name: tensor.data for tensor in model.graph.constants() if tensor.data is not None}
     report = _Report(progress, 2 * sum(data.nbytes for data in constants.values()))
-    with _replacing(os.fsdecode(path)) as file:
+    with replacing(os.fsdecode(path)) as file:
         buffers, indices = _layout(constants, report)
         end = buffers[-1].offset + buffers[-1].data.nbytes if buffers else 0
         file.write(seal(*encode("Model", _model_record(model, buffers, indices)), end))
@@ -146,7 +146,7 @@ def _pad(file: BinaryIO, multiple: int) -> None:
 
 
 @contextmanager
-def _replacing(where: str) -> Iterator[BinaryIO]:
+def replacing(where: str) -> Iterator[BinaryIO]:
     """A new file that takes the place of `where` when the block has ended well, and is removed otherwise."""
     try:
         target = Path(where).resolve()  # what a link leads to is replaced, not the link
@@ -155,7 +155,7 @@ def _replacing(where: str) -> Iterator[BinaryIO]:
         file = temporary.open("xb")
     except OSError as error:
         raise DestinationError(f"cannot be written: {error.strerror}", where=where) from None
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
         raise DestinationError(f"cannot be written: {error}", where=where) from None
     try:
         with file:

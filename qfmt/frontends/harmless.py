@@ -117,7 +117,8 @@ def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
 
 def _of_type(rebuild: Any, _type: Any, arguments: Any, _state: Any = None) -> Any:
     """A tensor of a class of its own, or with attributes of its own: the tensor."""
-    if not isinstance(rebuild, Rebuild) or not isinstance(arguments, tuple):
+    nested = isinstance(rebuild, Rebuild) and rebuild.function is _of_type  # PyTorch does not; it would recurse
+    if not isinstance(rebuild, Rebuild) or nested or not isinstance(arguments, tuple):
         raise SourceError("a tensor is made by something that does not make tensors")
     return rebuild.function(*arguments)
 

@@ -16,6 +16,9 @@ from .zips import Zip
 
 PICKLE_LIMIT = 256 << 20
 
+ONNX_FIELDS = 10_000
+"""So many fields before its graph are looked at; exporters write about five, and one for each property."""
+
 _SAVE_TORCHSCRIPT = "load it with the PyTorch it was saved by and save the whole network with torch.jit.save"
 
 
@@ -90,8 +93,8 @@ def sniff(path: str | PathLike[str]) -> Kind:
         with Path(path).open("rb") as file:
             head = file.read(4096)
             size = file.seek(0, 2)
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a pipe cannot be sought in, a path hold no zero byte
+        raise SourceError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return KINDS[_by_head(head, size) or _by_structure(path, head)]
 
 
@@ -180,7 +183,8 @@ def _no_storage(key: str, dtype: str) -> Storage:
 def _is_onnx(path: Path) -> bool:
     """Whether the bytes are fields of a ModelProto up to its graph: onnx.proto, message ModelProto."""
     with path.open("rb") as file:
-        while tag := _varint(file):
+        for _ in range(ONNX_FIELDS):
+            tag = _varint(file)
             number, wire = tag >> 3, tag & 7
             if number == 7 and wire == 2:
                 return True
