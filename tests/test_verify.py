@@ -443,6 +443,14 @@ def test_open_sizes(tmp_path: Path) -> None:
         qfmt.verify(source, model, samples=1, input_shapes={"x": (1, 5, 16, 16)})
 
 
+def test_sizes_that_a_layer_takes(tmp_path: Path) -> None:
+    source = archive(tmp_path, "linears", kind="script")  # takes [N, 6, 24], of which the archive says nothing
+    model = qfmt.convert(source, input_shapes={"x": ("N", 6, None)})
+    report = qfmt.verify(source, model, samples=1)
+    print(told(report))
+    assert report.ok and report.inputs.endswith("x [1,6,24]")
+
+
 def test_quantized_inputs(shared_data: Path) -> None:
     name = "TestSerialization.test_conv2d"
     source = shared_data / "torchscript_bc" / f"{name}.scripted.pt"
@@ -530,6 +538,25 @@ def test_only_operators_that_the_lifter_knows_are_carried_out(tmp_path: Path) ->
         with running("fbgemm"), pytest.raises(RunError, match="not on the list of operators"):
             carry_out(tape, {"%0": torch.zeros(1)}, lambda value: value, lambda *call: None)
     assert victim.read_bytes() == b"untouched"
+
+
+class InPlace(torch.nn.Module):
+    """What torch overwrites was something else when the calls before were made."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        doubled = x * 2
+        more = doubled + 1
+        doubled.relu_()
+        return torch.cat([doubled, more, doubled.add_(3)])
+
+
+@pytest.mark.parametrize("kind", ["trace", "script"])
+def test_values_are_those_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
+    source = networks.save_as(InPlace(), (torch.ones(2, 3),), kind, tmp_path / "m.pt")
+    report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
+    print(told(report))
+    assert report.is_exact, report.first_wrong
+    assert {node.operator for node in report.nodes if node.outputs} == {"Mul", "Add", "Relu", "Concat"}
 
 
 class Talkative(torch.nn.Module):

@@ -43,29 +43,40 @@ def shapes(
         chosen = {}
         for index, name in enumerate(model.graph.inputs):
             example = examples[index] if index < len(examples) else None
-            chosen[name] = tuple(given[name]) if name in given else _shape(model.tensors[name], example, size, batch)
+            chosen[name] = tuple(given[name]) if name in given else _shape(model, name, example, size, batch)
         if chosen not in tried:
             tried.append(chosen)
             yield chosen
 
 
-def _shape(tensor: Tensor, example: Sequence[int] | None, size: int, batch: int | None) -> tuple[int, ...]:
-    if tensor.shape is None:
-        if example is None:
-            raise QfmtError("the rank of an input is not known", where=tensor.name, hint="give --input-shape")
-        return tuple(example)
-    rank = len(tensor.shape)
-    sizes = list(example) if example is not None and len(example) == rank else _guessed(rank, size)
-    if batch and rank > 1:
-        sizes[0] = batch
-    return tuple(size if isinstance(size, int) else guess for size, guess in zip(tensor.shape, sizes, strict=True))
+def _shape(model: Model, name: str, example: Sequence[int] | None, size: int, batch: int | None) -> tuple[int, ...]:
+    stated = model.tensors[name].shape
+    if stated is None:
+        return tuple(example) if example is not None else (1, _features(model, name) or size)
+    if example is None or len(example) != len(stated):
+        example = _guessed(len(stated), size, _features(model, name))
+    sizes = [batch, *example[1:]] if batch and len(stated) > 1 else example
+    return tuple(size if isinstance(size, int) else guess for size, guess in zip(stated, sizes, strict=True))
 
 
-def _guessed(rank: int, size: int) -> list[int]:
-    """A vector of this size, or one sample: a square image, a cube of at most 16."""
+def _guessed(rank: int, size: int, features: int | None) -> list[int]:
+    """A vector of this size, or one sample: a square image, a cube of at most 16; the last size as a layer takes it."""
     side = min(size, 16) if rank > 4 else size
     channels = CHANNELS if rank > 3 else side
-    return [side] if rank == 1 else [1, channels, *[side] * rank][:rank]
+    sizes = [side] if rank == 1 else [1, channels, *[side] * rank][:rank]
+    return [*sizes[:-1], features] if features else sizes
+
+
+def _features(model: Model, name: str) -> int | None:
+    """How many features a linear layer takes that reads this input, quantized or not."""
+    same = {name} | {
+        node.outputs[0] for node in model.nodes if name in node.inputs and node.operator == "QuantizeLinear"
+    }
+    for node in model.nodes:
+        if node.operator in ("qfmt.Linear", "qfmt.DynamicLinear") and node.inputs[0] in same:
+            shape = model.tensors[node.inputs[1]].shape
+            return shape[1] if shape and isinstance(shape[1], int) else None
+    return None
 
 
 def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str) -> Iterator[dict[str, Array]]:

@@ -8,6 +8,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import MissingPackageError, QfmtError, RunError
 from ..interpreter import checked_inputs
 from ..model import Model
@@ -108,11 +110,13 @@ class Comparison:
 
     def _as_torch_has_it(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
         tensor = self.file.tensors[weight.name]
-        mine = tensor.array
-        if (mine.dtype, mine.size) != (theirs.array.dtype, theirs.array.size):
+        mine, unpacked = tensor.array, theirs.array
+        if mine.dtype == np.float16 and unpacked.dtype == np.float32:  # torch keeps what it narrowed in float32
+            unpacked = narrowed(unpacked)
+        if (mine.dtype, mine.size) != (unpacked.dtype, unpacked.size):
             words = ["torch unpacks another dtype or shape"]
         else:
-            different, _ = values_differ(theirs.array, mine)
+            different, _ = values_differ(unpacked, mine)
             words = [f"torch unpacks {different} other values"] if different else []
         if tensor.quantization is not None:
             stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
@@ -196,3 +200,9 @@ class Comparison:
 
 def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"{name} [{','.join(map(str, shape))}]" for name, shape in shapes.items())
+
+
+def narrowed(values: Array) -> Array:
+    """float32 → float16 as PyTorch narrows weights: what is too large becomes the largest."""
+    largest = np.finfo(np.float16).max
+    return np.clip(values, -largest, largest).astype(np.float16)
