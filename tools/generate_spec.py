@@ -47,6 +47,7 @@ FAMILIES = {
     "pooling": "Pooling and reductions",
     "resize": "Resizing",
     "layout": "Layout",
+    "selection": "Parts and joins",
 }
 
 WAYS = {

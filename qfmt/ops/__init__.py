@@ -15,6 +15,7 @@ from . import (
     pooling,
     quantization,
     resize,
+    selection,
 )
 from .registry import OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
 
@@ -37,4 +38,5 @@ __all__ = [
     "pooling",
     "quantization",
     "resize",
+    "selection",
 ]

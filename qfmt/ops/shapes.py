@@ -84,3 +84,19 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise QfmtError(f"axis {axis} is outside rank {rank}")
     return axis % rank if rank else 0
+
+
+def integers(given: Inference, index: int) -> list[int] | None:
+    """A constant int64 input as a list; None if absent or not known."""
+    value = given.values[index] if index < len(given.values) else None
+    return None if value is None else [int(item) for item in value.reshape(-1)]
+
+
+def is_present(given: Inference, index: int) -> bool:
+    return index < len(given.shapes) and (given.shapes[index] is not None or given.values[index] is not None)
+
+
+def length(given: Inference, index: int) -> int | None:
+    """The number of elements of a vector input, where known."""
+    shape = given.shapes[index] if index < len(given.shapes) else None
+    return shape[0] if shape and isinstance(shape[0], int) else None

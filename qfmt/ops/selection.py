@@ -1,0 +1,234 @@
+"""Cutting tensors into parts, choosing elements, joining and padding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import dequantize, quantize
+from ..errors import QfmtError
+from ..model import Dimension, Shape
+from .registry import Inference, Operand, Quantized, Result, by_engine, operator, optional, required
+from .shapes import axis_of, integers, is_present
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def _concat_shape(given: Inference) -> list[Shape]:
+    shapes = [shape for shape in given.shapes if shape is not None]
+    if len(shapes) != len(given.shapes):
+        return [(None,) * len(shapes[0])] if shapes else [None]
+    rank = len(shapes[0])
+    axis = axis_of(given.attributes["axis"], rank)
+    if any(len(shape) != rank for shape in shapes):
+        raise QfmtError("inputs of different rank cannot be joined")
+    result: list[Dimension] = []
+    for i in range(rank):
+        sizes = [shape[i] for shape in shapes]
+        numbers = [size for size in sizes if isinstance(size, int)]
+        if i == axis:
+            result.append(sum(numbers) if len(numbers) == len(sizes) else None)
+        elif len(set(numbers)) > 1:
+            raise QfmtError(f"inputs have sizes {', '.join(map(str, numbers))} in dimension {i}")
+        else:
+            result.append(numbers[0] if numbers else sizes[0] if len(set(sizes)) == 1 else None)
+    return [tuple(result)]
+
+
+@operator(
+    "Concat",
+    13,
+    "inputs* -> concat_result",
+    attributes={"axis": required("i", "the axis along which inputs are joined")},
+    shape=_concat_shape,
+    quantized=Quantized.COMPUTES,
+    engines=by_engine("premultiplied"),
+)
+def concat(*inputs: Array, axis: int) -> Array:
+    """concat_result = the inputs one after the other along the axis."""
+    return np.concatenate(inputs, axis)
+
+
+def _split_shape(given: Inference) -> list[Shape]:
+    x, parts = given.shapes[0], integers(given, 1)
+    if parts is None:
+        raise QfmtError("the sizes of a split must be constant")
+    if x is None:
+        return [None] * len(parts)
+    axis = axis_of(given.attributes["axis"], len(x))
+    size = x[axis]
+    if isinstance(size, int) and sum(parts) != size:
+        raise QfmtError(f"parts {parts} do not add up to {size}")
+    return [(*x[:axis], part, *x[axis + 1 :]) for part in parts]
+
+
+@operator(
+    "Split",
+    18,
+    "input split -> outputs*",
+    attributes={"axis": optional(0, "the axis that is split")},
+    shape=_split_shape,
+    quantized=Quantized.MOVES,
+)
+def split(x: Array, parts: Array, *, axis: int) -> list[Array]:
+    """outputs = consecutive parts of input along the axis, of the sizes in split (an int64 vector)."""
+    return np.split(x, np.cumsum(parts)[:-1], axis)
+
+
+def _slices(
+    sizes: tuple[Dimension, ...], starts: list[int], ends: list[int], axes: list[int] | None, steps: list[int] | None
+) -> list[slice]:
+    rank = len(sizes)
+    result = [slice(None)] * rank
+    for start, end, axis, step in zip(
+        starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True
+    ):
+        if step == 0:
+            raise QfmtError("a slice needs a step other than 0")
+        at = axis_of(axis, rank)
+        size = sizes[at]
+        # An end before the first element, walking backwards, is "to the beginning": None in Python.
+        stop = None if step < 0 and isinstance(size, int) and end < -size else end
+        result[at] = slice(start, stop, step)
+    return result
+
+
+def _slice_shape(given: Inference) -> list[Shape]:
+    x = given.shapes[0]
+    if x is None:
+        return [None]
+    starts, ends, axes, steps = (integers(given, i) for i in range(1, 5))
+    if (
+        starts is None
+        or ends is None
+        or (axes is None and is_present(given, 3))
+        or (steps is None and is_present(given, 4))
+    ):
+        return [(None,) * len(x)]
+    slices = _slices(x, starts, ends, axes, steps)
+    return [tuple(_sliced(size, part) for size, part in zip(x, slices, strict=True))]
+
+
+def _sliced(size: Dimension, part: slice) -> Dimension:
+    if isinstance(size, int):
+        return len(range(*part.indices(size)))
+    whole = part.step in (None, 1) and part.start in (None, 0) and (part.stop is None or part.stop >= 2**31 - 1)
+    return size if whole else None
+
+
+@operator("Slice", 13, "data starts ends axes? steps? -> output", shape=_slice_shape, quantized=Quantized.MOVES)
+def slice_(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
+    """output = data[start : end : step] along each of the axes (all from the first, if absent; steps of 1).
+
+    Bounds are int64 vectors; negative ones count from the end, those outside are moved to the edge.
+    """
+    lists = [None if item is None else [int(i) for i in item] for item in (starts, ends, axes, steps)]
+    return x[tuple(_slices(x.shape, *lists))]  # type: ignore[arg-type]
+
+
+def _pad_widths(rank: int, pads: list[int], axes: list[int] | None) -> list[tuple[int, int]]:
+    chosen = list(range(rank)) if axes is None else [axis_of(axis, rank) for axis in axes]
+    if len(pads) != 2 * len(chosen):
+        raise QfmtError(f"{len(pads)} pads do not fit {len(chosen)} axes")
+    widths = [(0, 0)] * rank
+    for i, axis in enumerate(chosen):
+        widths[axis] = (pads[i], pads[len(chosen) + i])
+    return widths
+
+
+def _pad_shape(given: Inference) -> list[Shape]:
+    x, pads, axes = given.shapes[0], integers(given, 1), integers(given, 3)
+    if x is None or pads is None or (axes is None and is_present(given, 3)):
+        return [None if x is None else (None,) * len(x)]
+    result: list[Dimension] = []
+    for size, (before, after) in zip(x, _pad_widths(len(x), pads, axes), strict=True):
+        total = before + after
+        result.append(size + total if isinstance(size, int) else size if before == after == 0 else None)
+    return [tuple(result)]
+
+
+def _real_scalar(value: Operand | None) -> Array:
+    if value is None:
+        return np.zeros((), np.float32)
+    scalar = value.array.reshape(())
+    return scalar.astype(np.float32) if value.quantization is None else dequantize(scalar, value.quantization)
+
+
+def _pad_integer(
+    x: Operand, pads: Operand, value: Operand | None, axes: Operand | None, *, result: Result, mode: str
+) -> Array:
+    """The constant is real (or quantized itself): 0 becomes the zero point, v becomes rint(v / s) + z."""
+    fill = quantize(_real_scalar(value), result.quantization, result.dtype, "divide")
+    return pad(x.array, pads.array, fill, axes and axes.array, mode=mode)
+
+
+@operator(
+    "Pad",
+    23,
+    "data pads constant_value? axes? -> output",
+    attributes={"mode": optional("constant", "`constant`, `reflect`, `edge` or `wrap`")},
+    shape=_pad_shape,
+    quantized=Quantized.MOVES,
+    integer=_pad_integer,
+)
+def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: str) -> Array:
+    """output = data with elements added (or, negative, removed) before and after each of the axes.
+
+    pads is an int64 vector: all befores, then all afters. Added are constant_value (0 if absent), the
+    mirror image without its edge (reflect), the edge, or the other end (wrap).
+    """
+    widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
+    grown = [(max(0, before), max(0, after)) for before, after in widths]
+    options = {"constant_values": 0 if value is None else value.reshape(()).item()} if mode == "constant" else {}
+    padded = np.pad(x, grown, mode=mode, **options)  # type: ignore[call-overload]
+    crop = tuple(
+        slice(max(0, -before), size - max(0, -after))
+        for (before, after), size in zip(widths, padded.shape, strict=True)
+    )
+    return padded[crop]
+
+
+def _gather_shape(given: Inference) -> list[Shape]:
+    x, indices = given.shapes[0], given.shapes[1]
+    if x is None or indices is None:
+        return [None]
+    axis = axis_of(given.attributes["axis"], len(x))
+    return [(*x[:axis], *indices, *x[axis + 1 :])]
+
+
+@operator(
+    "Gather",
+    13,
+    "data indices -> output",
+    attributes={"axis": optional(0, "the axis that indices count")},
+    shape=_gather_shape,
+    quantized=Quantized.MOVES,
+)
+def gather(x: Array, indices: Array, *, axis: int) -> Array:
+    """output[…, i, …] = data[…, indices[i], …] along the axis; the axes of indices take its place."""
+    try:
+        return np.take(x, indices, axis)
+    except IndexError:
+        raise QfmtError(f"an index is outside of dimension {axis}, which has size {x.shape[axis]}") from None
+
+
+def _tile_shape(given: Inference) -> list[Shape]:
+    x, repeats = given.shapes[0], integers(given, 1)
+    if x is None or repeats is None:
+        return [None if x is None else (None,) * len(x)]
+    return [
+        tuple(
+            size * count if isinstance(size, int) else size if count == 1 else None
+            for size, count in zip(x, repeats, strict=True)
+        )
+    ]
+
+
+@operator("Tile", 13, "input repeats -> output", shape=_tile_shape, quantized=Quantized.MOVES)
+def tile(x: Array, repeats: Array) -> Array:
+    """output = input, repeated along each axis (repeats is an int64 vector, one count per axis)."""
+    return np.tile(x, repeats)
