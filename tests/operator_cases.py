@@ -312,6 +312,31 @@ def cast(rng: Random) -> Case:
     return Case([floats(rng, 3, 4)], {"to": str(rng.choice(["int32", "int64", "uint8", "float64", "bool", "float16"]))})
 
 
+def dynamic(case: Case) -> Case:
+    return Case(case.inputs, {**case.attributes, "reduce_range": 0})
+
+
+def embedding(rng: Random) -> Case:
+    rows, columns = sizes(rng, 2)
+    indices = rng.integers(0, rows, sizes(rng, rng.integers(0, 3)))
+    return Case([floats(rng, rows, columns), indices.astype(np.int32)], {})
+
+
+def embedding_bag(rng: Random) -> Case:
+    rows, columns, bags, size = sizes(rng, 4)
+    mode = str(rng.choice(["sum", "mean", "max"]))
+    attributes = {"mode": mode, "include_last_offset": int(rng.integers(0, 2)), "padding_idx": -1}
+    if rng.random() < 0.5:
+        indices = rng.integers(0, rows, (bags, size)).astype(np.int32)
+        weights = maybe(rng, floats(rng, bags, size)) if mode == "sum" else None
+        return Case([floats(rng, rows, columns), indices, None, weights], attributes)
+    offsets = np.sort(rng.integers(0, size + 1, bags))
+    offsets[0] = 0
+    if attributes["include_last_offset"]:
+        offsets = np.append(offsets, size)
+    return Case([floats(rng, rows, columns), rng.integers(0, rows, size), offsets, None], attributes)
+
+
 CASES: dict[str, Callable[[Random], Case]] = {
     "Add": broadcast,
     "Sub": broadcast,
@@ -348,6 +373,11 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "qfmt.Linear": linear,
+    "qfmt.DynamicLinear": lambda rng: dynamic(linear(rng)),
+    "qfmt.DynamicConv": lambda rng: dynamic(conv(rng)),
+    "qfmt.DynamicConvTranspose": lambda rng: dynamic(conv_transpose(rng)),
+    "qfmt.Embedding": embedding,
+    "qfmt.EmbeddingBag": embedding_bag,
     "MatMul": matmul,
     "BatchNormalization": batch_normalization,
     "LayerNormalization": layer_normalization,
