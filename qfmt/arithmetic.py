@@ -34,7 +34,8 @@ def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Flo
         return (values.astype(f32) - quantization.zero_points(rank)) * scale
     if rule == "premultiplied":
         return fma(values.astype(f32), scale, scale * -quantization.zero_points(rank).astype(f32))
-    centred = values.astype(np.int32) - quantization.zero_points(rank)
+    wide = np.int32 if np.asarray(values).dtype.itemsize < 4 else np.int64  # holds every difference
+    centred = np.subtract(values, quantization.zero_points(rank), dtype=wide)
     return centred.astype(f32) * scale
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .arithmetic import QUANTIZE, dequantize, quantize
 from .errors import QfmtError, RunError
-from .model import Model, Node, Tensor, numpy_dtype
+from .model import Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, Operand, Operator, Quantized, Result
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind") or tensor.quantization is not None:
             raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
-        array = array.astype(dtype)
+        with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+            array = array.astype(dtype)
     if tensor.shape is None:
         return array
     if array.ndim != len(tensor.shape):
@@ -126,6 +127,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = dict(node.attributes)
     if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:
+        _check_per_tensor(operator, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.quantized is Quantized.WEIGHTS and quantized:
@@ -147,6 +149,17 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     if operator.quantized is Quantized.MOVES:
         return [np.asarray(result) for result in results]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
+
+
+def _check_per_tensor(operator: Operator, operands: Sequence[Operand | None], wanted: Quantization) -> None:
+    """RunError where a formula on integers would take the first scale of an axis for all; weights have their own."""
+    if operator.quantized is Quantized.MOVES:
+        return
+    grids = [wanted]
+    if operator.quantized is Quantized.OWN:
+        grids += [each.quantization for each in operands if each is not None and each.quantization is not None]
+    if any(grid.is_per_channel for grid in grids):
+        raise RunError("computes on integers that are quantized per tensor, not per channel")
 
 
 def _several(computed: Any) -> list[Array]:

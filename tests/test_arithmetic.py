@@ -216,6 +216,12 @@ def test_dequantize(q: int, scale: float, zero_point: int) -> None:
     assert real(dequantize(value, grid, "premultiplied")[0]) == fused(Fraction(q), s, f32(-zero_point * s))
 
 
+@pytest.mark.parametrize(("dtype", "q", "zero_point"), [("int32", -(1 << 31), 1 << 30), ("uint32", 3_000_000_000, 0)])
+def test_dequantize_does_not_wrap(dtype: str, q: int, zero_point: int) -> None:
+    grid = Quantization.per_tensor(1.0, zero_point, dtype)
+    assert dequantize(np.array([q], dtype), grid).item() == f32(Fraction(q - zero_point))
+
+
 @pytest.mark.parametrize("rule", QUANTIZE)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_slices_along_an_axis_are_quantized_each_by_its_own_scale(axis: int, rule: str) -> None:

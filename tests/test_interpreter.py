@@ -220,3 +220,43 @@ def test_operands_that_do_not_go_together(operator: str, arrays: list[Any], attr
     operands = [None if array is None else Operand(array, None) for array in arrays]
     with pytest.raises(QfmtError, match=rf"^node y \({operator}\): "):
         execute_one(operator, *operands, attributes=attributes)
+
+
+PER_CHANNEL = Quantization((1.0, 2.0), (0, 10), 0, 255, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "rule", "count"),
+    [("Add", "sum", 2), ("Mul", "product", 2), ("GlobalAveragePool", "mean_reciprocal", 1)],
+)
+def test_a_formula_on_integers_does_not_take_the_first_scale_for_all(operator: str, rule: str, count: int) -> None:
+    operands = [Operand(np.full((1, 2, 2, 2), 20, np.uint8), PER_CHANNEL)] * count
+    for quantization in (q8(), PER_CHANNEL):
+        tensor = Tensor("y", "uint8", None, None, quantization)
+        with pytest.raises(RunError, match="per tensor, not per channel"):
+            execute_one(operator, *operands, tensor=tensor, arithmetic=rule)
+
+
+def test_sums_are_not_requantized_by_the_first_scale_of_the_output() -> None:
+    x, w = Operand(np.full((1, 2), 20, np.uint8), q8()), Operand(np.ones((2, 2), np.int8), q8(1.0, 0))
+    tensor = Tensor("y", "uint8", None, None, PER_CHANNEL)
+    with pytest.raises(RunError, match="per tensor, not per channel"):
+        execute_one("qfmt.Linear", x, w, None, tensor=tensor, arithmetic="float_bias")
+
+
+def test_a_rectifier_takes_the_zero_point_of_each_slice() -> None:
+    x = Operand(np.array([[0, 0], [20, 20]], np.uint8), PER_CHANNEL)
+    tensor = Tensor("y", "uint8", None, None, PER_CHANNEL)
+    assert execute_one("Relu", x, tensor=tensor)[0].tolist() == [[0, 10], [20, 20]]
+
+
+def test_averages_of_wide_integers_do_not_wrap() -> None:
+    grid = Quantization((1.0,), (1 << 30,), -(1 << 31), (1 << 31) - 1)
+    x = Operand(np.full((1, 1, 1, 1), -(1 << 31), np.int32), grid)
+    tensor = Tensor("y", "int32", None, None, grid)
+    computed = execute_one("GlobalAveragePool", x, tensor=tensor, arithmetic="mean_reciprocal")
+    assert computed[0].item() == -(1 << 31)
+
+
+def test_an_input_beyond_float32_is_infinite_without_a_warning() -> None:
+    assert run(chain(), {"x": FLOATS.astype(np.float64) * 1e300})["q"].tolist() == [[255, 0, 255]]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def _relu_integer(x: Operand, *, result: Result) -> Array:
     """y = max(q, z)"""
-    return clamp(np.maximum(x.array, result.quantization.zero_point[0]), result.quantization, result.dtype)
+    zero_points = result.quantization.zero_points(x.array.ndim).astype(x.array.dtype)
+    return clamp(np.maximum(x.array, zero_points), result.quantization, result.dtype)
 
 
 @operator("Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer)

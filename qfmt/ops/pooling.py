@@ -12,6 +12,7 @@ import numpy as np
 from ..arithmetic import MEAN, clamp, f32, named
 from ..errors import QfmtError
 from ..model import Dimension, Shape
+from .accumulation import whole
 from .registry import (
     QUANTIZE_RULES,
     Inference,
@@ -93,16 +94,16 @@ def _counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
 
 def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
     """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
-    q = _same_grid(x, result)
-    total = reduce(np.add, _taps(x.array.astype(np.int32) - q.zero_point[0], attributes, 0, 0))
+    total = reduce(np.add, _taps(_centred(x, result), attributes, 0, 0))
     counts = _counts(x.array.shape[2:], count_include_pad, attributes)
     return _mean(total, counts, result)
 
 
-def _same_grid(x: Operand, result: Result) -> Any:
+def _centred(x: Operand, result: Result) -> Array:
+    """The integers minus the zero point, which is that of the result, too."""
     if x.quantization is None or not x.quantization.same_grid(result.quantization):
         raise QfmtError(f"the rule `{result.rule}` keeps the quantization of the input")
-    return x.quantization
+    return whole(x)
 
 
 def _mean(total: Array, count: Any, result: Result) -> Array:
@@ -142,9 +143,7 @@ def _global_average_integer(x: Operand, *, result: Result) -> Array:
 
 
 def _mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:
-    q = _same_grid(x, result)
-    centred = x.array.astype(np.int32) - q.zero_point[0]
-    total = centred.sum(axes, keepdims=bool(keepdims), dtype=np.int64)
+    total = _centred(x, result).sum(axes, keepdims=bool(keepdims), dtype=np.int64)
     return _mean(total, prod(x.array.shape[axis] for axis in axes), result)
 
 
@@ -177,9 +176,7 @@ def _bins(size: int, count: int) -> list[slice]:
 
 def _adaptive_integer(x: Operand, *, result: Result, output_size: tuple[int, ...]) -> Array:
     """By the stated mean rule, over Σ (q - z) of the bin."""
-    q = _same_grid(x, result)
-    centred = x.array.astype(np.int32) - q.zero_point[0]
-    total, counts = _bin_sums(centred, output_size, np.dtype(np.int64))
+    total, counts = _bin_sums(_centred(x, result), output_size, np.dtype(np.int64))
     return _mean(total, counts, result)
 
 
