@@ -398,3 +398,23 @@ assert "torch" not in sys.modules
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "cannot convert a dict" in run.stdout
+
+
+def test_inputs_may_be_given_by_name() -> None:
+    network, (x,) = small()
+    model = qfmt.convert(network, example_inputs={"x": x})
+    assert model.content_id() == qfmt.convert(network, example_inputs=(x,)).content_id()
+
+
+def test_dynamic_modules_take_the_same_path(tmp_path: Path) -> None:
+    with networks.quiet():
+        network = tq.quantize_dynamic(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), {nn.Linear})
+        torch.save(network, tmp_path / "m.pt")
+    x = torch.randn(5, 4)
+    model = qfmt.convert(network, example_inputs=(x,))
+    (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+    np.testing.assert_array_equal(result, network(x).detach().numpy())
+    chain = qfmt.convert(tmp_path / "m.pt")
+    assert [node.operator for node in chain.nodes] == [node.operator for node in model.nodes]
+    (result,) = chain.run({chain.graph.inputs[0]: x.numpy()}).values()
+    np.testing.assert_array_equal(result, network(x).detach().numpy())

@@ -36,8 +36,8 @@ def convert(
     - a state_dict: its tensors only. `Model.no_graph` says so then.
 
     Or it is an object of torch: an nn.Module, quantized and converted, which is traced with `example_inputs` (a
-    tuple of tensors); a ScriptModule; a state_dict. `prepared` is the same module after calibration and before
-    `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
+    tuple of tensors, or a dict by name); a ScriptModule; a state_dict. `prepared` is the same module after
+    calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
 
     `arithmetic` names the engine whose rounding the nodes state: one of ENGINES. `input_shapes` gives sizes,
     names or None per dimension where the network needs to know more than it says; `input_quantization` is

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,11 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
 
     described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
     with _quiet():
-        if isinstance(source, dict):
+        if isinstance(source, dict) and example_inputs is prepared is None:
             return convert_saved(read_zip(Zip(_saved(source))), given, described)
         if not isinstance(source, torch.nn.Module):
-            what = f"a {type(source).__name__} is not a module"
-            raise SourceError(f"cannot convert a {type(source).__name__}: {what}", hint="pass an nn.Module")
+            hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
+            raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
         _refuse_observers(source)
         script = source if isinstance(source, torch.jit.ScriptModule) else _traced(source, example_inputs)
         _refuse_floats(script)
@@ -105,13 +105,16 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
             f"a {type(module).__name__} is converted by tracing it, which needs inputs",
             hint="pass example_inputs=(x,) with tensors that the model takes",
         )
-    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     trace: Any = torch.jit.trace
+    by_name = dict(example_inputs) if isinstance(example_inputs, dict) else {}
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    given = {"example_kwarg_inputs": by_name} if by_name else {"example_inputs": inputs}
     with _evaluating(module), torch.no_grad():
         try:
-            traced = trace(module, inputs, check_trace=False, strict=False)
+            traced = trace(module, **given, check_trace=False, strict=False)
         except Exception as error:
-            raise _failed(module, inputs, error) from None
+            call = (lambda: module(**by_name)) if by_name else (lambda: module(*inputs))
+            raise _failed(module, call, error) from None
     if not isinstance(traced, torch.jit.ScriptModule):
         raise SourceError(f"a {type(module).__name__} cannot be traced", hint="pass an nn.Module")
     return traced
@@ -129,9 +132,9 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
             each.training = mode
 
 
-def _failed(module: torch.nn.Module, inputs: tuple[Any, ...], error: Exception) -> SourceError:
+def _failed(module: torch.nn.Module, call: Callable[[], Any], error: Exception) -> SourceError:
     """Why a module cannot be traced: it does not run on the inputs, and where not."""
-    name, kind = _last_entered(module, inputs)
+    name, kind = _last_entered(module, call)
     where = f"module {name} ({kind})" if name else kind
     text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
     refused = re.search(r"Could not run '([^']*)' with arguments from the '(\w+)' backend", str(error))
@@ -145,7 +148,7 @@ def _failed(module: torch.nn.Module, inputs: tuple[Any, ...], error: Exception) 
     return SourceError(f"torch could not run the model ({text})", where=where, hint=hint)
 
 
-def _last_entered(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[str, str]:
+def _last_entered(module: torch.nn.Module, call: Callable[[], Any]) -> tuple[str, str]:
     """(path, type) of the module in which running fails; of the whole one if it does not fail again."""
     import torch
 
@@ -163,7 +166,7 @@ def _last_entered(module: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[str
     ]
     last = module
     try:
-        module(*inputs)
+        call()
     except Exception:
         last = entered[-1] if entered else module
     finally:

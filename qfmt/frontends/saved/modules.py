@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,10 +30,13 @@ def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Map
     """What a module puts out. Raises UnknownModule if nobody can tell."""
     if module.kind in CONTAINERS:
         return CONTAINERS[module.kind](module, recorder, args, kwargs, place)
-    function = _meaning(module)
-    if len(args) != 1 or kwargs:
-        raise SourceError(f"a {module.kind} is called with more than a tensor", where=module.path)
-    return function(caller(recorder, place._replace(scope=module.path)), module, *args)
+    function, call = _meaning(module), caller(recorder, place._replace(scope=module.path))
+    try:
+        inspect.signature(function).bind(call, module, *args, **kwargs)
+    except TypeError:
+        what = f"a {module.kind} is called in a form that qfmt does not know"
+        raise SourceError(what, where=module.path) from None
+    return function(call, module, *args, **kwargs)
 
 
 def method(module: Module, name: str, recorder: Recorder, place: Place) -> Callable[..., Any]:
@@ -85,14 +89,14 @@ INPUT_NAMES = {"stubs.QuantWrapper": "X", "quantized.Quantize": "X", "quantized.
 # -- modules without others ----------------------------------------------------------------------------
 
 
-def _meaning(module: Module) -> Callable[[Call, Module, Any], Any]:
+def _meaning(module: Module) -> Callable[..., Any]:
     place, _, name = module.kind.partition(".")
     if module.kind in SPECIAL:
         return SPECIAL[module.kind]
     if module.kind in OPERATORS:
         return _operator
-    if place == "quantized" and "Conv" in name and "transposed" in module.attributes:
-        return _convolution
+    if place in ("quantized", "dynamic") and "Conv" in name and "transposed" in module.attributes:
+        return _convolution if place == "quantized" else _dynamic_convolution
     raise UnknownModule(f"the code of {_shown(module)} is not in the file", where=module.path)
 
 
@@ -108,9 +112,38 @@ def _convolution(call: Call, module: Module, x: Any) -> Any:
         raise UnknownModule(f"what {_shown(module)} computes is not known", where=module.path)
     rank = len(module["stride"])
     if module["padding_mode"] != "zeros":
-        x = padded(call, x, module["padding"], module["padding_mode"])
+        x = padded(call, x, module["padding"][:rank], module["padding_mode"])
     target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d{relu}"
     return call(target, x, module.packed, module["scale"], module["zero_point"])
+
+
+def _dynamic_convolution(call: Call, module: Module, input: Any, reduce_range: bool = True) -> Any:
+    rank = len(module["stride"])
+    if module["padding_mode"] != "zeros":
+        input = padded(call, input, module["padding"][:rank], module["padding_mode"])
+    target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d_dynamic"
+    return call(target, input, module.packed, reduce_range)
+
+
+def _embedding(call: Call, module: Module, indices: Any) -> Any:
+    return call(f"quantized::embedding_{_bits(module)}", module.packed, indices)
+
+
+def _embedding_bag(
+    call: Call,
+    module: Module,
+    indices: Any,
+    offsets: Any = None,
+    per_sample_weights: Any = None,
+    compressed_indices_mapping: Any = None,
+) -> Any:
+    rest = (per_sample_weights, compressed_indices_mapping, module["include_last_offset"])
+    target = f"quantized::embedding_bag_{_bits(module)}"
+    return call(target, module.packed, indices, offsets, False, 0, module["pruned_weights"], *rest)
+
+
+def _bits(module: Module) -> str:
+    return "4bit" if getattr(module["dtype"], "name", "") == "quint4x2" else "byte"
 
 
 def _quantize(call: Call, module: Module, x: Any) -> Any:
@@ -253,7 +286,7 @@ OPERATORS: dict[str, str] = {
 }
 """Modules that are one call: the operator, and the attributes that follow the tensor in it."""
 
-SPECIAL: dict[str, Callable[[Call, Module, Any], Any]] = {
+SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Quantize": _quantize,
     "quantized.Linear": _packed_linear("quantized::linear"),
     "quantized.LinearReLU": _packed_linear("quantized::linear_relu"),
@@ -264,6 +297,9 @@ SPECIAL: dict[str, Callable[[Call, Module, Any], Any]] = {
         "quantized::softmax", x, module["dim"], module["scale"], module["zero_point"]
     ),
     "quantized.Dropout": _unchanged,
+    "quantized.Embedding": _embedding,
+    "quantized.EmbeddingBag": _embedding_bag,
+    "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
     "dynamic.Linear": _dynamic_linear(""),
     "dynamic.LinearReLU": _dynamic_linear("_relu"),
     "nn.Identity": _unchanged,
