@@ -175,14 +175,13 @@ class Lifter:
             return self.constant(value)
         raise SourceError(f"{self.target} is called with {type(value).__name__} where a tensor is needed")
 
-    def constant(self, value: Any, name: str = "") -> TensorValue:
+    def constant(self, value: Any, quantization: Quantization | None = None) -> TensorValue:
         """A constant that the lifter makes itself; Python floats become float32, integers int64."""
         array = np.asarray(value)
         if isinstance(value, float):
             array = array.astype(np.float32)
-        result = self._new(array.dtype.name, tuple(array.shape), None)
-        self.tensors[result.key] = Tensor.constant(result.key, array)
-        self._wanted[result.key] = name
+        result = self._new(array.dtype.name, tuple(array.shape), quantization)
+        self.tensors[result.key] = Tensor.constant(result.key, array, quantization)
         return result
 
     def stored(self, value: StoredTensor, name: str = "", aliases: Sequence[str] = (), dtype: str = "") -> TensorValue:
@@ -291,7 +290,7 @@ class Lifter:
             target[dynamic[0]] = -1
         result: TensorValue = self.emit("Reshape", [value, self.shape_tensor(target)])
         if not self.is_constant(result):
-            self._know(result, [self._resulting(size, value, axis) for axis, size in enumerate(target)])
+            self.know(result, [self._resulting(size, value, axis) for axis, size in enumerate(target)])
         return result
 
     @staticmethod
@@ -303,7 +302,7 @@ class Lifter:
             return None if value.shape is None else value.shape[axis]
         return None if size < 0 else size
 
-    def _know(self, value: TensorValue, shape: Sequence[Dimension]) -> None:
+    def know(self, value: TensorValue, shape: Sequence[Dimension]) -> None:
         """What is known of a shape beside what its operator could infer."""
         inferred = value.shape or (None,) * len(shape)
         value.shape = tuple(a if a is not None else b for a, b in zip(inferred, shape, strict=True))

@@ -29,7 +29,8 @@ def quantize_per_channel(lift: Lifter, self: Any, scales: Any, zero_points: Any,
     source = "float32" if all(narrowest(scale) == "float32" for scale in values) else "float64"
     limits = DTYPES[kind]
     quantization = Quantization(tuple(values), points, limits.minimum, limits.maximum, axis, source)
-    return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind)
+    rule = "" if lift.engine == "onnx" else "reciprocal_offset"  # unlike quantize_per_tensor, which fuses
+    return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind, rule=rule)
 
 
 def _constants(value: Any) -> list[Any]:
@@ -176,7 +177,10 @@ def _plus(lift: Lifter, x: TensorValue, q: Quantization, addend: float) -> Any:
         quantization = lift.quantization((zero_point - low) / (high - low) * scale, high, x.dtype)
     else:
         quantization = lift.quantization(scale, zero_point, x.dtype)
-    return lift.emit("Add", [x, lift.constant(steps * scale)], quantization=quantization)
+    added = lift.constant(
+        np.array(steps, np.int32), Quantization.per_tensor(scale, 0, "int32", scale_dtype=q.scale_dtype)
+    )
+    return lift.emit("Add", [x, added], quantization=quantization, rule="sum")
 
 
 @lifts("aten::relu")
