@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import QfmtError, ValidityError
 
@@ -161,7 +161,7 @@ class Quantization:
         kind = np.float32 if self.has_float_zero_points else np.int32
         return self._broadcastable(np.array(self.zero_point, kind), rank)
 
-    def _broadcastable(self, values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
+    def _broadcastable(self, values: NDArray[Any], rank: int) -> NDArray[Any]:
         if self.axis is None:
             return values.reshape(())
         return values.reshape([-1 if axis == self.axis else 1 for axis in range(rank)])
@@ -208,7 +208,7 @@ class ArrayData(Data):
     def view(self) -> memoryview:
         import numpy as np
 
-        return memoryview(self._array.reshape(-1).view(np.uint8)).toreadonly()
+        return self._array.reshape(-1).view(np.uint8).data.toreadonly()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +235,17 @@ class Tensor:
         dtype: str | None = None,
         aliases: tuple[str, ...] = (),
     ) -> Tensor:
-        """A tensor that holds `array`; `dtype` is needed only for sub-byte types (one value a byte)."""
+        """A tensor that holds `array`; `dtype` is needed only for sub-byte types (one value a byte).
+
+        Raises QfmtError for what cannot be stored: another dtype than the array has, integers that do not fit.
+        """
         import numpy as np
 
         values = np.asarray(array)
         kind = dtype or values.dtype.name
         if kind not in DTYPES:
             raise QfmtError(f"arrays of {kind} cannot be stored", where=name)
+        _check_values(name, values, DTYPES[kind])
         packed = pack(values, DTYPES[kind].bits) if DTYPES[kind].bits < 8 else values
         return cls(name, kind, tuple(values.shape), ArrayData(packed), quantization, aliases)
 
@@ -281,6 +285,18 @@ class Tensor:
         return dequantize(self.array, self.quantization)
 
 
+def _check_values(name: str, values: Array, kind: DType) -> None:
+    """QfmtError if the values are not of that type: they would be stored as others."""
+    if values.dtype.name == kind.name:
+        return
+    if kind.bits >= 8:
+        raise QfmtError(f"an array of {values.dtype} is not one of {kind.name}", where=name)
+    if not (
+        values.dtype.kind in "iu" and kind.minimum <= values.min(initial=0) <= values.max(initial=0) <= kind.maximum
+    ):
+        raise QfmtError(f"does not hold integers of {kind.name}", where=name)
+
+
 def static_shape(tensor: Tensor) -> tuple[int, ...]:
     """The shape of a tensor all of whose dimensions are numbers; a constant's always are."""
     if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
@@ -292,11 +308,14 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """The little-endian NumPy dtype of an element type of at least 8 bits."""
     import numpy as np
 
+    found: np.dtype[np.generic]
     if name.startswith(("bfloat", "float8")):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name).newbyteorder("<")
+        found = np.dtype(getattr(ml_dtypes, name))
+    else:
+        found = np.dtype(name).newbyteorder("<")
+    return found
 
 
 def pack(values: Array, bits: int) -> NDArray[np.uint8]:
@@ -308,7 +327,8 @@ def pack(values: Array, bits: int) -> NDArray[np.uint8]:
     padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
     padded[: codes.size] = codes
     shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
-    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+    packed: NDArray[np.uint8] = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1)
+    return packed.astype(np.uint8, copy=False)
 
 
 def unpack(packed: memoryview, bits: int, signed: bool, count: int) -> Array:

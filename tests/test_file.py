@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from golden.model import golden_model
@@ -369,6 +370,25 @@ def test_an_invalid_model_is_not_written(tmp_path: Path) -> None:
         Model(Graph(("a",), (), (), tensors)).save(tmp_path / "m.qfb")
     assert {broken.rule for broken in caught.value.violations} == {"V20", "V22", "V23", "V30"}
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([8]), "int4"),
+        (np.array([-1]), "uint2"),
+        (np.array([1.5]), "uint4"),
+        (np.array([200], np.uint8), "int8"),
+        (np.array([1.0]), "float32"),
+    ],
+)
+def test_a_constant_is_not_stored_as_other_values(values: np.ndarray, dtype: str) -> None:
+    with pytest.raises(QfmtError, match=f"^w: .* of {dtype}"):
+        Tensor.constant("w", values, dtype=dtype)
+
+
+def test_integers_of_4_bits_may_come_as_such() -> None:
+    assert Tensor.constant("w", np.array([-8, 7], ml_dtypes.int4)).array.tolist() == [-8, 7]
 
 
 def test_progress_counts_up_to_its_end(tmp_path: Path) -> None:
