@@ -5,6 +5,7 @@ Their tensors are quint8 and qint8, which PyTorch has announced to remove; then 
 
 from __future__ import annotations
 
+from math import copysign, inf, nextafter
 from typing import Any
 
 import torch
@@ -156,24 +157,30 @@ def _dequantize(s: Site) -> Any:
 
 def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
     """add and mul: of two quantized tensors, or of one and a number that changes its grid."""
-    grids = [s.tensor(index).quantization for index in (0, 1)]
-    if grids[0] is not None and grids[1] is not None:
+    a, b = s.tensor(0), s.tensor(1)
+    if a.quantization is not None and b.quantization is not None and a.dtype == b.dtype:
         target = with_relu if _is_relu(s) else plain
         return _within_range(s, target, s.x(0), s.x(1), *_scale_and_zero_point(s))
-    if grids[0] is None or not _keeps_integers(s):
+    number = _number(s, scalar) if a.quantization is not None and b.data is not None else None
+    if number is None:
         raise Lacks("torch adds and multiplies quantized tensors only")
-    return _within_range(s, scalar, s.x(0), s.scalar(1), relu=False)
+    return _within_range(s, scalar, s.x(0), number, relu=False)
 
 
-def _keeps_integers(s: Site) -> bool:
-    """Whether torch's add_scalar or mul_scalar gives the output's grid."""
-    x, y, number = s.grid(0), s.out_grid, s.scalar(1)
-    if not s.node.source_operator.startswith(("quantized::add_scalar", "quantized::mul_scalar")):
-        return False
+def _number(s: Site, scalar: Any) -> float | None:
+    """The number with which torch's add_scalar or mul_scalar gives the output's grid, if there is one.
+
+    That of the source was a double; the model has it as float32, or as what it did to the grid.
+    """
+    x, y, b = s.grid(0), s.out_grid, s.tensor(1)
     sample = torch._make_per_tensor_quantized_tensor(torch.zeros(1, dtype=x.dtype), x.scale, x.zero_point)
-    scalar = quantized.add_scalar if s.node.operator == "Add" else quantized.mul_scalar
-    result = scalar(sample, number)
-    return (result.q_scale(), result.q_zero_point()) == (y.scale, y.zero_point)
+    value = s.scalar(1) if b.quantization is None else float(b.array) * b.quantization.scale[0]
+    ratio = copysign(y.scale / x.scale, value)
+    for number in (value, ratio, nextafter(ratio, inf), nextafter(ratio, -inf)):
+        result = scalar(sample, number)
+        if (result.q_scale(), result.q_zero_point()) == (y.scale, y.zero_point):
+            return number
+    return None
 
 
 def _add(s: Site) -> Any:
@@ -226,7 +233,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         standard = (scale, unsigned if s.out.dtype == "uint8" else signed)
         if _scale_and_zero_point(s) == standard:
             return _within_range(s, target, s.x(0), relu=False)
-        if general is None:
+        if general is None or s.builder.engine.kernels == "qnnpack":
             raise Lacks("torch has another grid for its output")
         return _within_range(s, general, s.x(0), *_scale_and_zero_point(s), relu=False)
 

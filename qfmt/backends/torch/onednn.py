@@ -51,6 +51,9 @@ def _conv(s: Site) -> Any:
     rank = len(strides)
     if pads[:rank] != pads[rank:] or rank not in CONV:
         raise Lacks("oneDNN pads both sides alike here")
+    kernel = s.attribute("kernel_shape")
+    if kernel[-1] == 1 and max(kernel) > 1 and any(pads) and s.grid(0).zero_point:
+        raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
     weight, scales, zero_points, bias = _weight(s)
     geometry = (strides, pads[:rank], dilations, group)
     x, y, name = s.grid(0), s.out_grid, s.node.outputs[0]

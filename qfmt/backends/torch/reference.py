@@ -267,6 +267,18 @@ def window_sums(x: Tensor, kernel: list[int], strides: list[int], pads: list[int
     return pool(x, kernel, strides, pads, ceil, True, 1)
 
 
+def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) -> Tensor:
+    """By a mean rule, over Σ (q - z) of each bin: along a dimension from ⌊i · in / out⌋ to ⌈(i + 1) · in / out⌉."""
+    sums, counts = centred(x, grid, torch.float64), torch.ones(())
+    for axis, size in zip(range(x.dim() - len(sizes), x.dim()), sizes, strict=True):
+        length = x.shape[axis]
+        bins = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
+        parts = [sums.narrow(axis, start, end - start).sum(axis, keepdim=True) for start, end in bins]
+        sums = torch.cat(parts, axis)
+        counts = counts.unsqueeze(-1) * torch.tensor([end - start for start, end in bins])
+    return mean(sums, counts, grid, rule)
+
+
 def _kept_grid(s: Site) -> Grid:
     """The grid of a mean, which is that of its input."""
     q = s.tensor(0).quantization
@@ -288,6 +300,12 @@ def _reduce_mean(s: Site) -> Any:
         raise Lacks("sums floats")
     axes = s.constant_sizes(1) if s.has(1) else []
     return s.result(reduce_mean, s.x(0), axes, bool(s.attribute("keepdims")), _kept_grid(s), s.node.arithmetic)
+
+
+def _adaptive_average_pool(s: Site) -> Any:
+    if s.node.arithmetic in QUANTIZE or s.is_float:
+        raise Lacks("sums floats")
+    return s.result(adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.arithmetic)
 
 
 def _average_pool(s: Site) -> Any:
@@ -444,6 +462,7 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     "Mul": _mul,
     "Add": _add,
     "GlobalAveragePool": _global_average,
+    "qfmt.AdaptiveAveragePool": _adaptive_average_pool,
     "ReduceMean": _reduce_mean,
     "AveragePool": _average_pool,
     "MaxPool": _max_pool,
