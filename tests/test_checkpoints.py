@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import networks
@@ -24,7 +25,13 @@ from torch.ao import quantization as tq
 import qfmt
 from qfmt.cli import main
 from qfmt.errors import QfmtError, RunError, SourceError, UnsafePickleError
-from qfmt.frontends.pickles import unpickle
+from qfmt.frontends.pickles import harmless_or_inert, unpickle
+from qfmt.frontends.saved.convert import convert_saved
+from qfmt.frontends.saved.file import Saved
+from qfmt.frontends.sniff import root_of
+from qfmt.frontends.stored import Storage
+from qfmt.frontends.torch.attempts import Given
+from qfmt.frontends.zips import Zip
 from qfmt.model import Model, Quantization, Tensor
 
 LEGACY = {"_use_new_zipfile_serialization": False}
@@ -495,6 +502,46 @@ def test_pickles_within_pickles_without_end(tmp_path: Path) -> None:
         module = outer
     with pytest.raises(SourceError, match="without end"):
         qfmt.convert(saved(module, tmp_path / "m.pt"))
+
+
+def test_code_that_works_without_end(tmp_path: Path) -> None:
+    """Numbers that double their length with each line, and modules that call one another twice."""
+    squares = "\n".join(["def forward(self, x):", "    a = 9"] + ["    a = a * a"] * 60 + ["    return x * a"])
+    assert "a number that is none, or too large" in qfmt.convert(fx_file(tmp_path / "m.pt", squares)).no_graph
+    inner: Any = GraphLike("def forward(self, x):\n    return x", "import torch")
+    for _ in range(30):
+        outer = GraphLike("def forward(self, x):\n    a = self.m(x)\n    return self.m(a)", "import torch")
+        outer.body["_modules"] = {"m": inner}  # type: ignore[assignment]
+        inner = outer
+    assert "called more than" in qfmt.convert(saved(inner, tmp_path / "m.pt")).no_graph
+
+
+@pytest.mark.parametrize("file", ["rn_fx.mod.pt", "zoo_eager.mod.pt", "lm_dyn.sd.pt"])
+def test_damaged_pickles_raise_nothing_else(shared_data: Path, file: str) -> None:
+    """Bytes changed, dropped and moved, in the pickle of a zip whose checksums are those of the damaged file."""
+    archive = Zip(shared_data / "torch_legacy" / "t1131" / file)
+    root = root_of(archive)
+    whole = archive.read(f"{root}data.pkl", 1 << 24)
+    random, fine = Random(7), 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(random.randint(1, 3)):
+            at, other, count = random.randrange(len(data)), random.randrange(len(data)), random.randint(0, 20)
+            data[at : at + random.randint(1, 20)] = random.choice(
+                [bytes([random.randrange(256)]), b"", data[other : other + count]]
+            )
+        try:
+            value = unpickle(
+                bytes(data),
+                lambda key, dtype: Storage(key, dtype, lambda: archive.view(f"{root}data/{key}", 1 << 24)),
+                find_global=harmless_or_inert,
+            )
+            for tensor in convert_saved(Saved(value, "3"), Given("fbgemm"), {}).graph.constants():
+                _ = tensor.array
+            fine += 1
+        except QfmtError as error:
+            assert "\n" not in str(error)
+    print(f"{fine} of 300 damaged pickles still convert")
 
 
 def test_packed_objects_nested_deeply(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class _Walk:
             own = _own_name(name)
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
         elif type(value) in (int, float):
-            if name.endswith((".scale", ".zero_point")):
+            if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
         elif isinstance(value, dict | list | tuple):
             for key, element in value.items() if isinstance(value, dict) else enumerate(value):
@@ -171,8 +171,9 @@ def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
         yield from _cell(name, packed)
         return
     module = owner(name)
-    aliases = tuple(dict.fromkeys((name, f"{module}_packed_params") if module else (name,)))
-    yield Entry(f"{module}weight", packed.weight, aliases)
+    inner = f"{module}_packed_params"
+    aliases = (name, inner) if name.startswith(inner) else (name,)
+    yield Entry(f"{module}weight", packed.weight, tuple(dict.fromkeys(aliases)))
     if packed.bias is not None:
         yield Entry(f"{module}bias", packed.bias)
 

@@ -10,6 +10,7 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from ...errors import SourceError
@@ -22,6 +23,9 @@ from .modules import CONTAINERS, INPUT_NAMES, apply, caller, method
 from .tree import Module
 
 CODE_LIMIT = 4 << 20
+
+NUMBER_LIMIT = 1 << 63
+"""Numbers of networks are smaller; those of an attack grow with each line."""
 
 DTYPE_CODES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
@@ -83,6 +87,7 @@ def _where(module: Module) -> str:
     return f"forward of {module.path}" if module.path else "forward"
 
 
+@lru_cache(maxsize=2)
 def _parsed(text: str, where: str) -> ast.Module:
     if len(text) > CODE_LIMIT:
         raise SourceError("is longer than the code of any network", where=where)
@@ -306,11 +311,12 @@ class _Walker:
         """Arithmetic: known numbers are computed, the rest is recorded."""
         if all(isinstance(arg, int | float) for arg in args):
             try:
-                if function is not operator.pow:
-                    return function(*args)
+                result = None if function is operator.pow else function(*args)
             except (ArithmeticError, TypeError):
-                pass
-            raise SourceError("computes a number that is none", where=self._here())
+                result = None
+            if result is None or abs(result) >= NUMBER_LIMIT:
+                raise SourceError("computes a number that is none, or too large", where=self._here())
+            return result
         return self._recording()(target, *args)
 
     def _subscript(self, container: Any, index: Any, node: ast.AST) -> Any:

@@ -50,11 +50,21 @@ def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
     except SourceError as error:
         if given.shapes or given.quantization:
             raise
-        why = f"what this pickled module computes could not be found ({error})"
+        found = "".join(letter if letter.isprintable() else "?" for letter in str(error))
+        why = f"what this pickled module computes could not be found ({found})"
     return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"})
 
 
 def _graph(root: Module, given: Given, source: Mapping[str, str]) -> Model:
+    try:
+        return _lifted(root, given, source)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        # attributes of pickled modules are of any type; those of PyTorch's own modules are right if it wrote them
+        what = f"an attribute of a module is not what PyTorch writes ({str(error)[:100]})"
+        raise SourceError(what, hint="the file is damaged") from None
+
+
+def _lifted(root: Module, given: Given, source: Mapping[str, str]) -> Model:
     specs = given.specs([InputSpec(name) for name in code.parameters(root)])
     lifted = lift(lambda to, values: code.run(root, to, values), given.engine, specs)
     return lifted.lifter.finish(lifted.outputs, source={**source, **lifted.notes}, producer=producer())

@@ -29,7 +29,10 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Any:
-    rank = call("aten::dim", input) - 2
+    dimensions = call("aten::dim", input)
+    if not isinstance(dimensions, int):
+        return dimensions  # of an operator that is not supported, which is reported
+    rank = dimensions - 2
     if antialias or rank not in RANKS or (recompute_scale_factor and scale_factor is not None):
         raise SourceError(f"interpolates in a way that qfmt does not know (mode {mode!r})")
     sizes = None if size is None else _each(size, rank)

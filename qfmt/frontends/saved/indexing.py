@@ -17,7 +17,10 @@ def indexed(call: Call, x: Any, index: Any) -> Any:
     if Ellipsis in [item for item in items if item is Ellipsis]:
         at = next(place for place, item in enumerate(items) if item is Ellipsis)
         used = sum(item is not None and item is not Ellipsis for item in items)
-        items[at : at + 1] = [slice(None)] * (call("aten::dim", x) - used)
+        dimensions = call("aten::dim", x)
+        if not isinstance(dimensions, int):
+            return dimensions  # of an operator that is not supported, which is reported
+        items[at : at + 1] = [slice(None)] * (dimensions - used)
     axis = 0
     for item in items:
         if item is None:

@@ -28,6 +28,7 @@ def caller(recorder: Recorder, place: Place) -> Call:
 
 def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
     """What a module puts out. Raises UnknownModule if nobody can tell."""
+    module.steps.spend()
     if module.kind in CONTAINERS:
         return CONTAINERS[module.kind](module, recorder, args, kwargs, place)
     function, call = _meaning(module), caller(recorder, place._replace(scope=module.path))

@@ -16,6 +16,9 @@ from .archive import PACKED_CLASSES, unpacked
 MODULE_LIMIT = 1 << 16
 DEPTH_LIMIT = 64
 
+STEP_LIMIT = 1 << 16
+"""Calls of modules, those of all attempts to learn the sizes of inputs together."""
+
 CONV_STATE = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding",
     "groups", "padding_mode", "weight", "bias", "scale", "zero_point", "training",
@@ -40,6 +43,18 @@ _KINDS = (
 """Where PyTorch's modules live, in every version, and what we call the place."""
 
 
+class Steps:
+    """Counts what is done with a tree: modules may call one another twice, and those others twice…"""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def spend(self) -> None:
+        self._done += 1
+        if self._done > STEP_LIMIT:
+            raise SourceError(f"modules are called more than {STEP_LIMIT} times", hint="the file is hostile or damaged")
+
+
 class Module:
     """One module. `kind` is "quantized.ConvReLU2d", "nn.MaxPool2d" or the like, "fx" for a module whose code is
     in the file, and "" for a class that is not PyTorch's. `path` is its place in the tree, "" for the root.
@@ -49,6 +64,7 @@ class Module:
     """
 
     def __init__(self, class_name: str, path: str, attributes: dict[str, Any], children: dict[str, Module]) -> None:
+        self.steps = Steps()
         self.class_name = class_name
         self.path = path
         self.attributes = attributes
@@ -134,12 +150,14 @@ class _Builder:
 
     def __init__(self) -> None:
         self._made = 0
+        self._steps = Steps()
 
     def module(self, pickled: Inert, path: str, depth: int) -> Module:
         self._made += 1
         if self._made > MODULE_LIMIT or depth > DEPTH_LIMIT:
             raise SourceError("modules are nested in it without end", hint="the file is hostile or damaged")
         made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth))
+        made.steps = self._steps
         if made.kind == "fx":
             made.code = _text(made.attributes, "_code", "code")
             made.imports = next((text for text in pickled.arguments[1:] if isinstance(text, str)), "import torch")
