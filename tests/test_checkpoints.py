@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from test_pickles import Runs, text
 from torch import nn
 from torch.ao import quantization as tq
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
 from qfmt.cli import main
@@ -217,6 +218,33 @@ def test_chains_of_known_modules_give_a_graph(wrapped: bool, form: dict[str, boo
     np.testing.assert_array_equal(result, expected)
     memory = qfmt.convert(network, example_inputs=(x,))
     assert model.content_id() == memory.content_id()
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.rnn = kind(4, 5, **options)
+        self.fc = nn.Linear(self.rnn.hidden_size * (2 if self.rnn.bidirectional else 1), 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.rnn(x)[0])
+
+
+@pytest.mark.parametrize("options", [{"batch_first": True}, {"num_layers": 2, "bidirectional": True}], ids=["1", "2x2"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_fx_modules_with_recurrent_layers(kind: type[nn.RNNBase], options: dict[str, Any], tmp_path: Path) -> None:
+    x = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(4))
+    with networks.quiet():
+        torch.manual_seed(4)
+        dynamic = tq.QConfigMapping().set_global(tq.default_dynamic_qconfig)
+        network = convert_fx(prepare_fx(Recurrent(kind, **options).eval(), dynamic, (x,)))
+        expected = network(x).detach().numpy()
+    model = qfmt.convert(saved(network, tmp_path / "m.pt"))
+    assert not model.no_graph
+    assert model.content_id() == qfmt.convert(network, example_inputs=(x,)).content_id()
+    (result,) = model.run({"x": x.numpy()}).values()
+    print(f"{(result == expected).sum()} of {result.size} outputs equal")
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 class Twice(nn.Sequential):

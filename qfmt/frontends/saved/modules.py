@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import SourceError
 from ..torch.calls import Place, Recorder
 from ..torch.values import DTYPE_CODES
+from . import recurrent
 from .functional import FUNCTIONS, Call, padded
 from .tree import Module
 
@@ -301,6 +302,8 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Embedding": _embedding,
     "quantized.EmbeddingBag": _embedding_bag,
     "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
+    "dynamic.LSTM": recurrent.lstm,
+    "dynamic.GRU": recurrent.gru,
     "dynamic.Linear": _dynamic_linear(""),
     "dynamic.LinearReLU": _dynamic_linear("_relu"),
     "nn.Identity": _unchanged,
