@@ -56,10 +56,11 @@ def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str
         if not (dtype.is_floating_point and value.dtype.is_floating_point):
             raise RunError(f"takes {dtype}, not {value.dtype}", where=f"input {name}")
         value = value.to(dtype)
+    checked: torch.Tensor = value
     if shape is not None:
         if value.dim() != len(shape):
             raise RunError(f"takes {len(shape)} dimensions, not {value.dim()}", where=f"input {name}")
         for axis, (size, wanted) in enumerate(zip(value.shape, shape, strict=True)):
             if isinstance(wanted, int) and size != wanted:
                 raise RunError(f"dimension {axis} is {size}, must be {wanted}", where=f"input {name}")
-    return value
+    return checked
