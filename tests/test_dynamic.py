@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import networks
 import numpy as np
 import pytest
 import torch
+import torch.ao.nn.quantized.dynamic as nnqd
 from kernels import ENGINES, f32, grid, to_torch
 
 import qfmt
@@ -82,7 +84,9 @@ def test_dynamic_linear(per_channel: bool, engine: str) -> None:
     torch.backends.quantized.engine = engine
     rng = np.random.default_rng(1)
     what = f"linear_dynamic per {'channel' if per_channel else 'tensor'}, {engine}"
-    for x_shape, n in [((900, 65), 256), ((3, 200, 96), 128), ((1, 513), 300), ((700, 31), 500)] * (1 + (engine == "fbgemm")):
+    for x_shape, n in [((900, 65), 256), ((3, 200, 96), 128), ((1, 513), 300), ((700, 31), 500)] * (
+        1 + (engine == "fbgemm")
+    ):
         for bias in (True, False):
             for reduce_range in (False, True) if engine in ("fbgemm", "onednn") else (False,):
                 w, wq = weights(rng, (n, x_shape[-1]), per_channel, 3 * (engine in ("fbgemm", "qnnpack")))
@@ -142,6 +146,86 @@ def test_onnx_quantizes_dynamically_as_its_runtime() -> None:
     for x in (*(inputs(rng, (50, 48)) for _ in range(20)), np.zeros((2, 48), f32)):
         theirs = torch.from_numpy(session.run(None, {"x": x})[0])
         assert_equal("linear, ONNX Runtime", run("qfmt.DynamicLinear", [x, (w, wq)], "dynamic_divide"), theirs)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_linear_with_weights_of_float16(relu: bool) -> None:
+    """Up to 512 features: beyond, fbgemm's last columns are sums of sums. Weights beyond float16 are saturated."""
+    torch.backends.quantized.engine = "fbgemm"
+    rng = np.random.default_rng(8)
+    for x_shape, n in [((300, 65), 256), ((3, 50, 96), 40), ((1, 512), 300), ((64, 31), 17)]:
+        x, w = (rng.standard_normal(shape).astype(f32) for shape in (x_shape, (n, x_shape[-1])))
+        w[0, :3] = 70000, -1e6, 1e-8
+        b = rng.standard_normal(n).astype(f32)
+        with networks.quiet():
+            packed = quantized.linear_prepack_fp16(torch.from_numpy(w), torch.from_numpy(b))
+            call = quantized.linear_relu_dynamic_fp16 if relu else quantized.linear_dynamic_fp16
+            theirs = call(torch.from_numpy(x), packed)
+        half = np.clip(w, -65504, 65504).astype(np.float16)
+        ours = OPERATORS["qfmt.Linear"].reference(x, half, b)
+        assert_equal("linear, float16", np.maximum(ours, f32(0)) if relu else ours, theirs)
+
+
+# Convolutions
+
+CONVOLUTIONS = {
+    "Conv1d": (nnqd.Conv1d, (3, 8, 400), {"padding": 1, "stride": 2}),
+    "Conv2d": (nnqd.Conv2d, (2, 8, 40, 41), {"padding": 1, "groups": 2}),
+    "Conv3d": (nnqd.Conv3d, (1, 8, 9, 13, 14), {"dilation": 2}),
+    "ConvTranspose1d": (nnqd.ConvTranspose1d, (3, 8, 300), {"stride": 2}),
+    "ConvTranspose2d": (nnqd.ConvTranspose2d, (2, 8, 21, 22), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "ConvTranspose3d": (nnqd.ConvTranspose3d, (1, 8, 5, 6, 7), {"stride": 2}),
+}
+
+
+class Net(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_dynamic_convolutions_of_archives(name: str, engine: str, tmp_path: Path) -> None:
+    """What PyTorch computes: the result of the quantized convolution, on the grid of its input."""
+    if engine == "qnnpack" and name in ("Conv3d", "ConvTranspose3d"):
+        pytest.skip("qnnpack does not have it")
+    torch.backends.quantized.engine = engine
+    torch.manual_seed(3)
+    kind, shape, options = CONVOLUTIONS[name]
+    with networks.quiet():
+        layer = kind(8, 16, 3, **options)
+        weight = layer.weight()
+        values = torch.randint(-128, 128, weight.shape, dtype=torch.int8)
+        made = torch._make_per_tensor_quantized_tensor(values, 0.01, 3)
+        if "Transpose" not in name:
+            scales = torch.rand(16, dtype=torch.float64).float().double() * 0.01 + 0.001
+            made = torch._make_per_channel_quantized_tensor(values, scales, torch.zeros(16, dtype=torch.long), 0)
+        layer.set_weight_bias(made, torch.randn(16))
+        x = torch.randn(shape)
+        torch.jit.save(torch.jit.script(Net(layer)), tmp_path / "conv.pt")
+        theirs = layer(x)
+    model = qfmt.convert(tmp_path / "conv.pt", arithmetic=engine)
+    (node,) = model.nodes
+    assert node.operator == f"qfmt.Dynamic{name[:-2]}"
+    (ours,) = model.run({"x": x.numpy()}).values()
+    assert_equal(f"dynamic convolutions, {engine}", ours, theirs)
+
+
+def test_a_dynamic_convolution_without_a_second_rounding() -> None:
+    """By ONNX's rule (`ConvInteger`) the sums become real numbers as they are."""
+    rng = np.random.default_rng(9)
+    x, (w, wq) = inputs(rng, (2, 4, 9, 9)), weights(rng, (6, 4, 3, 3), True)
+    a = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    ours = run("qfmt.DynamicConv", [x, (w, wq)], "dynamic_divide", **a)
+    scale = (max(x.max(), 0) - min(x.min(), 0)) / 255
+    rounded = np.round(x.astype(np.float64) / scale) * scale
+    real = w * wq.scales(4)
+    exact = OPERATORS["Conv"].reference(rounded, real, None, **a)
+    np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
 # Tables of embeddings

@@ -14,7 +14,6 @@ import torch
 import witness
 
 import qfmt
-from qfmt.errors import UnsupportedOperators
 from qfmt.model import Model
 
 IOS = "torchscript/ios_mobilenet_quantized.pt"
@@ -142,17 +141,6 @@ def assert_all_equal(what: str, result: np.ndarray, expected: np.ndarray) -> Non
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("kind", ["scripted", "traced"])
-@pytest.mark.parametrize(
-    ("name", "operator"),
-    [("lstm", "aten::quantized_lstm")],
-)
-def test_dynamic_fixtures_are_refused_by_name(shared_data: Path, name: str, operator: str, kind: str) -> None:
-    archive = shared_data / "torchscript_bc" / f"TestSerialization.test_{name}.{kind}.pt"
-    with pytest.raises(UnsupportedOperators, match=operator):
-        qfmt.convert(archive)
-
-
 @pytest.mark.parametrize("kind", ["trace", "script"])
 @pytest.mark.parametrize("name", ["mbv2_eager", "rn_fx", "zoo_eager"])
 def test_networks_of_torch_1_13_give_their_outputs(shared_data: Path, name: str, kind: str) -> None:
@@ -163,20 +151,6 @@ def test_networks_of_torch_1_13_give_their_outputs(shared_data: Path, name: str,
     named = dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True))
     (result,) = model.run(named).values()
     assert_all_equal(f"{name} {kind}", result, expected.numpy())
-
-
-@pytest.mark.parametrize("kind", ["trace", "script"])
-@pytest.mark.parametrize(
-    ("name", "operator"),
-    [
-        ("lm_dyn", "aten::quantized_lstm"),
-    ],
-)
-def test_embeddings_and_dynamic_networks_are_refused_by_name(
-    shared_data: Path, name: str, operator: str, kind: str
-) -> None:
-    with pytest.raises(UnsupportedOperators, match=operator):
-        qfmt.convert(shared_data / "torch_legacy" / "t1131" / f"{name}.{kind}.pt")
 
 
 WITHOUT_TORCH = """

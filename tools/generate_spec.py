@@ -39,6 +39,7 @@ FAMILIES = {
     "convolution": "Convolutions",
     "linear": "Matrix products",
     "dynamic": "Products with inputs that are quantized while they run",
+    "recurrent": "Recurrent layers",
     "embedding": "Tables",
     "quantization": "Into and out of integers",
     "elementwise": "Elements",

@@ -14,6 +14,7 @@ from . import (
     normalization,
     pooling,
     quantization,
+    recurrent,
     resize,
     selection,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "normalization",
     "pooling",
     "quantization",
+    "recurrent",
     "resize",
     "selection",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arithmetic import fma
 from ..errors import QfmtError
 from ..model import Shape
 from .accumulation import centred, exact_dtype, requantize_sums, whole
@@ -54,10 +55,23 @@ def linear_sums(x: Operand, w: Operand) -> Array:
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X.
 
-    X is [..., in], W is [out, in], B is [out]; X may have any number of leading dimensions.
+    X is [..., in], W is [out, in], B is [out]; X may have any number of leading dimensions. A W of float16 is
+    multiplied in the order of its columns k, y = fma(X[..., k], f32(W[:, k]), y) from y = 0, and B is added at last.
     """
-    y = np.matmul(x, w.T)
+    y = _in_order(x, w) if w.dtype == np.float16 else np.matmul(x, w.T)
     return y if b is None else y + b
+
+
+def _in_order(x: Array, w: Array) -> Array:
+    """As fbgemm multiplies with float16 weights, if there are not more than 512 columns.
+
+    (Of more it takes blocks of 512, in its last columns, those that fill no block of 32: sums of sums.)
+    """
+    y = np.zeros((*x.shape[:-1], w.shape[0]), np.float32)
+    columns = w.astype(np.float32)
+    for k in range(w.shape[1]):
+        y = fma(x[..., k, None], columns[:, k], y)
+    return y
 
 
 def _matmul_shape(given: Inference) -> list[Shape]:

@@ -1,6 +1,6 @@
 """From torch calls to nodes: one lifter for every form in which PyTorch keeps a network."""
 
-from . import dynamic, layouts, norms, pointwise, pools, products, queries, tables
+from . import creation, dynamic, layouts, norms, pointwise, pools, products, queries, recurrent, tables
 from .lift import LIFTS, Lifter
 from .values import InputSpec, Refine, TensorValue
 
@@ -10,6 +10,7 @@ __all__ = [
     "Lifter",
     "Refine",
     "TensorValue",
+    "creation",
     "dynamic",
     "layouts",
     "norms",
@@ -17,5 +18,6 @@ __all__ = [
     "pools",
     "products",
     "queries",
+    "recurrent",
     "tables",
 ]

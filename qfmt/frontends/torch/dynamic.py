@@ -13,14 +13,21 @@ from .values import TensorValue
 
 def parameters_of(lift: Lifter, packed: Any) -> tuple[TensorValue, TensorValue | None]:
     """Weight and bias of packed linear parameters; the weight is float16 where PyTorch packs it so."""
+    return weight_of(lift, packed, narrowed(packed)), bias_of(lift, packed)
+
+
+def narrowed(packed: Any) -> str:
+    """The dtype that PyTorch narrows the weight of a linear layer to; "" if it is quantized."""
     if not isinstance(packed, Packed) or packed.kind not in ("linear", "linear_fp16"):
         raise SourceError("is called without packed linear parameters")
-    return weight_of(lift, packed, "float16" if packed.kind == "linear_fp16" else ""), bias_of(lift, packed)
+    if len(packed.weight.shape) != 2:
+        raise SourceError(f"is called with a weight of {len(packed.weight.shape)} dimensions")
+    return "float16" if packed.kind == "linear_fp16" else ""
 
 
 def reduces_range(lift: Lifter, reduce_range: Any) -> int:
-    """Whether a linear layer quantizes its input to 7 bits: qnnpack ignores what it is told, ONNX does not know it."""
-    return int(bool(reduce_range) and lift.engine not in ("qnnpack", "onnx"))
+    """Whether a layer quantizes its input to 7 bits: qnnpack ignores what it is told, ONNX does not know it."""
+    return lift.flag(reduce_range) if lift.engine not in ("qnnpack", "onnx") else 0
 
 
 @lifts("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
@@ -50,7 +57,7 @@ def _conv(lift: Lifter, value: Any, packed: Any, rank: int, reduce_range: Any) -
     x = lift.tensor(value)
     weight, bias, attributes = conv_of(lift, x, packed, rank)
     operator = "qfmt.DynamicConvTranspose" if packed.transposed else "qfmt.DynamicConv"
-    attributes["reduce_range"] = int(bool(reduce_range) and lift.engine != "onnx")
+    attributes["reduce_range"] = reduces_range(lift, reduce_range)
     return lift.emit(operator, [x, weight, bias], attributes)
 
 

@@ -79,7 +79,7 @@ def carry_out(
         args = [_resolved(arg, values, real) for arg in entry.args]
         kwargs = {name: _resolved(value, values, real) for name, value in entry.kwargs.items()}
         try:
-            if _has_tensor((*args, *kwargs.values())):
+            if entry.target in _CREATIONS or _has_tensor((*args, *kwargs.values())):
                 result = _apply(entry.target, args, kwargs)
             else:
                 result = on_numbers(entry.target, args, kwargs)
@@ -99,6 +99,7 @@ def _apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     namespace, _, name = target.partition("::")
     if namespace not in ("aten", "quantized") or not is_known(target):
         raise ValueError("it is not on the list of operators that are carried out")
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("layout", "device", "pin_memory")}
     if "dtype" in kwargs:
         kwargs["dtype"] = _dtype(kwargs["dtype"])
     if name.startswith("quantize_per_"):
@@ -136,6 +137,9 @@ def _has_tensor(value: Any) -> bool:
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
+
+_CREATIONS = ("aten::zeros", "aten::ones", "aten::full")
+"""What makes tensors of numbers alone."""
 
 _QUERIES: Mapping[str, Callable[..., Any]] = {
     "prim::ListUnpack": lambda value, count: list(value),

@@ -154,6 +154,8 @@ def _known_size(lift: Lifter, x: TensorValue, dim: int) -> int:
 def cat(lift: Lifter, tensors: Any, dim: int = 0) -> Any:
     """On quantized tensors torch gives the result the scale and zero point of the first one."""
     values = [lift.tensor(value) for value in tensors]
+    if len(values) == 1 and values[0].quantization is None:
+        return lift.alias(values[0])
     return lift.emit("Concat", values, {"axis": dim}, quantization=lift.grid(values[0]))
 
 

@@ -67,7 +67,7 @@ class Lifter:
         self.place = Place("", "", 0, "")
         self.target = ""
         self.fused_relu = False
-        self._stored: dict[int, TensorValue] = {}
+        self._stored: dict[tuple[int, str], TensorValue] = {}
         self._keep_alive: list[object] = []
         self._wanted: dict[str, str] = {}
         self._unsupported: dict[str, list[str]] = {}
@@ -186,8 +186,8 @@ class Lifter:
 
     def stored(self, value: StoredTensor, name: str = "", aliases: Sequence[str] = (), dtype: str = "") -> TensorValue:
         """A tensor of the archive as a constant of the graph, once, however often it is used; `dtype` narrows it."""
-        if id(value) in self._stored:
-            return self._stored[id(value)]
+        if (id(value), dtype) in self._stored:
+            return self._stored[id(value), dtype]
         quantization = stored_quantization(value)
         result = self._new(dtype or value.dtype, value.shape, quantization)
         known = dict.fromkeys((*value.names, *aliases))
@@ -198,7 +198,7 @@ class Lifter:
             aliases=tuple(sorted(known.keys() - {wanted, ""})),
         )
         self._wanted[result.key] = wanted
-        self._stored[id(value)] = result
+        self._stored[id(value), dtype] = result
         self._keep_alive.append(value)
         return result
 
@@ -352,6 +352,10 @@ class Lifter:
         if isinstance(value, bool | int | float):
             return value
         raise SourceError(f"{self.target} takes a number here that is known only when the network runs")
+
+    def flag(self, value: Any) -> int:
+        """A truth value that is known now, as the attribute of an operator: 0 or 1."""
+        return int(bool(self.number(value)))
 
     def is_constant(self, value: TensorValue) -> bool:
         return self.tensors[value.key].data is not None

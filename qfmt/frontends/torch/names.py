@@ -29,8 +29,10 @@ def name_tensors(nodes: Sequence[Node], used: set[str], wanted: Mapping[str, str
 def _name_outputs(node: Node, names: dict[str, str], taken: set[str], *, alone: bool) -> None:
     call = node.source_operator.rpartition("::")[2]
     base = node.scope if alone else f"{node.scope}.{call}".lstrip(".")
-    for key in node.outputs:
-        names[key] = _unique(base, taken)
+    outputs = OPERATORS[node.operator].outputs
+    for position, key in enumerate(node.outputs):
+        part = f".{outputs[position].name.lower()}" if position and not outputs[-1].variadic else ""
+        names[key] = _unique(base + part, taken)
     roles = OPERATORS[node.operator].inputs
     for position, key in enumerate(node.inputs):
         if key not in names:

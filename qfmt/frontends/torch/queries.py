@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import SourceError
@@ -106,6 +107,11 @@ def compare(lift: Lifter, *args: Any, **kwargs: Any) -> Any:
     """Decisions on sizes or data are unknown here; `is None` is not: a value exists."""
     if lift.target in ("aten::__is__", "aten::__isnot__") and len(args) == 2:
         return (lift.target == "aten::__isnot__") if None in args or args[0] is not args[1] else Unknown()
-    if any(isinstance(value, Size | Unknown) for value in args) or lift.target == "aten::Bool":
-        return Unknown()
-    return NotImplemented
+    return Unknown() if _is_open(args) or lift.target == "aten::Bool" else NotImplemented
+
+
+def _is_open(values: Sequence[Any]) -> bool:
+    """Whether a value, or an element of a list among them, is known only when the network runs."""
+    return any(
+        _is_open(value) if isinstance(value, list | tuple) else isinstance(value, Size | Unknown) for value in values
+    )

@@ -38,12 +38,19 @@ def embedding_bag(
 ) -> Any:
     table = lift.tensor(weight)
     attributes: dict[str, Attribute] = {
-        "mode": MODES[int(lift.number(mode))],
-        "include_last_offset": int(include_last_offset),
+        "mode": _mode(lift, mode),
+        "include_last_offset": lift.flag(include_last_offset),
         "padding_idx": -1 if padding_idx is None else _row(lift, table, padding_idx),
     }
     inputs = [table, _list(lift, indices), _list(lift, offsets), per_sample_weights]
     return [lift.emit("qfmt.EmbeddingBag", inputs, attributes), *(lift.unused_result() for _ in range(3))]
+
+
+def _mode(lift: Lifter, code: Any) -> str:
+    number = lift.number(code)
+    if number not in range(len(MODES)):
+        raise SourceError(f"reduces bags in the way {number}, which torch does not have")
+    return MODES[int(number)]
 
 
 def _list(lift: Lifter, value: Any) -> TensorValue:
@@ -81,12 +88,12 @@ def quantized_embedding_bag(
     include_last_offset: bool = False,
 ) -> Any:
     """Whatever the mode, torch sums a quantized table up."""
-    if pruned_weights and compressed_indices_mapping is not None:
+    if lift.flag(pruned_weights) and compressed_indices_mapping is not None:
         raise SourceError("looks rows up in a pruned table, which qfmt does not keep")
     table, at = _table(lift, weight), lift.indices(indices)
     lift.need(at, (None, None) if offsets is None else (None,))
     inputs = [table, at, None if offsets is None else _list(lift, offsets), per_sample_weights]
-    attributes = {"include_last_offset": int(include_last_offset)}
+    attributes = {"include_last_offset": lift.flag(include_last_offset)}
     return lift.emit("qfmt.EmbeddingBag", inputs, attributes, rule=_rule(table))
 
 

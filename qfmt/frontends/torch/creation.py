@@ -1,0 +1,77 @@
+"""Torch's ways to make a tensor of one value."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...errors import SourceError
+from .lift import Lifter, lifts
+from .values import DTYPE_CODES, TensorValue
+
+ELEMENTS = 1 << 24
+"""That a tensor of one value may have when the graph is made."""
+
+
+def filled(lift: Lifter, sizes: Any, value: float, dtype: str) -> TensorValue:
+    """A tensor of one value; its sizes may be known only when the network runs."""
+    if not isinstance(sizes, list | tuple):
+        raise SourceError("makes a tensor of sizes that are not known here", hint=lift.SHAPE_HINT)
+    known = [size for size in sizes if isinstance(size, int)]
+    if prod(known) > ELEMENTS:
+        raise SourceError(f"makes a tensor of the sizes {known}, more than {ELEMENTS} elements")
+    result: TensorValue = lift.emit("Expand", [np.array(value, dtype), lift.shape_tensor(sizes)])
+    if not lift.is_constant(result):
+        lift.know(result, [size if isinstance(size, int) else getattr(size, "dimension", None) for size in sizes])
+    return result
+
+
+def is_zero(lift: Lifter, value: TensorValue) -> bool:
+    """Whether nothing but zeros can be in a tensor: a constant of zeros, or `torch.zeros` of any size."""
+    keys = {value.key}
+    for node in reversed(lift.nodes):
+        if node.operator == "Expand" and keys.intersection(node.outputs):
+            keys.add(node.inputs[0])
+    return any(lift.tensors[key].data is not None and not lift.tensors[key].array.any() for key in keys)
+
+
+def _dtype(code: Any, default: str = "float32") -> str:
+    return DTYPE_CODES[code] if isinstance(code, int) and code in DTYPE_CODES else default
+
+
+@lifts("aten::zeros")
+def zeros(lift: Lifter, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, 0, _dtype(dtype))
+
+
+@lifts("aten::ones")
+def ones(lift: Lifter, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, 1, _dtype(dtype))
+
+
+@lifts("aten::full")
+def full(lift: Lifter, size: Any, fill_value: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    value = lift.number(fill_value)
+    default = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
+    return filled(lift, size, value, _dtype(dtype, default))
+
+
+@lifts("aten::zeros_like", "aten::ones_like", "aten::full_like")
+def like(lift: Lifter, self: Any, *args: Any, dtype: Any = None, **options: Any) -> Any:
+    x = lift.tensor(self)
+    if x.quantization is not None:
+        return NotImplemented
+    if lift.target == "aten::full_like":
+        value = lift.number(options.pop("fill_value", args[0] if args else 0))
+        args = args[1:]
+    else:
+        value = int(lift.target == "aten::ones_like")
+    sizes = [lift.size(x, axis) for axis in range(lift.rank(x))]
+    return filled(lift, sizes, value, _dtype(args[0] if args else dtype, x.dtype))
+
+
+@lifts("aten::new_zeros", "aten::new_ones")
+def new(lift: Lifter, self: Any, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, int(lift.target == "aten::new_ones"), _dtype(dtype, lift.tensor(self).dtype))

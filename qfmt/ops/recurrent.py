@@ -1,0 +1,270 @@
+"""Recurrent layers and cells, whose gates are linear layers: dynamic ones where the weights are quantized.
+
+Weights and biases are PyTorch's: the gates stand one after the other along the rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import f32
+from ..errors import QfmtError
+from ..model import Dimension, Shape
+from .accumulation import real
+from .dynamic import REDUCE_RANGE, linear_integer
+from .linear import linear
+from .registry import Inference, Operand, Quantized, operator, optional
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Product = Callable[[Any, Any, Any], Any]
+"""(x, weight, bias) → x · weightᵀ + bias"""
+
+REVERSE = {"reverse": optional(0, "1: from the last step to the first")}
+
+
+def sigmoid(x: Array) -> Array:
+    """f32(1 / f32(1 + e)), e the float32 nearest to exp(-x)."""
+    return f32(1) / (f32(1) + np.exp(-x.astype(np.float64)).astype(f32))
+
+
+def tanh(x: Array) -> Array:
+    """The float32 nearest to tanh(x)."""
+    return np.tanh(x.astype(np.float64)).astype(f32)
+
+
+def _quantized(compute: Callable[..., Any], meaning: str) -> Callable[..., Any]:
+    """The form on quantized weights of what computes by a product: the first argument, before the operands."""
+    names = list(inspect.signature(compute).parameters)[1:]
+
+    def integer(*operands: Operand | None, rule: str, reduce_range: int, **attributes: Any) -> Any:
+        def product(x: Array, w: Operand, b: Operand | None) -> Array:
+            return linear_integer(Operand(x, None), w, b, rule=rule, reduce_range=reduce_range)
+
+        given = [
+            each if each is None or name.startswith(("w_", "b_")) else real(each)
+            for name, each in zip(names, operands, strict=False)
+        ]
+        return compute(product, *given, **attributes)
+
+    integer.__doc__ = meaning
+    return integer
+
+
+# Shapes: X is [steps, batch, inputs], or [batch, inputs] for a cell
+
+
+def _layer_shape(given: Inference, gates: int, states: int) -> list[Shape]:
+    steps, batch = _leading(given, 3)
+    size = _size(given, gates)
+    return [(steps, batch, size), *[(batch, size)] * states]
+
+
+def _cell_shape(given: Inference, gates: int, states: int) -> list[Shape]:
+    (batch,) = _leading(given, 2)
+    return [(batch, _size(given, gates))] * states
+
+
+def _size(given: Inference, gates: int) -> Dimension:
+    """The size of the state, from the weights: W_ih [gates · size, inputs] and W_hh [gates · size, size]."""
+    shapes = given.known(1), given.known(2)
+    if any(len(shape) != 2 for shape in shapes):
+        raise QfmtError("the weights of a recurrent layer have 2 dimensions")
+    size = shapes[1][1]
+    for rows, _ in shapes:
+        if isinstance(rows, int) and isinstance(size, int) and rows != gates * size:
+            raise QfmtError(f"a state of size {size} needs weights of {gates * size} rows, not {rows}")
+    return size
+
+
+def _leading(given: Inference, rank: int) -> tuple[Dimension, ...]:
+    x, inputs = given.shapes[0], given.known(1)[-1]
+    if x is None:
+        return (None,) * (rank - 1)
+    if len(x) != rank:
+        raise QfmtError(f"needs an input of {rank} dimensions, not {len(x)}")
+    if isinstance(x[-1], int) and isinstance(inputs, int) and x[-1] != inputs:
+        raise QfmtError(f"the input has {x[-1]} features, the weights take {inputs}")
+    return x[:-1]
+
+
+# Layers
+
+
+def _states(states: Sequence[Array | None], batch: int, w_hh: Any) -> tuple[Array, ...]:
+    """States of [batch, size]; absent ones are zeros."""
+    size = (w_hh.array if isinstance(w_hh, Operand) else w_hh).shape[1]
+    return tuple(np.zeros((batch, size), f32) if state is None else state for state in states)
+
+
+def _scan(
+    step: Callable[..., tuple[Array, ...]], gates: Array, states: Sequence[Array | None], w_hh: Any, reverse: int
+) -> list[Array]:
+    """The first state after each step, and all states after the last."""
+    steps, batch = gates.shape[:2]
+    now = _states(states, batch, w_hh)
+    y = np.zeros((steps, *now[0].shape), f32)
+    for at in reversed(range(steps)) if reverse else range(steps):
+        now = step(gates[at], *now)
+        y[at] = now[0]
+    return [y, *now]
+
+
+def _lstm_step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+    """The next state and cell, from the products of input and state."""
+    i, f, g, o = np.split(h + x, 4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+def _lstm(
+    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, c: Any, *, reverse: int
+) -> list[Array]:
+    def step(gates: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        return _lstm_step(gates, product(h, w_hh, b_hh), c)
+
+    return _scan(step, product(x, w_ih, b_ih), (h, c), w_hh, reverse)
+
+
+@operator(
+    "qfmt.LSTM",
+    1,
+    "X W_ih W_hh B_ih? B_hh? H_0? C_0? -> Y H_n C_n",
+    attributes={**REDUCE_RANGE, **REVERSE},
+    shape=partial(_layer_shape, gates=4, states=2),
+    quantized=Quantized.WEIGHTS,
+    integer=_quantized(
+        _lstm, "Products as in qfmt.DynamicLinear: X · W_ihᵀ of all steps at once, on one grid, H · W_hhᵀ step by step."
+    ),
+    dtype="float32",
+)
+def lstm(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]:
+    """One layer in one direction. H and C begin as H_0 and C_0, or as zeros; for each step x of X, with
+    [i, f, g, o] = (H · W_hhᵀ + B_hh) + (x · W_ihᵀ + B_ih), a quarter of the columns each:
+
+    C becomes σ(f) · C + σ(i) · tanh(g), H becomes σ(o) · tanh(C), and Y[step] is H. H_n and C_n are the last ones.
+
+    X is [steps, batch, inputs], W_ih [4 · size, inputs], W_hh [4 · size, size], H and C [batch, size]. σ(x) is
+    f32(1 / f32(1 + e)) with e the float32 nearest to exp(-x), and tanh(x) the float32 nearest to it; the other
+    operations are those of float32.
+    """
+    return _lstm(linear, *operands, reverse=reverse)  # type: ignore[arg-type]
+
+
+def _gru_step(x: Array, h: Array, state: Array) -> Array:
+    """The next state, from the products of input and state, and the state."""
+    (xr, xz, xn), (hr, hz, hn) = np.split(x, 3, -1), np.split(h, 3, -1)
+    r, z = sigmoid(hr + xr), sigmoid(hz + xz)
+    n = tanh(xn + hn * r)
+    return (state - n) * z + n
+
+
+def _gru(
+    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, *, reverse: int
+) -> list[Array]:
+    def step(gates: Array, h: Array) -> tuple[Array]:
+        return (_gru_step(gates, product(h, w_hh, b_hh), h),)
+
+    return _scan(step, product(x, w_ih, b_ih), (h,), w_hh, reverse)
+
+
+@operator(
+    "qfmt.GRU",
+    1,
+    "X W_ih W_hh B_ih? B_hh? H_0? -> Y H_n",
+    attributes={**REDUCE_RANGE, **REVERSE},
+    shape=partial(_layer_shape, gates=3, states=1),
+    quantized=Quantized.WEIGHTS,
+    integer=_quantized(_gru, "Products as in qfmt.LSTM."),
+    dtype="float32",
+)
+def gru(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]:
+    """One layer in one direction. H begins as H_0, or as zeros; for each step x of X, with
+    [xr, xz, xn] = x · W_ihᵀ + B_ih and [hr, hz, hn] = H · W_hhᵀ + B_hh, a third of the columns each:
+
+    r = σ(hr + xr), z = σ(hz + xz), n = tanh(xn + hn · r); H becomes (H - n) · z + n, and Y[step] is H. H_n is the
+    last one.
+
+    X is [steps, batch, inputs], W_ih [3 · size, inputs], W_hh [3 · size, size], H [batch, size]; σ and tanh as in
+    qfmt.LSTM.
+    """
+    return _gru(linear, *operands, reverse=reverse)  # type: ignore[arg-type]
+
+
+# Cells
+
+
+def _lstm_cell(
+    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, c: Any
+) -> tuple[Array, Array]:
+    h, c = _states((h, c), x.shape[0], w_hh)
+    return _lstm_step(product(x, w_ih, b_ih), product(h, w_hh, b_hh), c)
+
+
+@operator(
+    "qfmt.LSTMCell",
+    1,
+    "X W_ih W_hh B_ih? B_hh? H_0? C_0? -> H_1 C_1",
+    attributes=REDUCE_RANGE,
+    shape=partial(_cell_shape, gates=4, states=2),
+    quantized=Quantized.WEIGHTS,
+    integer=_quantized(_lstm_cell, "Products as in qfmt.DynamicLinear."),
+    dtype="float32",
+)
+def lstm_cell(*operands: Array | None, reduce_range: int) -> tuple[Array, Array]:
+    """One step of qfmt.LSTM: X is [batch, inputs], H and C are [batch, size]."""
+    return _lstm_cell(linear, *operands)  # type: ignore[arg-type]
+
+
+def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any) -> Array:
+    (h,) = _states((h,), x.shape[0], w_hh)
+    return _gru_step(product(x, w_ih, b_ih), product(h, w_hh, b_hh), h)
+
+
+@operator(
+    "qfmt.GRUCell",
+    1,
+    "X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
+    attributes=REDUCE_RANGE,
+    shape=partial(_cell_shape, gates=3, states=1),
+    quantized=Quantized.WEIGHTS,
+    integer=_quantized(_gru_cell, "Products as in qfmt.DynamicLinear."),
+    dtype="float32",
+)
+def gru_cell(*operands: Array | None, reduce_range: int) -> Array:
+    """One step of qfmt.GRU: X is [batch, inputs], H is [batch, size]."""
+    return _gru_cell(linear, *operands)  # type: ignore[arg-type]
+
+
+def _rnn_cell(
+    product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any, *, activation: str
+) -> Array:
+    (h,) = _states((h,), x.shape[0], w_hh)
+    total = product(h, w_hh, b_hh) + product(x, w_ih, b_ih)
+    return np.maximum(total, f32(0)) if activation == "relu" else tanh(total)
+
+
+@operator(
+    "qfmt.RNNCell",
+    1,
+    "X W_ih W_hh B_ih? B_hh? H_0? -> H_1",
+    attributes={"activation": optional("tanh", "`tanh` or `relu`"), **REDUCE_RANGE},
+    shape=partial(_cell_shape, gates=1, states=1),
+    quantized=Quantized.WEIGHTS,
+    integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
+    dtype="float32",
+)
+def rnn_cell(*operands: Array | None, reduce_range: int, activation: str) -> Array:
+    """H_1 = activation((H_0 · W_hhᵀ + B_hh) + (X · W_ihᵀ + B_ih)), H_0 zeros if absent.
+
+    X is [batch, inputs], H_0 is [batch, size]; tanh is that of qfmt.LSTM.
+    """
+    return _rnn_cell(linear, *operands, activation=activation)  # type: ignore[arg-type]
