@@ -148,11 +148,15 @@ def integers(dtype: str, limit: int = 2**63) -> st.SearchStrategy[int]:
     return st.integers(max(DTYPES[dtype].minimum, -limit), min(DTYPES[dtype].maximum, limit - 1))
 
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
 def scales(dtype: str) -> st.SearchStrategy[float]:
     if dtype == "bfloat16":
         return st.integers(1, 0x7F7F).map(lambda upper: struct.unpack("<f", struct.pack("<I", upper << 16))[0])
     width = int(dtype.removeprefix("float"))
-    return st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False, width=width)  # type: ignore[arg-type]
+    low, high = (2.0**-149, FLOAT32_MAX) if dtype == "float64" else (0, None)  # a scale is also a float32 above 0
+    return st.floats(low, high, exclude_min=not low, allow_infinity=False, allow_nan=False, width=width)  # type: ignore[arg-type]
 
 
 def observations(count: int) -> st.SearchStrategy[Observed]:

@@ -102,6 +102,8 @@ BROKEN: list[tuple[str, Model]] = [
     ("V20", weight(scale=(1.00390625, 1.0), scale_dtype="bfloat16")),
     ("V20", weight(scale=(65536.0, 1.0), scale_dtype="float16")),
     ("V20", weight(scale_dtype="int8")),
+    ("V20", weight(scale=(1e-60, 1.0), scale_dtype="float64")),
+    ("V20", weight(scale=(1e300, 1.0), scale_dtype="float64")),
     ("V21", weight(axis=None)),
     ("V21", weight(axis=4)),
     ("V21", weight(axis=-1)),
@@ -168,7 +170,7 @@ BROKEN: list[tuple[str, Model]] = [
         "V44",
         extended(
             Node("Identity", ("conv",), ("z",), version=23),
-            Tensor("z", "int8", ("N", 2, 4, 4), None, replace(ACTIVATION, quant_max=127)),
+            Tensor("z", "int16", ("N", 2, 4, 4), None, ACTIVATION),
         ),
     ),
     (
@@ -179,6 +181,13 @@ BROKEN: list[tuple[str, Model]] = [
         ),
     ),
     ("V45", extended(Node("Identity", ("conv",), ("z",), version=23), Tensor("z", "uint8", ("N", 2, 4, 4)))),
+    (
+        "V45",
+        extended(
+            Node("Identity", ("conv",), ("z",), version=23),
+            Tensor("z", "uint8", ("N", 2, 4, 4), None, replace(ACTIVATION, quant_max=200)),
+        ),
+    ),
     (
         "V46",
         extended(
@@ -206,6 +215,14 @@ def test_every_rule_is_broken_once() -> None:
 
 def test_valid_models_break_none() -> None:
     assert violations(golden_model()) == []
+
+
+@pytest.mark.parametrize(("operator", "version", "low"), [("Identity", 23, 0), ("Relu", 14, 9), ("Clip", 13, 9)])
+def test_integers_are_moved_into_a_wider_range_and_clamped_into_a_narrower_one(
+    operator: str, version: int, low: int
+) -> None:
+    z = Tensor("z", "uint8", ("N", 2, 4, 4), None, replace(ACTIVATION, quant_min=low))
+    assert violations(extended(Node(operator, ("conv",), ("z",), version=version), z)) == []
 
 
 @settings(max_examples=50, deadline=None)

@@ -116,7 +116,11 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     return ""
 
 
-@MEANING.rule(45, "An operator that moves integers gives outputs with scales, zero points and axis of its first input.")
+@MEANING.rule(
+    45,
+    "An operator that moves integers gives outputs with scales, zero points and axis of its first input. Where it has "
+    "no integer formula, which clamps, their [quant_min, quant_max] contains that of the first input.",
+)
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
         return ""
@@ -125,6 +129,11 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
             return f"{name!r} has another quantization than {node.inputs[0]!r}"
+        if source is None or target is None or operator.integer is not None:
+            continue
+        if not target.quant_min <= source.quant_min <= source.quant_max <= target.quant_max:
+            outer, inner = ([each.quant_min, each.quant_max] for each in (target, source))
+            return f"the range {outer} of {name!r} does not contain {inner}, that of {node.inputs[0]!r}"
     return ""
 
 

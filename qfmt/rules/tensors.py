@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import isfinite, isnan, prod
+from math import inf, isfinite, isnan, prod
 from typing import Any
 
 from ..errors import Violation
@@ -116,7 +116,7 @@ def _unused_bits(tensor: Tensor) -> str:
 @QUANTIZATION.rule(
     20,
     "There is at least one scale; each is finite, greater than 0, and a value that `scale_dtype` (float16, bfloat16, "
-    "float32 or float64) represents exactly.",
+    "float32 or float64) represents exactly. Rounded to float32 it is still finite and greater than 0.",
 )
 def _scale(tensor: Tensor, quantization: Quantization) -> str:
     scales = quantization.scale
@@ -130,7 +130,8 @@ def _scale(tensor: Tensor, quantization: Quantization) -> str:
         return f"scale {next(scale for scale in scales if not (isfinite(scale) and scale > 0))}"
     if not _representable(scales, quantization.scale_dtype):
         return f"a scale is not exactly a {quantization.scale_dtype}"
-    return ""
+    wrong = [scale for scale in scales if not is_float32_scale(scale)]
+    return f"scale {wrong[0]} is 0 or infinite as a float32" if wrong else ""
 
 
 @QUANTIZATION.rule(
@@ -231,6 +232,15 @@ def _stored_range(tensor: Tensor) -> str:
 def element_count(tensor: Tensor) -> int:
     """The number of elements of a constant."""
     return prod(size for size in tensor.shape or () if isinstance(size, int))
+
+
+def is_float32_scale(scale: float) -> bool:
+    """Whether a scale is a positive, finite number once it is rounded to float32, by which engines compute."""
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", scale))[0]
+    except OverflowError:
+        return False
+    return 0 < rounded < inf
 
 
 def _representable(scales: tuple[float, ...], dtype: str) -> bool:
