@@ -337,6 +337,16 @@ def embedding_bag(rng: Random) -> Case:
     return Case([floats(rng, rows, columns), rng.integers(0, rows, size), offsets, None], attributes)
 
 
+def recurrent(rng: Random, gates: int, states: int, *, cell: bool, **attributes: Any) -> Case:
+    steps, batch, features, size = sizes(rng, 4)
+    weights = [floats(rng, gates * size, features), floats(rng, gates * size, size)]
+    biases = [maybe(rng, floats(rng, gates * size)) for _ in range(2)]
+    begin = [maybe(rng, floats(rng, batch, size)) for _ in range(states)]
+    x = floats(rng, *([batch] if cell else [steps, batch]), features)
+    direction = {} if cell else {"reverse": int(rng.integers(0, 2))}
+    return Case([x, *weights, *biases, *begin], {"reduce_range": 0, **direction, **attributes})
+
+
 CASES: dict[str, Callable[[Random], Case]] = {
     "Add": broadcast,
     "Sub": broadcast,
@@ -376,6 +386,11 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "qfmt.DynamicLinear": lambda rng: dynamic(linear(rng)),
     "qfmt.DynamicConv": lambda rng: dynamic(conv(rng)),
     "qfmt.DynamicConvTranspose": lambda rng: dynamic(conv_transpose(rng)),
+    "qfmt.LSTM": lambda rng: recurrent(rng, 4, 2, cell=False),
+    "qfmt.GRU": lambda rng: recurrent(rng, 3, 1, cell=False),
+    "qfmt.LSTMCell": lambda rng: recurrent(rng, 4, 2, cell=True),
+    "qfmt.GRUCell": lambda rng: recurrent(rng, 3, 1, cell=True),
+    "qfmt.RNNCell": lambda rng: recurrent(rng, 1, 1, cell=True, activation=str(rng.choice(["tanh", "relu"]))),
     "qfmt.Embedding": embedding,
     "qfmt.EmbeddingBag": embedding_bag,
     "MatMul": matmul,

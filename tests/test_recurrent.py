@@ -14,6 +14,7 @@ import networks
 import numpy as np
 import pytest
 import torch
+from operator_cases import CASES, compute
 from torch import nn
 
 import qfmt
@@ -281,6 +282,36 @@ def test_a_trace_of_training_is_refused(tmp_path: Path) -> None:
         torch.jit.save(torch.jit.trace(module, torch.randn(3, 2, 10), check_trace=False), tmp_path / "train.pt")
     with pytest.raises(SourceError, match="training mode"):
         qfmt.convert(tmp_path / "train.pt")
+
+
+# The formulas, on float32 weights
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell", "RNNCell"])
+def test_the_formulas_are_those_of_torchs_float_layers(name: str) -> None:
+    rng = np.random.default_rng(len(name))
+    for _ in range(10):
+        case = CASES[f"qfmt.{name}"](rng)
+        x, w_ih, w_hh, b_ih, b_hh, *begin = case.inputs
+        options = {"nonlinearity": case.attributes["activation"]} if name == "RNNCell" else {}
+        layer = getattr(nn, name)(w_ih.shape[1], w_hh.shape[1], **options)
+        end = "" if "Cell" in name else "_l0"
+        for key, value in (("weight_ih", w_ih), ("weight_hh", w_hh), ("bias_ih", b_ih), ("bias_hh", b_hh)):
+            parameter = getattr(layer, key + end)
+            parameter.data = torch.zeros_like(parameter) if value is None else torch.from_numpy(value)
+        batch = x.shape[-2]
+        states = [torch.from_numpy(np.zeros((batch, w_hh.shape[1]), f32) if s is None else s) for s in begin]
+        given = torch.from_numpy(x[::-1].copy() if case.attributes.get("reverse") else x)
+        states = states if "Cell" in name else [state[None] for state in states]
+        theirs = [
+            each.detach().numpy()
+            for each in networks.flat(layer(given, *([tuple(states)] if len(states) > 1 else states)))
+        ]
+        if case.attributes.get("reverse"):
+            theirs[0] = theirs[0][::-1]
+        ours = compute(f"qfmt.{name}", case)
+        for mine, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(mine, other.reshape(mine.shape), rtol=0, atol=1e-5)
 
 
 # Archives of others
