@@ -94,6 +94,46 @@ def test_a_rank_that_nothing_confirms_is_told() -> None:
     assert attempts.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
 
 
+def convolves(recorder: Lifter, values: dict[str, object]) -> object:
+    x = recorder.call("aten::quantize_per_tensor", (values["x"], 0.5, 3, 13), {}, HERE)
+    return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
+
+
+def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
+    specs = [InputSpec("x", ("N", "N", "H", "N")), InputSpec("y", (None, "N"))]
+    lifter = attempts.lift(convolves, "fbgemm", specs).lifter
+    assert [lifter.tensors[key].shape[:2] for key in lifter.inputs] == [(3, 3), (None, 3)]
+    assert lifter.tensors[lifter.inputs[0]].shape[3] == 3
+
+
+@pytest.mark.parametrize(
+    ("shapes", "quantization", "message"),
+    [
+        ({"x": 5}, {}, "input x: 5 is not a shape"),
+        ({"x": "NCHW"}, {}, "input x: 'NCHW' is not a shape"),
+        ({"x": (1, 2.5)}, {}, "input x: .* is not a shape"),
+        ({"x": (np.int64(1), 3, -8, 8)}, {}, "input x: a size cannot be -8"),
+        ({"x": ("N", "")}, {}, "input x: a size cannot be ''"),
+        ({}, {"x": 5}, "input x: 5 is not a quantization; give"),
+        ({}, {"x": (1.0, 2)}, "input x: .* is not a quantization; give"),
+        ({}, {"x": (1.0, 2.5, "uint8")}, "input x: .* is not a quantization; give"),
+        ({}, {"x": (1e-60, 2, "uint8")}, "input x: scale 1e-60, zero point 2 do not quantize to uint8"),
+        ({}, {"x": (1e300, 2, "uint8")}, "input x: scale 1e[+]300, zero point 2 do not"),
+        ({}, {"x": (float("nan"), 2, "uint8")}, "input x: scale nan, zero point 2 do not"),
+    ],
+)
+def test_what_is_said_about_an_input_and_makes_no_sense(shapes: object, quantization: object, message: str) -> None:
+    with pytest.raises(SourceError, match=f"^{message}"):
+        attempts.Given.checked("fbgemm", shapes, quantization).specs([InputSpec("x")])
+
+
+def test_numbers_of_numpy_are_sizes() -> None:
+    quantization = {"x": (np.float32(0.5), np.int8(3), "int8")}
+    given = attempts.Given.checked("fbgemm", {"x": [np.int64(1), "C", None]}, quantization)
+    assert given.shapes == {"x": (1, "C", None)} and type(given.shapes["x"][0]) is int
+    assert given.quantization == {"x": (0.5, 3, "int8")} and type(given.quantization["x"][1]) is int
+
+
 def test_a_view_by_the_batch_size_copies_the_dimension() -> None:
     lift = Lifter("fbgemm")
     x = lift.add_input(IMAGE)

@@ -52,8 +52,7 @@ def convert(
         return model
     from .torch.attempts import Given
 
-    shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
-    given = Given(arithmetic, shapes, dict(input_quantization or {}))
+    given = Given.checked(arithmetic, input_shapes or {}, input_quantization or {})
     if isinstance(source, str | PathLike):
         if example_inputs is not None or prepared is not None:
             raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source))

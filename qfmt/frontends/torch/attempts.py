@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any, NamedTuple
 
 from ...errors import SourceError
 from ...model import DTYPES, Dimension, Quantization, Shape
+from ...rules.tensors import is_float32_scale
 from ..stored import StoredTensor
 from .calls import Recorder, Value
 from .lift import Lifter
@@ -50,6 +52,15 @@ class Given(NamedTuple):
     shapes: Mapping[str, Shape] = {}
     quantization: Mapping[str, tuple[float, int, str]] = {}
 
+    @classmethod
+    def checked(cls, engine: str, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Given:
+        """From what a caller passed, which may be anything; SourceError, placed at the input, if it makes no sense."""
+        return cls(
+            engine,
+            {name: _given_shape(name, shape) for name, shape in shapes.items()},
+            {name: _given_quantization(name, numbers) for name, numbers in quantization.items()},
+        )
+
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse what is said about an input that the network does not have."""
         for name in (*self.shapes, *self.quantization):
@@ -71,10 +82,33 @@ class Given(NamedTuple):
         where = f"input {spec.name}"
         if dtype not in DTYPES or not DTYPES[dtype].is_integer:
             raise SourceError(f"a quantized input cannot be {dtype}", where=where)
-        if not scale > 0 or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+        if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
             raise SourceError(f"scale {scale}, zero point {zero_point} do not quantize to {dtype}", where=where)
         grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
         return replace(spec, dtype=dtype, quantization=grid)
+
+
+def _given_shape(name: str, shape: Any) -> tuple[Dimension, ...]:
+    try:
+        if isinstance(shape, str):
+            raise TypeError
+        sizes = tuple(size if size is None or isinstance(size, str) else index(size) for size in shape)
+    except TypeError:
+        hint = "give sizes, names of sizes or None, as in (1, 3, 'H', None)"
+        raise SourceError(f"{shape!r} is not a shape", where=f"input {name}", hint=hint) from None
+    for size in sizes:
+        if size == "" or (isinstance(size, int) and size < 0):
+            raise SourceError(f"a size cannot be {size!r}", where=f"input {name}")
+    return sizes
+
+
+def _given_quantization(name: str, given: Any) -> tuple[float, int, str]:
+    try:
+        scale, zero_point, dtype = given
+        return float(scale), index(zero_point), str(dtype)
+    except (TypeError, ValueError, OverflowError):
+        hint = "give (scale, zero point, dtype), as in (0.0078, 128, 'uint8')"
+        raise SourceError(f"{given!r} is not a quantization", where=f"input {name}", hint=hint) from None
 
 
 def lift(
@@ -130,10 +164,27 @@ class _Attempt:
             except Refine as more:
                 if more.assumed:
                     self.assumed.add(more.name)
-                shape = None if more.shape is None else own_names(more.name, more.shape, len(specs))
                 known = specs[more.name]
-                specs[more.name] = replace(known, shape=shape, dtype=more.dtype or known.dtype)
+                numbers = _numbers(known, more.shape)
+                specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
+                shape = _numbered(more.shape, numbers)
+                shape = None if shape is None else own_names(more.name, shape, len(specs))
+                specs[more.name] = replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)
         raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
+
+
+def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:
+    """Which names of sizes turned out to be which numbers."""
+    numbers: dict[str, int] = {}
+    for name, size in zip(known.shape or (), learnt or (), strict=False):
+        if isinstance(name, str) and isinstance(size, int) and numbers.setdefault(name, size) != size:
+            raise SourceError(f"the size {name} is {numbers[name]} and {size}", where=f"input {known.name}")
+    return numbers
+
+
+def _numbered(shape: Shape, numbers: Mapping[str, int]) -> Shape:
+    """Sizes of one name are equal: where one is a number now, all of them are."""
+    return None if shape is None else tuple(numbers.get(d, d) if isinstance(d, str) else d for d in shape)
 
 
 def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dimension, ...]:
