@@ -78,15 +78,19 @@ class Violation:
 
 
 class ValidityError(FormatError):
-    """A model breaks validity rules; `violations` holds every one of them."""
+    """A model breaks validity rules; `violations` holds every one of them.
 
-    def __init__(self, violations: Iterable[Violation], *, where: str = "") -> None:
+    The message lists the first; the first three where there is no file that `qfmt check` could be asked about.
+    """
+
+    def __init__(self, violations: Iterable[Violation], *, where: str = "", in_file: bool = False) -> None:
         self.violations = tuple(violations)
-        first = str(self.violations[0])
-        rest = len(self.violations) - 1
-        more = f" (and {rest} more)" if rest else ""
-        hint = "`qfmt check` lists them all" if rest else ""
-        super().__init__(f"breaks rule {first}{more}", where=where, hint=hint)
+        shown = 1 if in_file else 3
+        listed = ", ".join(map(str, self.violations[:shown]))
+        rest = len(self.violations) - shown
+        more = f" (and {rest} more)" if rest > 0 else ""
+        hint = "`qfmt check` lists them all" if rest > 0 and in_file else ""
+        super().__init__(f"breaks rule {listed}{more}", where=where, hint=hint)
 
 
 class SourceError(QfmtError):

@@ -63,7 +63,7 @@ def _operand(
 
 
 def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """The inputs as arrays of the right dtypes; RunError for one that is missing, unknown or misshapen."""
+    """The inputs as arrays of the right dtypes; RunError for one missing, unknown, misshapen or out of range."""
     expected = model.graph.inputs
     if unknown := [name for name in inputs if name not in expected]:
         raise RunError(f"the model has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(expected)}")
@@ -72,7 +72,11 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
     for name in expected:
         if name not in inputs:
             raise RunError(f"input {name!r} is missing", hint=f"the inputs are {', '.join(expected)}")
-        arrays[name] = _checked_input(model.tensors[name], np.asarray(inputs[name]), sizes)
+        try:
+            array = np.asarray(inputs[name])
+        except (ValueError, TypeError, OverflowError) as error:  # lists of unequal lengths
+            raise RunError(f"is not an array: {error}", where=f"input {name}") from None
+        arrays[name] = _checked_input(model.tensors[name], array, sizes)
     return arrays
 
 
@@ -83,6 +87,11 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
             raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
         with np.errstate(over="ignore"):  # what is beyond float32 is infinite
             array = array.astype(dtype)
+    if tensor.quantization is not None:
+        low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
+        outside = array[(array < low) | (array > high)]
+        if outside.size:
+            raise RunError(f"takes integers in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
     if tensor.shape is None:
         return array
     if array.ndim != len(tensor.shape):

@@ -357,9 +357,11 @@ def test_modes_and_links(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "m.qfb").stat().st_mode & 0o777 == 0o640
+    (tmp_path / "m.qfb").chmod(0o604)
     (tmp_path / "link.qfb").symlink_to("m.qfb")
     _constants(a=np.arange(4)).save(str(tmp_path / "link.qfb"))
     assert (tmp_path / "link.qfb").is_symlink()
+    assert (tmp_path / "m.qfb").stat().st_mode & 0o777 == 0o604
     assert len(qfmt.load(tmp_path / "m.qfb").tensors["a"].array) == 4
 
 

@@ -68,6 +68,15 @@ def test_a_quantized_input_takes_its_integers() -> None:
         run(quantized, {"x": np.zeros(2, np.float32)})
 
 
+def test_integers_outside_the_range_of_a_quantized_input_are_refused() -> None:
+    grid = Quantization((0.5,), (10,), -127, 100)
+    narrow = model([node("DequantizeLinear", "x", "y")], [Tensor("x", "int8", (2,), None, grid), floating("y", (2,))])
+    assert run(narrow, {"x": np.array([-127, 100], np.int8)})["y"].tolist() == [-68.5, 45.0]
+    for value in (-128, 101):
+        with pytest.raises(RunError, match=rf"^input x: takes integers in \[-127, 100\], not {value}$"):
+            run(narrow, {"x": np.array([0, value], np.int8)})
+
+
 def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
     assert run(chain(), {"x": [[1.0, 2.0, 3.0]]})["q"].tolist() == [[12, 14, 16]]
     with pytest.raises(RunError, match="input x: takes float32, not complex64"):
@@ -79,6 +88,7 @@ def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
     [
         ({}, "input 'x' is missing; the inputs are x"),
         ({"x": FLOATS, "z": FLOATS}, "the model has no input 'z'; its inputs are x"),
+        ({"x": [[1.0, 2.0], [3.0]]}, "input x: is not an array: .*inhomogeneous.*"),
         ({"x": FLOATS[0]}, "input x: takes 2 dimensions, not 1"),
         ({"x": np.zeros((1, 4), np.float32)}, "input x: dimension 1 is 4, must be 3"),
     ],

@@ -254,7 +254,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
         "V34 graph",
         "V35 graph",
     ]
-    with pytest.raises(ValidityError, match=r"and 11 more"):
+    with pytest.raises(ValidityError, match=r"^breaks rule V20 .*, V22 .*, V23 .* .and 9 more.$"):
         Model(Graph(("b",), ("d",), nodes, tensors)).save(tmp_path / "m.qfb")
 
 

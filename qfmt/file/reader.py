@@ -126,7 +126,7 @@ class Container:
             record["aliases"] or (),
         )
         if broken := tensor_violations(tensor):
-            raise ValidityError(broken)
+            raise ValidityError(broken, in_file=True)
         return tensor
 
     def quantization(self, record: Record) -> Quantization:

@@ -162,6 +162,8 @@ def replacing(where: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
         _sync_directory(target.parent)
     except OSError as error:
