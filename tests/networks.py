@@ -70,6 +70,7 @@ NETWORKS: dict[str, Definition] = {
 
 LARGE: dict[str, Definition] = {
     "mobilenet_v2_224": Definition(published.MobileNetV2, ((1, 3, 224, 224),), ("fx",), histograms=False),
+    "resnet18_224": Definition(published.ResNet18, ((1, 3, 224, 224),), ("fx",), histograms=False),
 }
 
 

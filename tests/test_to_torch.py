@@ -217,18 +217,18 @@ def test_native_is_the_source(name: str, kernels: str) -> None:
     assert module.engine == f"native:{kernels}"
     got = call(module, inputs)
     same, total = equal(got, expected[0])
-    steady = [np.array_equal(a, b) for a, b in zip(*expected, strict=True)]
+    steady = [(name, kernels) not in UNSTEADY and np.array_equal(a, b) for a, b in zip(*expected, strict=True)]
     print(f"{name} {kernels}: {same} of {total} outputs equal, {len(module.report())} nodes fell back")
     for mine, theirs, is_steady in zip(got, expected[0], steady, strict=True):
         if is_steady:
             np.testing.assert_array_equal(mine, theirs)
         else:
-            print(f"an output of {theirs.size} is not compared: torch gives others each time it packs these weights")
+            print(f"an output of {theirs.size} is not compared: torch gives others each time")
     assert any(steady) or (name, kernels) in UNSTEADY
 
 
 UNSTEADY = {("conv3d", "qnnpack")}
-"""torch 2.13 does not reproduce any output of these."""
+"""torch 2.13 does not reproduce what it computed a moment ago."""
 
 
 class Source:

@@ -240,6 +240,80 @@ def _seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
+# Modules of PyTorch
+
+
+def race(runners: dict[str, Callable[[], Any]], repeats: int = 41) -> dict[str, float]:
+    """Median milliseconds of each, run in turn, after three rounds that do not count."""
+    taken: dict[str, list[float]] = {name: [] for name in runners}
+    for repeat in range(repeats + 3):
+        for name, function in runners.items():
+            seconds = _seconds(function)
+            if repeat >= 3:
+                taken[name].append(1000 * seconds)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+@section
+def modules(folder: Path) -> Iterator[Row]:
+    """to_torch at 224 × 224, batch 1: against the eager source, its TorchScript, ONNX Runtime, torch.jit.load."""
+    import warnings
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    warnings.simplefilter("ignore")
+    for network in ("resnet18_224", "mobilenet_v2_224"):
+        for kernels in ("x86", "fbgemm"):
+            yield from _modules(folder, network, kernels)
+
+
+def _modules(folder: Path, network: str, kernels: str) -> Iterator[Row]:
+    import networks
+    import torch
+
+    import qfmt
+
+    eager, inputs = networks.quantize(network, "fx", kernels)
+    archive = networks.save_as(eager, inputs, "trace", folder / f"{network}.pt")
+    qfmt.save(qfmt.convert(archive), folder / f"{network}.qfb")
+    model = qfmt.load(folder / f"{network}.qfb")
+    script = torch.jit.load(archive)
+    chosen = [f"native:{kernels}", *(["onednn", "auto"] if kernels == "x86" else [])]
+    ours = {engine: model.to_torch(engine) for engine in chosen}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        runners: dict[str, Any] = {"eager": partial(eager, *inputs), "TorchScript": partial(script, *inputs)}
+        runners |= {engine: partial(module, *inputs) for engine, module in ours.items()}
+        if network == "resnet18_224" and kernels == "x86":
+            runners["ONNX Runtime"] = _onnx_runtime(folder / f"{network}.onnx", eager, inputs, threads)
+        with torch.no_grad():
+            median = race(runners)
+        for engine, reference, limit in (
+            (f"native:{kernels}", "eager", 1),
+            (f"native:{kernels}", "TorchScript", 1),
+            ("onednn", "eager", 1.15),
+            ("auto", "ONNX Runtime", 1.1),
+        ):
+            if engine in median and reference in median:
+                what = f"{network.removesuffix('_224')} {threads} thr: {engine}, {reference} {kernels}"
+                yield Row(what, median[engine], median[reference], "ms", limit)
+    for engine in chosen:
+        making, loading = partial(model.to_torch, engine), partial(torch.jit.load, archive)
+        yield timed(f"{network.removesuffix('_224')}: to_torch {engine}, jit.load", making, loading, 1, 5)
+
+
+def _onnx_runtime(path: Path, eager: Any, inputs: Any, threads: int) -> Callable[[], Any]:
+    import onnxruntime
+    import torch
+
+    if not path.exists():
+        torch.onnx.export(eager, inputs, path, opset_version=17, dynamo=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    given = {session.get_inputs()[0].name: inputs[0].numpy()}
+    return partial(session.run, None, given)
+
+
 def show(rows: Iterator[Row]) -> bool:
     """Print rows as they come; whether all are within their limits."""
     fine = True

@@ -57,15 +57,20 @@ class _Writer:
         parameters += [f"%{name} : {_type_of(value)}" for name, value in self.constants]
         text = "\n".join([f"graph({', '.join(parameters)}):", *self.lines])
         parsed = torch._C.parse_ir(text)
-        values = list(parsed.inputs())
-        first = next(iter(parsed.nodes()))
-        with parsed.insert_point_guard(first):
-            for value, (_, constant) in zip(values[len(self.inputs) :], self.constants, strict=True):
-                value.replaceAllUsesWith(parsed.insertConstant(constant))  # type: ignore[attr-defined]
-        for index in reversed(range(len(self.inputs), len(values))):
-            parsed.eraseInput(index)
+        if any(node.schema() == "(no schema)" for node in parsed.nodes() if not node.kind().startswith("prim::")):
+            raise _Python
+        values = list(parsed.inputs())[len(self.inputs) :]
+        kept = [index for index, (_, constant) in enumerate(self.constants) if _is_opaque(constant)]
+        with parsed.insert_point_guard(next(iter(parsed.nodes()))):
+            for index, (_, constant) in enumerate(self.constants):
+                if index not in kept:
+                    values[index].replaceAllUsesWith(parsed.insertConstant(constant))  # type: ignore[attr-defined]
+        for index in reversed(range(len(values))):
+            if index not in kept:
+                parsed.eraseInput(len(self.inputs) + index)
         made: Callable[..., Any] = torch._C._create_function_from_graph("forward", parsed)
-        return made
+        held = [self.constants[index][1] for index in kept]
+        return (lambda *inputs: made(*inputs, *held)) if held else made
 
     def _write(self, node: fx.Node) -> None:
         name = self.names[node] = f"v{len(self.names)}"
@@ -112,6 +117,9 @@ class _Writer:
         if isinstance(value, fx.Node):
             return f"%{self.names[value]}"
         name = f"c{len(self.lines)}"
+        if "List[Optional" in kind and value == []:
+            self.lines.append(f"  %{name} : Scalar?[] = prim::ListConstruct()")
+            return f"%{name}"
         if isinstance(value, list | tuple) and any(isinstance(item, fx.Node) for item in value):
             if "Tensor" not in kind or not all(isinstance(item, fx.Node) for item in value):
                 raise _Python
@@ -152,6 +160,11 @@ def _number(value: Any, is_float: bool) -> str:
     if not text.lstrip("-")[0].isdigit():
         raise _Python  # inf, nan
     return text
+
+
+def _is_opaque(value: Any) -> bool:
+    """Whether it is a tensor in a layout of oneDNN's own, which cannot be a constant of a graph."""
+    return isinstance(value, torch.Tensor) and value.is_mkldnn
 
 
 def _type_of(value: Any) -> str:

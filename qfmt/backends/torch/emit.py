@@ -63,11 +63,19 @@ class Row(NamedTuple):
 class Builder:
     """Writes the graph of one model for one engine.
 
-    `paths` says where in the module each constant is a buffer, `taken` which attributes the module has.
+    `paths` says where in the module each constant is a buffer, `buffers` what lies there, `taken` which attributes
+    the module has.
     """
 
-    def __init__(self, model: Model, engine: Engine, paths: Mapping[str, str], taken: Callable[[str], bool]) -> None:
-        self.model, self.engine, self.paths, self.taken = model, engine, paths, taken
+    def __init__(
+        self,
+        model: Model,
+        engine: Engine,
+        paths: Mapping[str, str],
+        buffers: Mapping[str, torch.Tensor],
+        taken: Callable[[str], bool],
+    ) -> None:
+        self.model, self.engine, self.paths, self.buffers, self.taken = model, engine, paths, buffers, taken
         self.graph = fx.Graph()
         self.fallbacks: list[Row] = []
         self.derived: dict[str, Any] = {}
@@ -218,6 +226,10 @@ class Site:
     def x(self, index: int) -> Any:
         """The value of an input; None if it is absent."""
         return self.builder.value(self.node.inputs[index], self.form) if self.has(index) else None
+
+    def constant(self, index: int) -> torch.Tensor:
+        """The buffer that holds a constant input: not to be changed."""
+        return self.builder.buffers[self.builder.paths[self.node.inputs[index]]]
 
     def sizes(self, index: int) -> Sizes:
         return self.builder.sizes(self.node.inputs[index])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ...model import DTYPES, Graph, Model, Node, Quantization
+from ...model import DTYPES, Data, Graph, Model, Node, Quantization
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Quantized
 from .compiled import compiled
@@ -87,18 +87,22 @@ class QuantizedModule(fx.GraphModule):
 
     def repack(self) -> None:
         """Compute with what the buffers hold now."""
-        self._rebuild(self.to_model(), self.requested)
+        self._rebuild(self._current(), self.requested)
 
     def to_model(self) -> Model:
         """The Model, with the numbers that the buffers hold now."""
+        return _in_memory(self._current())
+
+    __qfmt_model__ = to_model  # what qfmt.convert asks for
+
+    def _current(self) -> Model:
+        """As `to_model`, but its constants are the buffers, not copies of them."""
         buffers = dict(self.named_buffers())
         tensors = {
             name: _from_buffers(tensor, self._paths[name], buffers) if name in self._paths else tensor
             for name, tensor in self.model.tensors.items()
         }
         return self.model.replace(graph=replace(self.model.graph, tensors=tensors))
-
-    __qfmt_model__ = to_model  # what qfmt.convert asks for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of any module; where torch's quantized kernels compute, with those that the parameters are packed for."""
@@ -132,9 +136,9 @@ class QuantizedModule(fx.GraphModule):
 
     def _build(self, model: Model, engines: Sequence[Engine]) -> Builder:
         """By the first engine that computes all convolutions and matrix products itself, or else most of them."""
-        builders = []
+        builders, buffers = [], dict(self.named_buffers())
         for engine in engines:
-            builder = Builder(model, engine, self._paths, taken=partial(hasattr, self))
+            builder = Builder(model, engine, self._paths, buffers, taken=partial(hasattr, self))
             with quantized_kernels(engine.kernels or torch.backends.quantized.engine), deprecated_dtypes():
                 builder.build()
             builders.append(builder)
@@ -149,7 +153,7 @@ class QuantizedModule(fx.GraphModule):
         return QuantizedModule(self.to_model(), self.requested)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return QuantizedModule, (_in_memory(self.to_model()), self.requested)
+        return QuantizedModule, (self.to_model(), self.requested)
 
     def __str__(self) -> str:
         return repr(self)
@@ -207,15 +211,19 @@ def _register(paths: Paths, tensor: ModelTensor) -> str:
         parent, _, last = path.rpartition(".")
         layer = paths.root.get_submodule(parent)
         layer.register_buffer(f"{last}_scale", torch.tensor(scale, dtype=torch.float64))
-        layer.register_buffer(f"{last}_zero_point", torch.tensor(zero_point, dtype=torch.int64))
+        layer.register_buffer(f"{last}_zero_point", torch.tensor(zero_point, dtype=_point_dtype(q)))
     return path
+
+
+def _point_dtype(q: Quantization) -> torch.dtype:
+    return torch.float64 if q.has_float_zero_points else torch.int64
 
 
 def _from_buffers(tensor: ModelTensor, path: str, buffers: dict[str, torch.Tensor]) -> ModelTensor:
     q = tensor.quantization
     if q is not None:
         scale, zero_point = (buffers[f"{path}_{what}"].reshape(-1).tolist() for what in ("scale", "zero_point"))
-        q = replace(q, scale=tuple(map(float, scale)), zero_point=tuple(map(int, zero_point)))
+        q = replace(q, scale=tuple(map(float, scale)), zero_point=tuple(zero_point))
     array = to_array(buffers[path], tensor.dtype)
     return ModelTensor.constant(tensor.name, array, q, dtype=tensor.dtype, aliases=tensor.aliases)
 
@@ -230,11 +238,29 @@ def _stripped(model: Model) -> dict[str, ModelTensor]:
 
 
 def _in_memory(model: Model) -> Model:
-    """The model as plain containers, so that it can be pickled."""
+    """The model in plain containers, with memory of its own: it can be pickled, and does not change."""
     graph = model.graph
     nodes = tuple(replace(node, attributes=dict(node.attributes)) for node in graph.nodes)
-    plain = Graph(tuple(graph.inputs), tuple(graph.outputs), nodes, dict(graph.tensors), graph.name)
+    tensors = {name: _owned(tensor) for name, tensor in graph.tensors.items()}
+    plain = Graph(tuple(graph.inputs), tuple(graph.outputs), nodes, tensors, graph.name)
     return model.replace(graph=plain, source=dict(model.source), metadata=dict(model.metadata))
+
+
+def _owned(tensor: ModelTensor) -> ModelTensor:
+    return tensor if tensor.data is None else replace(tensor, data=BytesData(bytes(tensor.data.view())))
+
+
+class BytesData(Data):
+    """Data in memory of its own."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.nbytes = len(content)
+
+    def view(self) -> memoryview:
+        return memoryview(self._content)
 
 
 def _describe(paths: Paths, model: Model) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from ...errors import RunError
-from ...model import DTYPES, Tensor
+from ...model import DTYPES
 from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, resize_arguments
 from .moves import MOVES
 from .reference import LOOK_UP, NUMPY, REFERENCE, window
-from .values import to_tensor
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -37,16 +36,23 @@ def native_engine(arithmetic: str, kernels: str) -> Engine:
 # Packed parameters
 
 
-def quantized_weight(tensor: Tensor) -> torch.Tensor:
-    """A constant as one of torch's quantized tensors."""
-    q = tensor.quantization
+def quantized_weight(s: Site, index: int) -> torch.Tensor:
+    """A constant input as one of torch's quantized tensors: the memory is that of the buffer."""
+    tensor = s.tensor(index)
+    q, values = tensor.quantization, s.constant(index).contiguous()
     if q is None or tensor.dtype not in ("int8", "uint8"):
         raise Lacks(f"torch packs no weights of {tensor.dtype}")
-    values = to_tensor(tensor)
+    kind = torch.qint8 if tensor.dtype == "int8" else torch.quint8
     if q.axis is None:
-        return torch._make_per_tensor_quantized_tensor(values, q.scale[0], int(q.zero_point[0]))
-    scales, zero_points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.zero_point, dtype=torch.int64)
-    return torch._make_per_channel_quantized_tensor(values, scales, zero_points, q.axis)
+        made = torch._empty_affine_quantized(
+            values.shape, scale=q.scale[0], zero_point=int(q.zero_point[0]), dtype=kind
+        )
+    else:
+        scales, points = torch.tensor(q.scale, dtype=torch.float64), torch.tensor(q.zero_point, dtype=torch.int64)
+        made = torch._empty_per_channel_affine_quantized(
+            values.shape, scales=scales, zero_points=points, axis=q.axis, dtype=kind
+        )
+    return made.set_(values.untyped_storage(), values.storage_offset(), values.shape, values.stride())
 
 
 def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
@@ -55,9 +61,9 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
         raise Lacks("torch packs constant weights and float biases only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels take uint8, not {s.tensor(0).dtype}")
-    value = to_tensor(bias) if bias is not None else None
+    value = s.constant(2) if bias is not None else None
     try:
-        packed = prepack(quantized_weight(weight), value, *rest)
+        packed = prepack(quantized_weight(s, 1), value, *rest)
     except RuntimeError as error:
         raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
@@ -250,7 +256,7 @@ def _prelu(s: Site) -> Any:
     if slope.data is None or slope.quantization is None or channels is None:
         raise Lacks("needs a quantized slope that is constant")
     s.grid(0)
-    weight = quantized_weight(slope).reshape(-1)
+    weight = quantized_weight(s, 1).reshape(-1)
     return _within_range(
         s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),
         *_scale_and_zero_point(s), relu=False,

@@ -22,8 +22,7 @@ from .arithmetic import Grid
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
 from .moves import MOVES
-from .reference import LOOK_UP, NUMPY, REFERENCE, real, window
-from .values import to_tensor
+from .reference import LOOK_UP, NUMPY, REFERENCE, window
 
 aten, onednn = torch.ops.aten, torch.ops.onednn
 
@@ -42,8 +41,10 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         raise Lacks("oneDNN takes float biases that are constant")
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
-    value = None if bias is None else s.builder.derive(f"{s.node.outputs[0]}_bias", to_tensor(bias).float())
-    return to_tensor(weight), scales, torch.zeros(scales.shape, dtype=torch.int32), value
+    if bias is not None and bias.dtype != "float32":
+        raise Lacks("oneDNN takes float32 biases")
+    value = None if bias is None else s.x(2)
+    return s.constant(1), scales, torch.zeros(scales.shape, dtype=torch.int32), value
 
 
 def _conv(s: Site) -> Any:
@@ -115,22 +116,25 @@ def _within_range(s: Site, relu: bool, target: Any, *arguments: Any) -> Any:
 
 def _add(s: Site) -> Any:
     a, b, y = s.grid(0), s.grid(1), s.out_grid
-    if s.node.arithmetic not in QUANTIZE_RULES or s.tensor(0).shape is None or s.tensor(0).shape != s.tensor(1).shape:
-        raise Lacks("oneDNN adds two uint8 tensors of one shape")
-    shape = s.tensor(0).shape or ()
-    channels = shape[1] if len(shape) == 4 else None
-    if not isinstance(channels, int) or {a.dtype, b.dtype, y.dtype} != {torch.uint8}:
-        raise Lacks("oneDNN adds images of a known number of channels")
-    if any(grid.axis is not None for grid in (a, b, y)) or y.minimum not in (0, y.zero_point) or y.maximum != 255:
-        raise Lacks("oneDNN adds per tensor, over the whole range")
-    scales = _exact_scales(a, b, y, s.node.arithmetic)
-    if scales is None:
-        raise Lacks("oneDNN rounds some sums otherwise")
-    a, b, y = scales
+    channels, scales = _channels(s), None
+    if channels and s.node.arithmetic in QUANTIZE_RULES and y.minimum in (0, y.zero_point) and y.maximum == 255:
+        scales = _exact_scales(a, b, y, s.node.arithmetic)
+    if channels is None or scales is None:
+        return by_rule(s, s.call(aten.add_.Tensor, real(s, 0), real(s, 1)))
     name = s.node.outputs[0]
-    parameters = [s.builder.derive(f"{name}_{what}", value) for what, value in _identity(a, channels).items()]
+    parameters = [s.builder.derive(f"{name}_{what}", value) for what, value in _identity(scales[0], channels).items()]
     second = s.call(aten.clone.default, s.x(1))  # it is overwritten
-    return s.result(onednn.qconv2d_pointwise.binary, s.x(0), *_accumulation(a, b, y, parameters, second, channels))
+    return s.result(onednn.qconv2d_pointwise.binary, s.x(0), *_accumulation(*scales, parameters, second, channels))
+
+
+def _channels(s: Site) -> int | None:
+    """The number of channels of two uint8 images of one shape; None if the inputs or the output are something else."""
+    first, second = s.tensor(0), s.tensor(1)
+    shape = first.shape
+    if shape is None or shape != second.shape or len(shape) != 4 or not isinstance(shape[1], int):
+        return None
+    grids = (s.grid(0), s.grid(1), s.out_grid)
+    return shape[1] if all(grid.axis is None and grid.dtype == torch.uint8 for grid in grids) else None
 
 
 def _identity(a: Grid, channels: int) -> dict[str, torch.Tensor]:
@@ -175,31 +179,58 @@ def _moved(grid: Grid, steps: int) -> Grid:
 # Into and out of integers, in operators of torch, so that torch's interpreter can run them
 
 
-def _quantize(s: Site) -> Any:
-    """add computes z + alpha · x as a fused multiply-add; fmax drops NaN."""
-    y = s.out_grid
-    if s.tensor(0).quantization is not None or s.node.arithmetic not in ("reciprocal_fma", "reciprocal_offset"):
-        raise Lacks("quantizes by another rule")
-    if s.node.arithmetic == "reciprocal_fma" and not _add_is_fused():
-        raise Lacks("torch does not fuse multiply-add on this machine")
-    if y.axis is not None or y.dtype.itemsize > 2:
-        raise Lacks("quantizes per channel")
-    inverse, name = float(f32(1) / f32(y.scale)), s.node.outputs[0]
-    zero_point, low = (
-        s.builder.derive(f"{name}_{what}", torch.tensor(float(value)))
-        for what, value in (("zero_point", y.zero_point), ("quant_min", y.minimum))
-    )
-    if s.node.arithmetic == "reciprocal_fma":
-        value = s.call(aten.add.Tensor, zero_point, s.x(0), alpha=inverse)
+def real(s: Site, index: int) -> Any:
+    """An input as real numbers, in memory of its own if it is quantized."""
+    if s.tensor(index).quantization is None:
+        return s.x(index)
+    x, rule = s.grid(index), s.node.arithmetic
+    if x.axis is not None or x.dtype.itemsize > 2:
+        raise Lacks("is quantized per channel or to more than 16 bits")
+    value, scale = s.call(aten.to.dtype, s.x(index), torch.float32), f32(x.scale)
+    if rule != "premultiplied":
+        return s.call(aten.mul_.Scalar, s.call(aten.sub.Scalar, value, x.zero_point), float(scale))
+    offset = torch.tensor(float(scale * -f32(x.zero_point)))
+    return _fused(s, s.builder.derive(f"{s.node.inputs[index]}_offset", offset), value, float(scale))
+
+
+def by_rule(s: Site, value: Any) -> Any:
+    """Real numbers as the output, by the quantize rule of the node; the value itself stays as it is."""
+    y, rule = s.out_grid, s.node.arithmetic
+    if y.axis is not None or y.dtype.itemsize > 2 or rule not in QUANTIZE_RULES:
+        raise Lacks(f"does not quantize to {s.out.dtype} by {rule!r}")
+    inverse = float(f32(1) / f32(y.scale))
+    if rule == "reciprocal_fma":
+        zero_point = s.builder.derive(f"{s.node.outputs[0]}_zero_point", torch.tensor(float(y.zero_point)))
+        return _integers(s, s.call(aten.round_.default, _fused(s, zero_point, value, inverse)))
+    if rule == "divide":
+        steps = s.call(aten.div.Scalar, value, float(f32(y.scale)))
     else:
-        value = s.call(aten.add.Tensor, s.call(aten.mul.Scalar, s.x(0), inverse), zero_point)
-    return _integers(s, s.call(aten.fmax.default, s.call(aten.round.default, value), low))
+        steps = s.call(aten.mul.Scalar, value, inverse)
+    if rule == "reciprocal_offset":
+        return _integers(s, s.call(aten.round_.default, s.call(aten.add_.Scalar, steps, y.zero_point)))
+    return _integers(s, s.call(aten.add_.Scalar, s.call(aten.round_.default, steps), y.zero_point))
 
 
 def _integers(s: Site, rounded: Any) -> Any:
-    """Whole numbers, not below the minimum, as integers."""
+    """Whole numbers, in memory of their own, as integers in the range of the output; NaN as its minimum."""
     y = s.out_grid
-    return s.result(aten.to.dtype, s.call(aten.clamp.default, rounded, y.minimum, y.maximum), y.dtype)
+    numbers = s.call(aten.nan_to_num_.default, rounded, float(y.minimum))
+    return s.result(aten.to.dtype, s.call(aten.clamp_.default, numbers, y.minimum, y.maximum), y.dtype)
+
+
+def _fused(s: Site, addend: Any, value: Any, factor: float) -> Any:
+    """addend + factor · value, rounded once."""
+    if not _add_is_fused():
+        raise Lacks("torch does not fuse multiply-add on this machine")
+    return s.call(aten.add.Tensor, addend, value, alpha=factor)
+
+
+def _quantize(s: Site) -> Any:
+    return by_rule(s, real(s, 0))
+
+
+def _dequantize(s: Site) -> Any:
+    return real(s, 0)
 
 
 @cache
@@ -208,14 +239,6 @@ def _add_is_fused() -> bool:
     x = torch.linspace(-3, 3, 4099)
     alpha, c = float(f32(1) / f32(0.0317)), torch.tensor(61.0)
     return torch.equal(torch.add(c, x, alpha=alpha), arithmetic.fma(x, torch.tensor(alpha), c))
-
-
-def _dequantize(s: Site) -> Any:
-    x = s.grid(0)
-    if x.axis is not None or x.dtype.itemsize > 2:
-        raise Lacks("is quantized per channel")
-    centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
-    return s.result(aten.mul.Scalar, centred, float(f32(x.scale)))
 
 
 def _max_pool(s: Site) -> Any:
@@ -308,16 +331,12 @@ def _computes(operator: str) -> Emitter | None:
         return None
 
     def emit(s: Site) -> Any:
-        if s.out.quantization is not None and s.node.arithmetic not in QUANTIZE_RULES:
-            raise Lacks(f"has no rule {s.node.arithmetic!r}")
         value = REAL[operator](s, operands(s, lambda index: real(s, index)))
-        return (
-            value if s.out.quantization is None else s.result(arithmetic.quantize, value, s.out_grid, s.node.arithmetic)
-        )
+        return value if s.out.quantization is None else by_rule(s, value)
 
     return emit
 
 
 ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
-COMPUTES = Table("float", PLAIN, _computes)
+COMPUTES = Table("torch's float kernels", PLAIN, _computes)
 ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=3)
