@@ -168,3 +168,24 @@ def _on_grid(values: np.ndarray, q: Quantization) -> np.ndarray:
 
 def _real(values: np.ndarray, q: Quantization | None) -> np.ndarray:
     return values if q is None else ((values.astype(np.float64) - q.zero_point[0]) * q.scale[0]).astype(np.float32)
+
+
+@given(dtype=st.sampled_from(["int8", "uint8", "int32", "int64", "uint64"]), seed=seeds)
+def test_quotients_of_integers_are_exact(dtype: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    limits = np.iinfo(dtype)
+    a = rng.integers(limits.min, limits.max, 50, dtype, endpoint=True)
+    b = rng.integers(limits.min, limits.max, 50, dtype, endpoint=True) >> rng.integers(0, limits.bits, 50).astype(dtype)
+    b[b == 0] = 1
+    a[:2], b[:2] = (limits.max, limits.min + 1), (3, limits.max)
+    expected = [
+        abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a.tolist(), b.tolist(), strict=True)
+    ]
+    wrapped = np.array([q if q <= limits.max else limits.min for q in expected], dtype)
+    quotient = run("Div", [(a, None), (b, None)], None, dtype)
+    assert quotient.dtype == dtype and quotient.tolist() == wrapped.tolist()
+
+
+def test_an_integer_divided_by_zero_is_zero() -> None:
+    a = np.array([-7, 0, 7, -(2**63)])
+    assert run("Div", [(a, None), (np.array([0, 0, 0, -1]), None)], None, "int64").tolist() == [0, 0, 0, -(2**63)]

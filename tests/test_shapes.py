@@ -122,3 +122,13 @@ def ints(*values: int) -> np.ndarray:
 def test_shape_rules_refuse(name: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(QfmtError, match=message):
         infer(name, Case(inputs, attributes))
+
+
+@pytest.mark.parametrize(("a", "b"), [((2, 3), (2, 3)), ((3,), (4,)), ((3,), (4, 3)), (("N", 3), (5, 4, "K"))])
+def test_inner_sizes_of_a_matrix_product_are_equal(a: Shape, b: Shape) -> None:
+    with pytest.raises(QfmtError, match=r"MatMul cannot multiply rows of \d with columns of \d"):
+        OPERATORS["MatMul"].shape(Inference([a, b], {}, [None, None]))
+
+
+def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
+    assert OPERATORS["MatMul"].shape(Inference([("N", "K"), (3, 4)], {}, [None, None])) == [("N", 4)]

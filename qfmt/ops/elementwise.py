@@ -90,10 +90,15 @@ def mul(a: Array, b: Array) -> Array:
 
 @operator("Div", 14, "A B -> C", shape=broadcast, quantized=Quantized.COMPUTES)
 def div(a: Array, b: Array) -> Array:
-    """C = A / B; integers round towards zero."""
-    if np.issubdtype(np.result_type(a, b), np.integer):
-        return np.trunc(np.divide(a, b)).astype(np.result_type(a, b))
-    return np.divide(a, b)
+    """C = A / B; the quotient of integers is exact, rounded towards zero.
+
+    An integer divided by 0 gives 0, and the lowest integer divided by -1 gives itself; floats follow IEEE 754.
+    """
+    if not np.issubdtype(np.result_type(a, b), np.integer):
+        return np.divide(a, b)
+    with np.errstate(all="ignore"):
+        quotient, remainder = np.divmod(a, b)  # rounded down
+    return np.asarray(quotient + ((remainder != 0) & ((a < 0) != (b < 0))).astype(quotient.dtype))
 
 
 @operator("Pow", 15, "X Y -> Z", shape=broadcast, quantized=Quantized.COMPUTES)

@@ -80,6 +80,9 @@ def _matmul_shape(given: Inference) -> list[Shape]:
         return [None]
     if not a or not b:
         raise QfmtError("MatMul needs inputs of at least one dimension")
+    inner = (a[-1], b[-2] if len(b) > 1 else b[-1])
+    if isinstance(inner[0], int) and isinstance(inner[1], int) and inner[0] != inner[1]:
+        raise QfmtError(f"MatMul cannot multiply rows of {inner[0]} with columns of {inner[1]}")
     rows = (a[-2],) if len(a) > 1 else ()
     columns = (b[-1],) if len(b) > 1 else ()
     return [(*broadcast_pair(a[:-2], b[:-2]), *rows, *columns)]
