@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.frontends import ENGINES
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
 from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine, attempts
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.frontends.torch.spelling import MISSING, spellings
+from qfmt.ops import OPERATORS
 
 HERE = Place("", "", 0, "")
 IMAGE = InputSpec("x", ("N", 3, "H", "W"))
@@ -223,3 +225,12 @@ def test_registered_calls_exist_in_torch() -> None:
     for target in LIFTS:
         if not target.startswith("prim::"):
             assert torch._C._jit_get_schemas_for_operator(target), target
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
+    for operator in OPERATORS.values():
+        assert not operator.engines or operator.engines[engine] in operator.rules, operator.name
+    lifter = attempts.lift(convolves, engine, [InputSpec("x")]).lifter
+    expected = [OPERATORS[node.operator].engines[engine] for node in lifter.nodes]
+    assert [node.arithmetic for node in lifter.nodes] == expected

@@ -25,8 +25,9 @@ from qfmt.compare import Report
 from qfmt.compare.classes import classify
 from qfmt.compare.saturation import saturated
 from qfmt.errors import QfmtError, RunError, SourceError
+from qfmt.frontends import TORCH_ENGINES
 from qfmt.frontends.torch.calls import Place
-from qfmt.frontends.torch.execution import ENGINES, carry_out, running
+from qfmt.frontends.torch.execution import carry_out, running
 from qfmt.frontends.torch.tape import Entry, Slot, Tape
 from qfmt.frontends.torchscript.witness import Witness
 from qfmt.interpreter import execute
@@ -147,7 +148,7 @@ def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> Non
     assert np.array_equal(seen[model.graph.outputs[0]].array, expected.numpy())
 
 
-@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("engine_name", TORCH_ENGINES)
 def test_each_engine(engine_name: str, tmp_path: Path) -> None:
     module, inputs = networks.quantize("conv1d", "fx", engine_name)
     source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")

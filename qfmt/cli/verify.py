@@ -11,6 +11,7 @@ import click
 
 import qfmt
 
+from ..frontends import TORCH_ENGINES
 from .arrays import arrays, matched
 from .notation import number
 from .options import Shapes, input_shapes
@@ -20,7 +21,6 @@ from .source import FILE, open_model
 if TYPE_CHECKING:
     from ..compare import Report, WeightComparison
 
-ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 DIFFERS = 1
 COUNTS = ("outputs", "equal", "tie", "close", "saturated", "wrong")
 MEANINGS = {
@@ -45,7 +45,9 @@ Exit status: 0 equal, or different only as two runs of torch may be; 1 something
 @click.option("--input", "given", type=FILE, help="Inputs: a .npy or .npz, as for `qfmt run`.")
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
 @input_shapes("Shape of a pseudo-random input, where sizes are open.")
-@click.option("--engine", type=click.Choice(ENGINES), help="Torch's engine.  [default: whose arithmetic FILE states]")
+@click.option(
+    "--engine", type=click.Choice(TORCH_ENGINES), help="Torch's engine.  [default: whose arithmetic FILE states]"
+)
 @click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
 @click.pass_context
 def command(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import MissingPackageError, QfmtError, RunError
+from ..frontends import TORCH_ENGINES
 from ..interpreter import checked_inputs
 from ..model import Model
 from . import random_inputs
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from ..frontends.torchscript.witness import Witness
 
     Array = NDArray[Any]
-
-ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
-"""The engines of PyTorch that a source can be run on; the first where the file does not state one of them."""
 
 SAMPLES = 4
 
@@ -63,7 +61,8 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "verify compares a .qfb with the TorchScript archive that it was made from"
         raise error.at(str(path)) from None
-    comparison = Comparison(file, witness, engine or (file.arithmetic if file.arithmetic in ENGINES else ENGINES[0]))
+    stated = file.arithmetic if file.arithmetic in TORCH_ENGINES else TORCH_ENGINES[0]
+    comparison = Comparison(file, witness, engine or stated)
     try:
         with running(comparison.engine) as version:
             comparison.torch = version

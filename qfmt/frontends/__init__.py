@@ -13,7 +13,10 @@ from ..model import Dimension, Model
 if TYPE_CHECKING:
     from .torch.attempts import Given
 
-ENGINES = ("fbgemm", "qnnpack", "onednn", "onnx")
+TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
+"""The quantized engines of PyTorch; the first is taken where nothing is said."""
+
+ENGINES = (*TORCH_ENGINES, "onnx")
 """Whose arithmetic the nodes may state."""
 
 

@@ -44,7 +44,7 @@ KINDS = {
         Kind("torchscript_json", "a TorchScript archive of PyTorch 1.0 to 1.2 (model.json)", _SAVE_TORCHSCRIPT),
         Kind("torch_export", "a torch.export archive (.pt2)"),
         Kind("state_dict", "a state_dict: named tensors without a graph", _SAVE_TORCHSCRIPT),
-        Kind("torch_data", "tensors or other plain data saved with torch.save, without a graph", _SAVE_TORCHSCRIPT),
+        Kind("torch_data", "a torch.save file that holds tensors or other plain data", _SAVE_TORCHSCRIPT),
         Kind("torch_module", "a whole Python module pickled with torch.save", _SAVE_TORCHSCRIPT),
         Kind("torch_legacy", "a torch.save file in the form of before PyTorch 1.6 (a bare pickle)",
              "load it in PyTorch and save the whole network with torch.jit.save"),

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
-"""The quantized engines of PyTorch."""
-
 
 class Computed(NamedTuple):
     """A tensor that torch computed or unpacked: its integers with their quantization, or floats without."""
