@@ -39,7 +39,7 @@ def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
             known | {"format": "state_dict", "no_graph": f"a state_dict holds tensors and no graph; {WHAT_WOULD}"},
         )
     if kind != "torch_module" or not isinstance(saved.value, Inert):
-        raise SourceError(f"is {KINDS[kind]}, which is no network", hint=KINDS[kind].hint)
+        raise SourceError(f"is {KINDS[kind]}, not a network", hint=KINDS[kind].hint)
     return _module(tree(saved.value), given, known | {"format": "pickled_module"})
 
 
