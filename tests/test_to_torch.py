@@ -18,6 +18,8 @@ import networks
 import numpy as np
 import pytest
 import torch
+from torch.ao import quantization as tq
+from torch.ao.nn import quantized as nnq
 from torch.nn import functional
 
 import qfmt
@@ -351,6 +353,91 @@ def test_published_mobilenet(shared_data: Path) -> None:
         print(f"native:{kernels}: {same} of {total} outputs equal to torch's")
         assert same == total
     assert qfmt.convert(model.to_torch("native")).content_id() == model.content_id()
+
+
+# Dynamic quantization, embeddings
+
+
+class Recurrent(torch.nn.Module):
+    """Layers in both directions, batch first and not, with linear layers around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(12, 16)
+        self.lstm = torch.nn.LSTM(16, 10, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = torch.nn.GRU(20, 9, bidirectional=True)
+        self.last = torch.nn.Linear(18, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, (hidden, _) = self.lstm(torch.relu(self.first(x)))
+        z, _ = self.gru(y)
+        return self.last(z), hidden
+
+
+class Tables(torch.nn.Module):
+    """Embeddings of 8 bits, bags of 8 and of 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        weight = torch.randn(30, 16)
+        kinds = {"eight": torch.quint8, "four": torch.quint4x2}
+        for name, kind in kinds.items():
+            observer = tq.PerChannelMinMaxObserver(
+                dtype=kind, qscheme=torch.per_channel_affine_float_qparams, ch_axis=0
+            )
+            observer(weight)
+            scales, points = observer.calculate_qparams()
+            packed = torch.quantize_per_channel(weight, scales, points, 0, kind)
+            bag = nnq.EmbeddingBag(30, 16, mode="sum", include_last_offset=True, dtype=kind)
+            bag.set_weight(packed)
+            self.add_module(name, bag)
+            if kind == torch.quint8:
+                self.rows = nnq.Embedding(30, 16)
+                self.rows.set_weight(packed)
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.rows(indices), self.eight(indices, offsets), self.four(indices, offsets)
+
+
+@cache
+def dynamic(name: str, kernels: str) -> tuple[Model, networks.Inputs, list[np.ndarray]]:
+    """The model, inputs, and what the source gives with these kernels."""
+    torch.manual_seed(1)
+    torch.backends.quantized.engine = kernels
+    try:
+        if name == "tables":
+            source: torch.nn.Module = Tables()
+            inputs: networks.Inputs = (torch.randint(0, 30, (11,)), torch.tensor([0, 2, 2, 7, 11]))
+        else:
+            kind = torch.qint8 if name == "int8" else torch.float16
+            source = tq.quantize_dynamic(Recurrent().eval(), {torch.nn.LSTM, torch.nn.GRU, torch.nn.Linear}, dtype=kind)
+            inputs = (torch.randn(3, 7, 12),)
+        with TemporaryDirectory() as folder:
+            path = networks.save_as(source, inputs, "trace", Path(folder) / "m.pt")
+            model = qfmt.convert(path, arithmetic=kernels)
+        return model, inputs, call(source, inputs)
+    finally:
+        torch.backends.quantized.engine = "fbgemm"
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", ["int8", "float16", "tables"])
+def test_dynamic_networks(name: str, kernels: str) -> None:
+    try:
+        model, inputs, expected = dynamic(name, kernels)
+    except RuntimeError as error:
+        pytest.skip(f"torch itself does not run it with {kernels}: {str(error).strip().splitlines()[-1]}")
+    module = model.to_torch(f"native:{kernels}")
+    same, total = equal(call(module, inputs), expected)
+    print(f"{name} {kernels}: {same} of {total} outputs equal to torch's; {module.report()}")
+    assert same == total
+    assert len(module.report()) == 0
+    assert qfmt.convert(module).content_id() == model.content_id()
+    same, total = equal(call(model.to_torch("reference"), inputs), run(model, inputs))
+    assert same == total
+    near = [np.abs(a - b).max() for a, b in zip(call(model.to_torch("onednn"), inputs), expected, strict=True)]
+    assert max(near) < 0.05
 
 
 # The module as a module

@@ -4,12 +4,48 @@ from __future__ import annotations
 
 import torch
 
+from ...errors import RunError
 from ...model import Model
-from .emit import Engine
-from .native import NATIVE_ENGINES, native_engine
+from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
+from .floats import FLOAT
+from .native import NATIVE_EMITTERS
+from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
 from .onednn import ONEDNN_ENGINE
 from .qdq import QDQ_ENGINE
-from .reference import REFERENCE_ENGINE
+from .reference import LOOK_UP, NUMPY, REFERENCE, REFERENCE_ENGINE
+
+NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
+"""torch's kernels, the fastest first; each has the arithmetic of its name."""
+
+
+def _native(operator: str) -> Emitter | None:
+    emitter = NATIVE_EMITTERS.get(operator)
+    dynamic = DYNAMIC_EMITTERS.get(operator, linear_float16 if operator == "qfmt.Linear" else None)
+    if emitter is None:
+        return dynamic
+
+    def emit(s: Site) -> object:
+        if not s.is_float:
+            return emitter(s)
+        if dynamic is None:
+            raise Lacks("is not quantized")
+        return dynamic(s)
+
+    return emit
+
+
+NATIVE = Table("native", QUANTIZED, _native)
+
+
+def native_engine(arithmetic: str, kernels: str) -> Engine:
+    """The engine for a model's arithmetic, or with `kernels` named outright."""
+    supported = torch.backends.quantized.supported_engines
+    chosen = kernels or (arithmetic if arithmetic in NATIVE_ENGINES else torch.backends.quantized.engine)
+    if chosen not in supported or chosen == "none":
+        known = ", ".join(name for name in supported if name != "none")
+        raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
+    return Engine(f"native:{chosen}", (NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
+
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}
 

@@ -36,6 +36,13 @@ def torch_pads(pads: list[int]) -> list[int]:
     return [width for i in reversed(range(rank)) for width in (pads[i], pads[rank + i])]
 
 
+def _linear(s: Site, x: list[Any]) -> Any:
+    """A float16 weight is widened to what it is multiplied with."""
+    kinds = [torch_dtype(s.tensor(index).dtype) for index in (0, 1)]
+    weight = x[1] if kinds[0] == kinds[1] or not s.is_float else s.call(aten.to.dtype, x[1], kinds[0])
+    return s.call(aten.linear.default, x[0], weight, _optional(x, 2))
+
+
 def _conv_transpose(s: Site, x: list[Any]) -> Any:
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     rank = len(strides)
@@ -198,7 +205,7 @@ def _spatial(sizes: list[int]) -> list[int]:
 REAL: dict[str, RealOperator] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "qfmt.Linear": lambda s, x: s.call(aten.linear.default, x[0], x[1], _optional(x, 2)),
+    "qfmt.Linear": _linear,
     "MatMul": _binary(aten.matmul.default),
     "QuantizeLinear": lambda s, x: x[0],
     "DequantizeLinear": lambda s, x: x[0],

@@ -100,8 +100,15 @@ def _gather(s: Site) -> Any:
     if indices.data is not None and indices.shape == ():
         return s.result(aten.select.int, s.x(0), axis, int(indices.array))
     if indices.shape is None or len(indices.shape) != 1:
-        raise Lacks("needs indices of one dimension")
+        return s.result(gather, s.x(0), s.x(1), axis)
     return s.result(aten.index_select.default, s.x(0), axis, s.x(1))
+
+
+def gather(x: torch.Tensor, indices: torch.Tensor, axis: int) -> torch.Tensor:
+    """Slices along the axis, whose place the dimensions of the indices take; negative ones count from the end."""
+    at, size = axis % x.dim(), x.shape[axis]
+    places = torch.where(indices < 0, indices + size, indices).reshape(-1)
+    return x.index_select(at, places).reshape([*x.shape[:at], *indices.shape, *x.shape[at + 1 :]])
 
 
 def _expand(s: Site) -> Any:

@@ -10,28 +10,13 @@ from typing import Any
 
 import torch
 
-from ...errors import RunError
 from ...model import DTYPES
-from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
-from .floats import FLOAT, resize_arguments
+from .emit import Emitter, Lacks, Site
+from .floats import resize_arguments
 from .moves import MOVES
-from .reference import LOOK_UP, NUMPY, REFERENCE, window
+from .reference import window
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
-
-NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
-"""torch's kernels, the fastest first; each has the arithmetic of its name."""
-
-
-def native_engine(arithmetic: str, kernels: str) -> Engine:
-    """The engine for a model's arithmetic, or with `kernels` named outright."""
-    supported = torch.backends.quantized.supported_engines
-    chosen = kernels or (arithmetic if arithmetic in NATIVE_ENGINES else torch.backends.quantized.engine)
-    if chosen not in supported or chosen == "none":
-        known = ", ".join(name for name in supported if name != "none")
-        raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    return Engine(f"native:{chosen}", (NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
-
 
 # Packed parameters
 
@@ -69,7 +54,8 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
 
 
-def _geometry(s: Site) -> tuple[list[int], list[int], list[int], int]:
+def geometry(s: Site) -> tuple[list[int], list[int], list[int], int]:
+    """Strides, pads, dilations and group of a convolution as torch takes them; Lacks where it does not."""
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     rank = len(strides)
     if pads[:rank] != pads[rank:] or rank > 3:
@@ -89,14 +75,14 @@ CONV = {
 
 
 def _conv(s: Site) -> Any:
-    strides, pads, dilations, group = _geometry(s)
+    strides, pads, dilations, group = geometry(s)
     target, prepack = CONV[len(strides), _is_relu(s)]
     packed = _packed(s, prepack, strides, pads, dilations, group)
     return _within_range(s, target, s.x(0), packed, *_scale_and_zero_point(s))
 
 
 def _conv_transpose(s: Site) -> Any:
-    strides, pads, dilations, group = _geometry(s)
+    strides, pads, dilations, group = geometry(s)
     rank = len(strides)
     prepack = (
         quantized.conv_transpose1d_prepack,
@@ -419,17 +405,3 @@ NATIVE_EMITTERS: dict[str, Emitter] = {
     "ReduceMean": _mean,
     "Resize": _resize,
 }
-
-
-def _native(operator: str) -> Emitter | None:
-    emitter = NATIVE_EMITTERS.get(operator)
-    return None if emitter is None else lambda s: emitter(_not_only_floats(s))
-
-
-def _not_only_floats(s: Site) -> Site:
-    if s.is_float:
-        raise Lacks("is not quantized")
-    return s
-
-
-NATIVE = Table("native", QUANTIZED, _native)

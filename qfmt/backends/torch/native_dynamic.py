@@ -1,0 +1,196 @@
+"""torch's kernels that quantize while the network runs, those with float16 weights, and its quantized embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...model import DTYPES, pack
+from .emit import Emitter, Lacks, Site
+from .native import geometry, quantized_weight
+
+aten, quantized = torch.ops.aten, torch.ops.quantized
+
+
+def _parameters(s: Site, weight: int, bias: int) -> Any:
+    """Packed parameters of a linear layer: dynamic with quantized weights, half precision with float16."""
+    tensor, addend = s.tensor(weight), s.tensor(bias) if s.has(bias) else None
+    if tensor.data is None or (addend is not None and (addend.data is None or addend.quantization is not None)):
+        raise Lacks("torch packs constant weights and float biases only")
+    value = None if addend is None else s.constant(bias).float()
+    if tensor.quantization is None and tensor.dtype != "float16":
+        raise Lacks("torch has no packed form of float weights")
+    if tensor.quantization is None:
+        return quantized.linear_prepack_fp16(s.constant(weight).float(), value)
+    try:
+        return quantized.linear_prepack(quantized_weight(s, weight), value)
+    except RuntimeError as error:
+        raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
+
+
+def _derived(s: Site, what: str, value: Any) -> Any:
+    return s.builder.derive(f"{s.node.outputs[0]}_{what}", value)
+
+
+def _linear(s: Site) -> Any:
+    packed = _derived(s, "packed", _parameters(s, 1, 2))
+    return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
+
+
+def linear_float16(s: Site) -> Any:
+    """qfmt.Linear with a float16 weight."""
+    if s.tensor(1).quantization is not None or s.tensor(1).dtype != "float16":
+        raise Lacks("has no float16 weight")
+    return s.result(quantized.linear_dynamic_fp16.default, s.x(0), _derived(s, "packed", _parameters(s, 1, 2)))
+
+
+CONV = {
+    (1, False): (quantized.conv1d_dynamic.default, quantized.conv1d_prepack),
+    (2, False): (quantized.conv2d_dynamic.default, quantized.conv2d_prepack),
+    (3, False): (quantized.conv3d_dynamic.default, quantized.conv3d_prepack),
+    (1, True): (quantized.conv_transpose1d_dynamic.default, quantized.conv_transpose1d_prepack),
+    (2, True): (quantized.conv_transpose2d_dynamic.default, quantized.conv_transpose2d_prepack),
+    (3, True): (quantized.conv_transpose3d_dynamic.default, quantized.conv_transpose3d_prepack),
+}
+
+
+def _conv(s: Site) -> Any:
+    strides, pads, dilations, group = geometry(s)
+    transposed = s.node.operator.endswith("Transpose")
+    target, prepack = CONV[len(strides), transposed]
+    bias = s.tensor(2) if s.has(2) else None
+    if s.tensor(1).data is None or (bias is not None and (bias.data is None or bias.quantization is not None)):
+        raise Lacks("torch packs constant weights and float biases only")
+    value = None if bias is None else s.constant(2)
+    rest = [s.attribute("output_padding")] if transposed else []
+    try:
+        packed = prepack(quantized_weight(s, 1), value, strides, pads, *rest, dilations, group)
+    except RuntimeError as error:
+        raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
+    return s.result(target, s.x(0), _derived(s, "packed", packed), bool(s.attribute("reduce_range")))
+
+
+# Layers and cells
+
+
+def _layer(s: Site) -> Any:
+    """One layer in one direction, as a network of one layer."""
+    half = s.tensor(1).quantization is None
+    first, second = _parameters(s, 1, 3), _parameters(s, 2, 4)
+    if half:
+        params = quantized.make_quantized_cell_params_fp16(first, second)
+    else:
+        rows = (s.tensor(1).shape or (0,))[0]
+        biases = [s.constant(i).float() if s.has(i) else torch.zeros(int(rows or 0)) for i in (3, 4)]
+        reduce_range = bool(s.attribute("reduce_range"))
+        params = quantized.make_quantized_cell_params_dynamic(first, second, *biases, reduce_range)
+    states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTM" else 6)]
+    size = (s.tensor(2).shape or (0, 0))[1]
+    function = lstm if s.node.operator == "qfmt.LSTM" else gru
+    kind = torch.float16 if half else torch.qint8
+    held = _derived(s, "cell", params)
+    result = s.call(function, s.x(0), *states, held, size, bool(s.attribute("reverse")), kind)
+    return [s.call(_part, result, index) for index in range(len(s.node.outputs))]
+
+
+def _part(results: tuple[Tensor, ...], index: int) -> Tensor:
+    return results[index]
+
+
+def _begin(x: Tensor, state: Tensor | None, size: int) -> Tensor:
+    return x.new_zeros(1, x.shape[1], size) if state is None else state.unsqueeze(0)
+
+
+def lstm(
+    x: Tensor, h: Tensor | None, c: Tensor | None, cell: Any, size: int, reverse: bool, kind: torch.dtype
+) -> tuple[Tensor, ...]:
+    """x [steps, batch, inputs], h and c [batch, size] or None → output, and the last h and c."""
+    steps, states = x.flip(0) if reverse else x, [_begin(x, h, size), _begin(x, c, size)]
+    rest = (True, 1, 0.0, False, False, False)
+    y, h_n, c_n = aten.quantized_lstm.input(steps, states, [cell], *rest, dtype=kind, use_dynamic=True)
+    return y.flip(0) if reverse else y, h_n[0], c_n[0]
+
+
+def gru(x: Tensor, h: Tensor | None, cell: Any, size: int, reverse: bool, kind: torch.dtype) -> tuple[Tensor, ...]:
+    """x [steps, batch, inputs], h [batch, size] or None → output, and the last h."""
+    steps = x.flip(0) if reverse else x
+    y, h_n = aten.quantized_gru.input(steps, _begin(x, h, size), [cell], True, 1, 0.0, False, False, False)
+    return y.flip(0) if reverse else y, h_n[0]
+
+
+CELLS = {
+    "qfmt.LSTMCell": quantized.quantized_lstm_cell_dynamic,
+    "qfmt.GRUCell": quantized.quantized_gru_cell_dynamic,
+    "qfmt.RNNCell": quantized.quantized_rnn_tanh_cell_dynamic,
+}
+
+
+def _cell(s: Site) -> Any:
+    if s.attribute("reduce_range") or s.tensor(1).quantization is None or not (s.has(3) and s.has(4)):
+        raise Lacks("torch's cells take quantized weights with biases, and 8 bits")
+    target = CELLS[s.node.operator]
+    if s.node.operator == "qfmt.RNNCell" and s.attribute("activation") == "relu":
+        target = quantized.quantized_rnn_relu_cell_dynamic
+    packed = [_derived(s, what, _parameters(s, *at)) for what, at in (("ih", (1, 3)), ("hh", (2, 4)))]
+    states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTMCell" else 6)]
+    if any(state is None for state in states):
+        raise Lacks("begins with no state")
+    result = s.call(target.default, s.x(0), states if len(states) > 1 else states[0], *packed, s.x(3), s.x(4))
+    return result if len(states) == 1 else [s.call(_part, result, index) for index in range(2)]
+
+
+# Embeddings
+
+
+def _table(s: Site) -> Any:
+    """A table of rows of 8 or 4 bits, packed."""
+    tensor = s.tensor(0)
+    q = tensor.quantization
+    if tensor.data is None or q is None or q.axis != 0 or tensor.dtype not in ("uint8", "uint4"):
+        raise Lacks("torch's tables are of uint8 or uint4, quantized per row")
+    values, bits = s.constant(0).contiguous(), DTYPES[tensor.dtype].bits
+    if bits == 4 and values.shape[1] % 2:
+        raise Lacks("torch packs rows of whole bytes")
+    stored = values if bits == 8 else torch.from_numpy(pack(values.numpy(), 4))
+    scales, points = torch.tensor(q.scale, dtype=torch.float32), torch.tensor(q.zero_point, dtype=torch.float32)
+    kind = torch.quint8 if bits == 8 else torch.quint4x2
+    made = torch._empty_per_channel_affine_quantized(
+        values.shape, scales=scales, zero_points=points, axis=0, dtype=kind
+    )
+    made.set_(stored.untyped_storage(), stored.storage_offset(), values.shape, values.stride())
+    return _derived(s, "table", quantized.embedding_bag_prepack(made))
+
+
+def _check_rule(s: Site) -> None:
+    """torch keeps scales and offsets of 8-bit rows in float32, of 4-bit rows in float16."""
+    if s.node.arithmetic != ("lookup_float32" if s.tensor(0).dtype == "uint8" else "lookup_float16"):
+        raise Lacks(f"torch does not look up by {s.node.arithmetic!r}")
+
+
+def _embedding(s: Site) -> Any:
+    _check_rule(s)
+    target = quantized.embedding_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_4bit
+    return s.result(target.default, _table(s), s.x(1))
+
+
+def _bag(s: Site) -> Any:
+    _check_rule(s)
+    if s.attribute("mode") != "sum" or s.attribute("padding_idx") != -1:
+        raise Lacks("torch's bags are sums of all their rows")
+    target = quantized.embedding_bag_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_bag_4bit
+    last = bool(s.attribute("include_last_offset"))
+    return s.result(target.default, _table(s), s.x(1), s.x(2), False, 0, False, s.x(3), None, last)
+
+
+DYNAMIC_EMITTERS: dict[str, Emitter] = {
+    "qfmt.DynamicLinear": _linear,
+    "qfmt.DynamicConv": _conv,
+    "qfmt.DynamicConvTranspose": _conv,
+    "qfmt.LSTM": _layer,
+    "qfmt.GRU": _layer,
+    **dict.fromkeys(CELLS, _cell),
+    "qfmt.Embedding": _embedding,
+    "qfmt.EmbeddingBag": _bag,
+}
