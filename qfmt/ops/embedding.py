@@ -78,7 +78,11 @@ def embedding(w: Array, indices: Array) -> Array:
 def _bag_shape(given: Inference) -> list[Shape]:
     w, indices, offsets = given.known(0), given.shapes[1], given.shapes[2]
     if offsets is not None:
+        if len(offsets) != 1:
+            raise QfmtError(f"offsets of bags have 1 dimension, not {len(offsets)}")
         return [(_bags(offsets[0], given.attributes["include_last_offset"]), _columns(w))]
+    if indices is not None and len(indices) != 2:
+        raise QfmtError("bags without offsets need indices of 2 dimensions, a bag a row")
     return [(None if indices is None else indices[0], _columns(w))]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import SourceError
 from .lift import Lifter, lifts
+from .sizes import Size
 from .values import DTYPE_CODES, TensorValue
 
 ELEMENTS = 1 << 24
@@ -19,12 +20,17 @@ def filled(lift: Lifter, sizes: Any, value: float, dtype: str) -> TensorValue:
     """A tensor of one value; its sizes may be known only when the network runs."""
     if not isinstance(sizes, list | tuple):
         raise SourceError("makes a tensor of sizes that are not known here", hint=lift.SHAPE_HINT)
-    known = [size for size in sizes if isinstance(size, int)]
-    if prod(known) > ELEMENTS:
-        raise SourceError(f"makes a tensor of the sizes {known}, more than {ELEMENTS} elements")
-    result: TensorValue = lift.emit("Expand", [np.array(value, dtype), lift.shape_tensor(sizes)])
+    shape = [size if isinstance(size, Size) else lift.whole(size) for size in sizes]
+    known = [size for size in shape if isinstance(size, int)]
+    if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
+        raise SourceError(f"makes a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are made")
+    try:
+        scalar = np.array(value, dtype)
+    except (ValueError, OverflowError):
+        raise SourceError(f"makes a tensor of {dtype} out of {value}") from None
+    result: TensorValue = lift.emit("Expand", [scalar, lift.shape_tensor(shape)])
     if not lift.is_constant(result):
-        lift.know(result, [size if isinstance(size, int) else getattr(size, "dimension", None) for size in sizes])
+        lift.know(result, [size.dimension if isinstance(size, Size) else size for size in shape])
     return result
 
 

@@ -273,7 +273,7 @@ class Lifter:
                     run = []
                 pieces.append(size.build())
             else:
-                run.append(int(self.number(size)))
+                run.append(self.whole(size))
         if run or not pieces:
             pieces.append(self.constant(np.array(run, np.int64)))
         joined: TensorValue = pieces[0] if len(pieces) == 1 else self.emit("Concat", pieces, {"axis": 0})
@@ -281,7 +281,7 @@ class Lifter:
 
     def reshape(self, value: TensorValue, sizes: Sequence[Any]) -> TensorValue:
         """Reshape with as little as possible left to compute: 0 copies a dimension, one -1 is the rest."""
-        target = [size if isinstance(size, Size) else int(self.number(size)) for size in sizes]
+        target = [size if isinstance(size, Size) else self.whole(size) for size in sizes]
         for axis, size in enumerate(target):
             if isinstance(size, Size) and self._is_dimension(size, value, axis):
                 target[axis] = 0
@@ -352,6 +352,13 @@ class Lifter:
         if isinstance(value, bool | int | float):
             return value
         raise SourceError(f"{self.target} takes a number here that is known only when the network runs")
+
+    def whole(self, value: Any) -> int:
+        """A whole number that is known now."""
+        number = self.number(value)
+        if number != number or abs(number) == float("inf") or int(number) != number:
+            raise SourceError(f"{self.target} is called with {number} where a whole number is needed")
+        return int(number)
 
     def flag(self, value: Any) -> int:
         """A truth value that is known now, as the attribute of an operator: 0 or 1."""

@@ -35,21 +35,46 @@ class Parameters(NamedTuple):
 
 
 @lifts("aten::quantized_lstm")
-def quantized_lstm(lift: Lifter, input: Any, hx: Any, *rest: Any, **options: Any) -> Any:
-    """(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)"""
+def quantized_lstm(
+    lift: Lifter,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: Any,
+    num_layers: Any,
+    dropout: Any,
+    train: Any,
+    bidirectional: Any,
+    batch_first: Any,
+    *,
+    dtype: Any = None,
+    use_dynamic: Any = False,
+) -> Any:
+    """The form for packed sequences has as many arguments: (data, batch_sizes, hx, params, …)."""
     if not isinstance(hx, list | tuple):
         return lift.unsupported("aten::quantized_lstm on a packed sequence")
     if len(hx) != 2:
-        raise SourceError(f"begins with {len(hx)} states, and an LSTM has 2")
-    return _layers(lift, "qfmt.LSTM", input, list(hx), *rest)
+        raise SourceError("begins without the two states that an LSTM has")
+    return _layers(lift, "qfmt.LSTM", input, hx, params, num_layers, dropout, train, bidirectional, batch_first)
 
 
 @lifts("aten::quantized_gru")
-def quantized_gru(lift: Lifter, input: Any, hx: Any, *rest: Any, **options: Any) -> Any:
-    """(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)"""
-    if rest and not isinstance(rest[0], list | tuple):
+def quantized_gru(
+    lift: Lifter,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: Any,
+    num_layers: Any,
+    dropout: Any,
+    train: Any,
+    bidirectional: Any,
+    batch_first: Any,
+) -> Any:
+    """The form for packed sequences has as many arguments: (data, batch_sizes, hx, params, …)."""
+    if not isinstance(params, list | tuple):
         return lift.unsupported("aten::quantized_gru on a packed sequence")
-    return _layers(lift, "qfmt.GRU", input, [hx], *rest)
+    return _layers(lift, "qfmt.GRU", input, [hx], params, num_layers, dropout, train, bidirectional, batch_first)
 
 
 def _layers(
@@ -58,7 +83,6 @@ def _layers(
     input: Any,
     initial: Sequence[Any],
     params: Any,
-    has_biases: Any,
     num_layers: Any,
     dropout: Any,
     train: Any,
@@ -66,7 +90,7 @@ def _layers(
     batch_first: Any,
 ) -> list[TensorValue]:
     """[output, last states…], as torch gives them."""
-    layers, directions = int(lift.number(num_layers)), 1 + lift.flag(bidirectional)
+    layers, directions = lift.whole(num_layers), 1 + lift.flag(bidirectional)
     if lift.flag(train) and lift.number(dropout) and layers > 1:
         raise SourceError("drops values at random: the network was saved in training mode", hint="call .eval() first")
     if not isinstance(params, list | tuple) or not 0 < len(params) == directions * layers:
@@ -172,7 +196,9 @@ def _step(lift: Lifter, operator: str, input: Any, states: Sequence[Any], w_ih: 
 
 @lifts("quantized::quantized_lstm_cell_dynamic")
 def lstm_cell(lift: Lifter, input: Any, hx: Any, w_ih: Any, w_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
-    return _step(lift, "qfmt.LSTMCell", input, list(hx), w_ih, w_hh)
+    if not isinstance(hx, list | tuple) or len(hx) != 2:
+        raise SourceError("begins without the two states that an LSTM has")
+    return _step(lift, "qfmt.LSTMCell", input, hx, w_ih, w_hh)
 
 
 @lifts("quantized::quantized_gru_cell_dynamic")

@@ -62,7 +62,7 @@ def _list(lift: Lifter, value: Any) -> TensorValue:
 
 def _row(lift: Lifter, table: TensorValue, index: Any) -> int:
     """A row of the table, which torch may count from the end."""
-    row, rows = int(lift.number(index)), table.shape[0] if table.shape else None
+    row, rows = lift.whole(index), table.shape[0] if table.shape else None
     if row < 0 and not isinstance(rows, int):
         raise SourceError("counts a padding index from the end of a table whose size is not known")
     return row if row >= 0 or not isinstance(rows, int) else row + rows
