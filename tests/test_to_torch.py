@@ -287,6 +287,7 @@ def test_qdq_is_exported_strictly_with_a_free_batch() -> None:
     assert "quantized_decomposed.dequantize_per_channel.default" in targets
 
 
+@pytest.mark.filterwarnings("ignore")  # what Inductor warns of is about its own code
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_qdq_compiles_to_integer_kernels() -> None:
@@ -573,6 +574,37 @@ def test_names_that_are_no_attributes() -> None:
         module.load_state_dict(module.state_dict())
 
 
+def test_names_of_inputs_and_sizes_that_are_used_twice() -> None:
+    """Inputs whose names are no identifiers; a vector of sizes that is also an output."""
+    named = {
+        "class": Tensor("class", "float32", ("N", 6)),
+        "a.b": Tensor("a.b", "float32", ("N", 2, 3)),
+        "a_b": Tensor("a_b", "int64", (2,)),
+        "1": Tensor("1", "int64", (2,)),
+        "r": Tensor("r", "float32", None),
+        "t": Tensor("t", "float32", None),
+    }
+    nodes = (
+        Node("Shape", ("class",), ("1",), {"start": 0, "end": 2**63 - 1}, version=23),
+        Node("Reshape", ("a.b", "1"), ("r",), version=23),
+        Node("Reshape", ("class", "a_b"), ("t",), version=23),
+    )
+    model = Model(Graph(("class", "a.b", "a_b"), ("r", "1", "t", "a_b"), nodes, named))
+    inputs = (torch.rand(2, 6), torch.rand(2, 2, 3), torch.tensor([3, 4]))
+    for engine in ("reference", "native", "onednn", "qdq"):
+        same, total = equal(call(model.to_torch(engine), inputs), run(model, inputs))
+        assert same == total
+
+
+def test_what_cannot_be_run_cannot_be_made() -> None:
+    tensors = {"x": Tensor("x", "float32", ("N",)), "y": Tensor("y", "float32", ("N",))}
+    model = Model(Graph(("x",), ("y",), (Node("vendor.Fancy", ("x",), ("y",)),), tensors))
+    with pytest.raises(RunError, match=r"node y \(vendor.Fancy\): this operator has no reference"):
+        model.to_torch("reference")
+    with pytest.raises(RunError, match="no graph"):
+        Model(Graph((), (), (), {"w": Tensor.constant("w", np.ones(3, np.float32))})).to_torch()
+
+
 def test_bits_below_eight_and_foreign_floats() -> None:
     import ml_dtypes
 
@@ -628,12 +660,17 @@ def test_float32_products_of_reduced_precision_are_not_used() -> None:
     """Sums stay exact although torch may compute float32 products in bfloat16."""
     model, inputs = model_of("linears"), inputs_of("linears")
     module = model.to_torch("reference")
-    torch.set_float32_matmul_precision("medium")
-    try:
-        same, total = equal(call(module, inputs), run(model, inputs))
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert same == total
+    for setting in ("matmul", "conv"):
+        torch.set_float32_matmul_precision("medium") if setting == "matmul" else None
+        if setting == "conv" and hasattr(torch.backends.mkldnn, "conv"):
+            torch.backends.mkldnn.conv.fp32_precision = "bf16"
+        try:
+            same, total = equal(call(module, inputs), run(model, inputs))
+        finally:
+            torch.set_float32_matmul_precision("highest")
+            if hasattr(torch.backends.mkldnn, "conv"):
+                torch.backends.mkldnn.conv.fp32_precision = "none"
+        assert same == total
 
 
 def test_padding_of_convolutions_like_torch() -> None:

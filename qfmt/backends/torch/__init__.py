@@ -19,6 +19,8 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
     name, _, kernels = engine.partition(":")
     if name not in ENGINES or (kernels and name != "native"):
         raise RunError(f"there is no engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}, native:KERNELS")
+    if model.no_graph:
+        raise RunError(model.no_graph)
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -8,6 +8,7 @@ tables; each node goes to the first that takes it, and conversions between the f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from keyword import iskeyword
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from torch import fx
 from ...errors import QfmtError, RunError
 from ...interpreter import place
 from ...model import Model, Node, Tensor
+from . import sizes
 from .arithmetic import Grid
 from .values import check_input, torch_dtype
 
@@ -94,15 +96,18 @@ class Builder:
 
     def value(self, name: str, form: str) -> Value:
         """A tensor of the model in that form, converted if it exists in the other one only."""
-        if name in self._sizes:
-            return self._as_tensor(name)
         tensor = self.model.tensors[name]
         form = PLAIN if tensor.quantization is None else form
         if (name, form) not in self._values:
-            self._values[name, form] = (
-                self._constant(tensor) if form == PLAIN and tensor.data else self._convert(tensor, form)
-            )
+            self._values[name, form] = self._made(tensor, form)
         return self._values[name, form]
+
+    def _made(self, tensor: Tensor, form: str) -> Value:
+        if tensor.name in self._sizes:
+            return self.call(torch.tensor, self._sizes[tensor.name], dtype=torch.int64)
+        if form == PLAIN and tensor.data is not None:
+            return self.buffer(self.paths[tensor.name])
+        return self._convert(tensor, form)
 
     def sizes(self, name: str) -> Sizes:
         """An int64 vector as a list of integers: known now, or computed when the module runs."""
@@ -110,8 +115,12 @@ class Builder:
         if tensor.data is not None:
             return [int(item) for item in tensor.array.reshape(-1)]
         if name not in self._sizes:
-            self._sizes[name] = self.call(_to_list, self.value(name, PLAIN))
+            self._sizes[name] = self.call(sizes.to_list, self.value(name, PLAIN))
         return self._sizes[name]
+
+    def some_form(self, name: str) -> Value:
+        """A tensor in a form in which it exists already: its sizes are the same in both."""
+        return self.value(name, QUANTIZED if (name, QUANTIZED) in self._values else PLAIN)
 
     def call(self, target: Callable[..., Any], *args: Any, name: str = "", **kwargs: Any) -> Value:
         """One call in the graph."""
@@ -119,10 +128,7 @@ class Builder:
 
     def derive(self, name: str, value: Any) -> Value:
         """Something that is made once, from constants: an attribute of the module that is no part of its state."""
-        attribute = "".join(c if c.isalnum() else "_" for c in name)
-        attribute = attribute if not attribute[:1].isdigit() else f"_{attribute}"
-        while attribute in self.derived or self.taken(attribute):
-            attribute += "_"
+        attribute = _identifier(name, lambda word: word in self.derived or self.taken(word))
         self.derived[attribute] = value
         return self.graph.create_node("get_attr", attribute)
 
@@ -130,13 +136,12 @@ class Builder:
         return self.graph.create_node("get_attr", path)
 
     def _input(self, tensor: Tensor) -> None:
-        given = self.graph.placeholder("".join(c if c.isalnum() else "_" for c in tensor.name), default_value=None)
+        taken = {str(node.target) for node in self.graph.find_nodes(op="placeholder")}
+        name = _identifier(tensor.name, taken.__contains__)
+        given = self.graph.placeholder(name, default_value=None)
         shape = None if tensor.shape is None else list(tensor.shape)
-        checked = self.call(check_input, given, tensor.name, torch_dtype(tensor.dtype), shape)
+        checked = self.call(check_input, given, tensor.name, torch_dtype(tensor.dtype), shape, name=name)
         self._values[tensor.name, PLAIN] = checked
-
-    def _constant(self, tensor: Tensor) -> Value:
-        return self.buffer(self.paths[tensor.name])
 
     def _convert(self, tensor: Tensor, form: str) -> Value:
         q, other = tensor.quantization, QUANTIZED if form == PLAIN else PLAIN
@@ -151,14 +156,9 @@ class Builder:
             raise Lacks(f"torch has no quantized {tensor.dtype}")
         return self.call(torch.ops.aten._make_per_tensor_quantized_tensor.default, value, q.scale[0], q.zero_point[0])
 
-    def _as_tensor(self, name: str) -> Value:
-        if (name, PLAIN) not in self._values:
-            self._values[name, PLAIN] = self.call(torch.tensor, self._sizes[name], dtype=torch.int64)
-        return self._values[name, PLAIN]
-
     def _node(self, node: Node) -> None:
         if self._is_about_sizes(node):
-            self._sizes[node.outputs[0]] = _size_emitters()[node.operator](Site(self, node, PLAIN))
+            self._sizes[node.outputs[0]] = sizes.EMITTERS[node.operator](Site(self, node, PLAIN))
             return
         reason = ""
         for index, table in enumerate(self.engine.tables):
@@ -167,12 +167,13 @@ class Builder:
                 reason = reason or f"has no {node.operator}"
                 continue
             site = Site(self, node, table.form)
-            mark = len(self.graph.nodes)
+            mark, derived = len(self.graph.nodes), dict(self.derived)
             try:
                 result = emitter(site)
             except Lacks as lack:
                 reason = reason or str(lack)
                 self._forget(mark)
+                self.derived = derived
                 continue
             except QfmtError as error:
                 raise error.at(place(node)) from None
@@ -202,13 +203,22 @@ class Builder:
             return True
         known = (name in self._sizes or self._is_int64_constant(name) for name in node.inputs)
         some = any(name in self._sizes for name in node.inputs)
-        return some and node.operator in _size_emitters() and all(known)
+        return some and node.operator in sizes.EMITTERS and all(known)
 
     def _is_int64_constant(self, name: str) -> bool:
         tensor = self.model.tensors.get(name)
         return (
             tensor is not None and tensor.data is not None and tensor.dtype == "int64" and len(tensor.shape or ()) == 1
         )
+
+
+def _identifier(name: str, taken: Callable[[str], bool]) -> str:
+    """A name of Python's that is like a name of the model."""
+    word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    word = f"_{word}" if not word or word[0].isdigit() else word
+    while iskeyword(word) or word == "self" or taken(word):
+        word += "_"
+    return word
 
 
 class Site:
@@ -286,70 +296,10 @@ class Site:
 
     def result(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         """The call that gives the output: it has the output's name in the code."""
-        name = "".join(c if c.isalnum() else "_" for c in self.node.outputs[0])
+        name = _identifier(self.node.outputs[0], lambda word: False)
         return self.builder.call(target, *args, name=name, **kwargs)
 
     def parameters(self, index: int) -> tuple[Any, Any, Any]:
         """A quantized constant, its scales and its zero points, as buffers."""
         path = self.builder.paths[self.node.inputs[index]]
         return tuple(self.builder.buffer(part) for part in (path, f"{path}_scale", f"{path}_zero_point"))  # type: ignore[return-value]
-
-
-# Sizes: Python integers, so that torch.export sees what depends on the batch
-
-
-def _to_list(vector: torch.Tensor) -> list[int]:
-    return [int(item) for item in vector.reshape(-1).tolist()]
-
-
-def shape_of(x: torch.Tensor, start: int, end: int) -> list[int]:
-    """The sizes of some dimensions."""
-    return list(x.shape[start:end])
-
-
-def join(*vectors: list[int]) -> list[int]:
-    return [size for vector in vectors for size in vector]
-
-
-def _pairs(a: list[int], b: list[int]) -> list[tuple[int, int]]:
-    length = max(len(a), len(b))
-    return list(zip(a * (length // len(a)), b * (length // len(b)), strict=True))
-
-
-def plus(a: list[int], b: list[int]) -> list[int]:
-    return [x + y for x, y in _pairs(a, b)]
-
-
-def minus(a: list[int], b: list[int]) -> list[int]:
-    return [x - y for x, y in _pairs(a, b)]
-
-
-def times(a: list[int], b: list[int]) -> list[int]:
-    return [x * y for x, y in _pairs(a, b)]
-
-
-def over(a: list[int], b: list[int]) -> list[int]:
-    """Quotients, rounded towards zero; sizes are not negative, but numbers computed from them may be."""
-    return [x // y if (x >= 0) == (y > 0) else -(-x // y) for x, y in _pairs(a, b)]
-
-
-def _size_emitters() -> dict[str, Emitter]:
-    return {
-        "Shape": lambda s: s.call(
-            shape_of, s.builder.value(s.node.inputs[0], _any_form(s)), s.attribute("start"), s.attribute("end")
-        ),
-        "Concat": lambda s: s.call(join, *_each(s)),
-        "Add": lambda s: s.call(plus, *_each(s)),
-        "Sub": lambda s: s.call(minus, *_each(s)),
-        "Mul": lambda s: s.call(times, *_each(s)),
-        "Div": lambda s: s.call(over, *_each(s)),
-    }
-
-
-def _each(s: Site) -> list[Sizes]:
-    return [s.sizes(index) for index in range(len(s.node.inputs))]
-
-
-def _any_form(s: Site) -> str:
-    """The form in which the input exists already: its sizes are the same in both."""
-    return QUANTIZED if (s.node.inputs[0], QUANTIZED) in s.builder._values else PLAIN

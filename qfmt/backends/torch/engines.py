@@ -8,11 +8,12 @@ from ...errors import RunError
 from ...model import Model
 from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT
+from .interpreted import LOOK_UP, NUMPY
 from .native import NATIVE_EMITTERS
 from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
 from .onednn import ONEDNN_ENGINE
 from .qdq import QDQ_ENGINE
-from .reference import LOOK_UP, NUMPY, REFERENCE, REFERENCE_ENGINE
+from .reference import REFERENCE, REFERENCE_ENGINE
 
 NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 """torch's kernels, the fastest first; each has the arithmetic of its name."""

@@ -10,6 +10,7 @@ import torch
 from ...ops.shapes import axis_of
 from .emit import PLAIN, Emitter, Lacks, Site, Table
 from .moves import MOVES
+from .products import torch_pads
 from .reference import prelu, window
 from .values import torch_dtype
 
@@ -28,12 +29,6 @@ def _conv(s: Site, x: list[Any]) -> Any:
         pads = [0] * (2 * rank)
     target = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)[rank - 1]
     return s.call(target, value, x[1], _optional(x, 2), strides, pads[:rank], dilations, group)
-
-
-def torch_pads(pads: list[int]) -> list[int]:
-    """From the last dimension on, before and after each."""
-    rank = len(pads) // 2
-    return [width for i in reversed(range(rank)) for width in (pads[i], pads[rank + i])]
 
 
 def _linear(s: Site, x: list[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -19,6 +20,11 @@ from .emit import Builder, Engine, Row
 from .engines import candidates
 from .kernels import deprecated_dtypes, quantized_kernels
 from .values import check_input, to_array, to_tensor
+
+_HOME = re.compile(
+    r"\bqfmt_backends_torch_(?:arithmetic|interpreted|moves|native_dynamic|products|reference|sizes|values)_"
+)
+"""How torch.fx writes the module of a function."""
 
 
 class Layer(nn.Module):
@@ -77,7 +83,9 @@ class QuantizedModule(fx.GraphModule):
     """
 
     def __init__(self, model: Model, engine: str) -> None:
-        super().__init__(nn.Module(), fx.Graph(), "QuantizedModule")
+        super().__init__(nn.Module(), fx.Graph())
+        made = type(self)  # torch.fx makes a class for each module
+        made.__name__, made.__qualname__, made.__module__ = "QuantizedModule", "QuantizedModule", __name__
         paths = Paths(self)
         self._paths = {tensor.name: _register(paths, tensor) for tensor in model.graph.constants()}
         _describe(paths, model)
@@ -110,6 +118,11 @@ class QuantizedModule(fx.GraphModule):
             return super().__call__(*args, **kwargs)
         with quantized_kernels(self._kernels):
             return super().__call__(*args, **kwargs)
+
+    @property
+    def code(self) -> str:
+        """What `forward` does, as Python; functions of qfmt without the modules that they stand in."""
+        return _HOME.sub("", super().code)
 
     def report(self) -> Report:
         """The nodes that the engine could not compute itself: who does instead, and why."""

@@ -12,9 +12,9 @@ import torch
 
 from ...model import DTYPES
 from .emit import Emitter, Lacks, Site
-from .floats import resize_arguments
 from .moves import MOVES
-from .reference import window
+from .native_maps import MAP_EMITTERS
+from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -76,9 +76,9 @@ CONV = {
 
 def _conv(s: Site) -> Any:
     strides, pads, dilations, group = geometry(s)
-    target, prepack = CONV[len(strides), _is_relu(s)]
+    target, prepack = CONV[len(strides), is_relu(s)]
     packed = _packed(s, prepack, strides, pads, dilations, group)
-    return _within_range(s, target, s.x(0), packed, *_scale_and_zero_point(s))
+    return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
 
 
 def _conv_transpose(s: Site) -> Any:
@@ -91,42 +91,13 @@ def _conv_transpose(s: Site) -> Any:
     )
     targets = (quantized.conv_transpose1d, quantized.conv_transpose2d, quantized.conv_transpose3d)
     packed = _packed(s, prepack[rank - 1], strides, pads, s.attribute("output_padding"), dilations, group)
-    return _within_range(s, targets[rank - 1].default, s.x(0), packed, *_scale_and_zero_point(s), relu=False)
+    return within_range(s, targets[rank - 1].default, s.x(0), packed, *scale_and_zero_point(s), relu=False)
 
 
 def _linear(s: Site) -> Any:
     packed = _packed(s, quantized.linear_prepack)
-    target = quantized.linear_relu.default if _is_relu(s) else quantized.linear.default
-    return _within_range(s, target, s.x(0), packed, *_scale_and_zero_point(s))
-
-
-# Results: scale, zero point, and the range
-
-
-def _is_relu(s: Site) -> bool:
-    """Whether the output's range is that of a fused ReLU."""
-    grid = s.out_grid
-    return bool(grid.minimum == grid.zero_point)
-
-
-def _scale_and_zero_point(s: Site) -> tuple[float, int]:
-    grid = s.out_grid
-    if grid.axis is not None:
-        raise Lacks("has an output quantized per channel")
-    return grid.scale, grid.zero_point
-
-
-def _within_range(s: Site, target: Any, *arguments: Any, relu: bool = True) -> Any:
-    """The call; its result clamped where the range of the output is not what torch's kernels clamp to.
-
-    `relu` says whether the kernel clamps at the zero point where the output does.
-    """
-    grid, limits = s.out_grid, DTYPES[s.out.dtype]
-    low = grid.zero_point if relu and _is_relu(s) else limits.minimum
-    if (grid.minimum, grid.maximum) == (low, limits.maximum):
-        return s.result(target, *arguments)
-    bounds = [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
-    return s.result(aten.clamp.default, s.call(target, *arguments), *bounds)
+    target = quantized.linear_relu.default if is_relu(s) else quantized.linear.default
+    return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
 
 
 # Into and out of integers
@@ -137,7 +108,7 @@ def _quantize(s: Site) -> Any:
     kind = {"uint8": torch.quint8, "int8": torch.qint8, "int32": torch.qint32}.get(s.out.dtype)
     if kind is None:
         raise Lacks(f"torch has no quantized {s.out.dtype}")
-    return _within_range(s, aten.quantize_per_tensor.default, x, *_scale_and_zero_point(s), kind, relu=False)
+    return within_range(s, aten.quantize_per_tensor.default, x, *scale_and_zero_point(s), kind, relu=False)
 
 
 def _dequantize(s: Site) -> Any:
@@ -151,12 +122,12 @@ def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
     """add and mul: of two quantized tensors, or of one and a number that changes its grid."""
     a, b = s.tensor(0), s.tensor(1)
     if a.quantization is not None and b.quantization is not None and a.dtype == b.dtype:
-        target = with_relu if _is_relu(s) else plain
-        return _within_range(s, target, s.x(0), s.x(1), *_scale_and_zero_point(s))
+        target = with_relu if is_relu(s) else plain
+        return within_range(s, target, s.x(0), s.x(1), *scale_and_zero_point(s))
     number = _number(s, scalar) if a.quantization is not None and b.data is not None else None
     if number is None:
         raise Lacks("torch adds and multiplies quantized tensors only")
-    return _within_range(s, scalar, s.x(0), number, relu=False)
+    return within_range(s, scalar, s.x(0), number, relu=False)
 
 
 def _number(s: Site, scalar: Any) -> float | None:
@@ -185,13 +156,13 @@ def _mul(s: Site) -> Any:
 
 def _matmul(s: Site) -> Any:
     s.grid(0), s.grid(1)
-    return _within_range(s, quantized.matmul.default, s.x(0), s.x(1), *_scale_and_zero_point(s), relu=False)
+    return within_range(s, quantized.matmul.default, s.x(0), s.x(1), *scale_and_zero_point(s), relu=False)
 
 
 def _concat(s: Site) -> Any:
     values = [(s.grid(index), s.x(index))[1] for index in range(len(s.node.inputs))]
-    target = quantized.cat_relu.default if _is_relu(s) else quantized.cat.default
-    return _within_range(s, target, values, s.attribute("axis"), *_scale_and_zero_point(s))
+    target = quantized.cat_relu.default if is_relu(s) else quantized.cat.default
+    return within_range(s, target, values, s.attribute("axis"), *scale_and_zero_point(s))
 
 
 # Functions of one element
@@ -203,15 +174,15 @@ def _with_grid(target: Any, *attributes: str) -> Emitter:
     def emit(s: Site) -> Any:
         s.grid(0)
         arguments = [s.attribute(name) for name in attributes]
-        return _within_range(s, target, s.x(0), *_scale_and_zero_point(s), *arguments, relu=False)
+        return within_range(s, target, s.x(0), *scale_and_zero_point(s), *arguments, relu=False)
 
     return emit
 
 
 def _leaky_relu(s: Site) -> Any:
     s.grid(0)
-    grid = _scale_and_zero_point(s)
-    return _within_range(s, quantized.leaky_relu.default, s.x(0), s.attribute("alpha"), False, *grid, relu=False)
+    grid = scale_and_zero_point(s)
+    return within_range(s, quantized.leaky_relu.default, s.x(0), s.attribute("alpha"), False, *grid, relu=False)
 
 
 FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
@@ -223,18 +194,18 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         s.grid(0)
         scale, unsigned, signed = FIXED[s.node.operator]
         standard = (scale, unsigned if s.out.dtype == "uint8" else signed)
-        if _scale_and_zero_point(s) == standard:
-            return _within_range(s, target, s.x(0), relu=False)
+        if scale_and_zero_point(s) == standard:
+            return within_range(s, target, s.x(0), relu=False)
         if general is None or s.builder.engine.kernels == "qnnpack":
             raise Lacks("torch has another grid for its output")
-        return _within_range(s, general, s.x(0), *_scale_and_zero_point(s), relu=False)
+        return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 
     return emit
 
 
 def _threshold(s: Site) -> Any:
-    _same_grid(s)
-    return _within_range(s, quantized.threshold.default, s.x(0), s.attribute("alpha"), 0.0, relu=False)
+    same_grid(s)
+    return within_range(s, quantized.threshold.default, s.x(0), s.attribute("alpha"), 0.0, relu=False)
 
 
 def _prelu(s: Site) -> Any:
@@ -243,14 +214,14 @@ def _prelu(s: Site) -> Any:
         raise Lacks("needs a quantized slope that is constant")
     s.grid(0)
     weight = quantized_weight(s, 1).reshape(-1)
-    return _within_range(
+    return within_range(
         s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),
-        *_scale_and_zero_point(s), relu=False,
+        *scale_and_zero_point(s), relu=False,
     )  # fmt: skip
 
 
 def _relu(s: Site) -> Any:
-    _same_grid(s)
+    same_grid(s)
     if s.out_grid.minimum not in (DTYPES[s.out.dtype].minimum, s.out_grid.zero_point):
         raise Lacks("has a range of its own")
     if s.out_grid.maximum != DTYPES[s.out.dtype].maximum:
@@ -259,116 +230,14 @@ def _relu(s: Site) -> Any:
 
 
 def _clip(s: Site) -> Any:
-    _same_grid(s)
+    same_grid(s)
     bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
-    return _within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
-
-
-def _same_grid(s: Site) -> None:
-    """torch keeps the grid of the input; Lacks where the model does not."""
-    x = s.tensor(0).quantization
-    if x is None or not x.same_grid(s.out.quantization):
-        raise Lacks("torch keeps the grid of the input here")
+    return within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
 
 
 def _softmax(s: Site) -> Any:
     s.grid(0)
-    return _within_range(
-        s, quantized.softmax.default, s.x(0), s.attribute("axis"), *_scale_and_zero_point(s), relu=False
-    )
-
-
-# Normalization
-
-
-def _batch_norm(s: Site) -> Any:
-    s.grid(0)
-    targets = {
-        (2, False): quantized.batch_norm1d.default,
-        (3, False): quantized.batch_norm1d.default,
-        (4, False): quantized.batch_norm2d.default,
-        (5, False): quantized.batch_norm3d.default,
-        (4, True): quantized.batch_norm2d_relu.default,
-        (5, True): quantized.batch_norm3d_relu.default,
-    }
-    key = (s.rank(), _is_relu(s))
-    if key not in targets:
-        raise Lacks("torch normalizes batches of rank 2 to 5")
-    parameters = [s.x(index) for index in range(1, 5)]
-    return _within_range(s, targets[key], s.x(0), *parameters, s.attribute("epsilon"), *_scale_and_zero_point(s))
-
-
-def _layer_norm(s: Site) -> Any:
-    s.grid(0)
-    bias, shape = s.x(2), list(s.tensor(1).shape or ())
-    arguments = (s.x(0), shape, s.x(1), bias, s.attribute("epsilon"), *_scale_and_zero_point(s))
-    return _within_range(s, quantized.layer_norm.default, *arguments, relu=False)
-
-
-def _group_norm(s: Site) -> Any:
-    s.grid(0)
-    arguments = (s.attribute("num_groups"), s.x(1), s.x(2), s.attribute("epsilon"), *_scale_and_zero_point(s))
-    return _within_range(s, quantized.group_norm.default, s.x(0), *arguments, relu=False)
-
-
-def _instance_norm(s: Site) -> Any:
-    s.grid(0)
-    arguments = (s.x(1), s.x(2), s.attribute("epsilon"), *_scale_and_zero_point(s))
-    return _within_range(s, quantized.instance_norm.default, s.x(0), *arguments, relu=False)
-
-
-# Pooling
-
-
-def _max_pool(s: Site) -> Any:
-    kernel, strides, pads, dilations, ceil = window(s)
-    if len(kernel) == 3:
-        raise Lacks("torch has no quantized max_pool3d")
-    target = (aten.max_pool1d.default, aten.max_pool2d.default)[len(kernel) - 1]
-    return s.result(target, s.x(0), kernel, strides, pads, dilations, ceil)
-
-
-def _average_pool(s: Site) -> Any:
-    kernel, strides, pads, dilations, ceil = window(s)
-    _same_grid(s)
-    if any(step != 1 for step in dilations):
-        raise Lacks("torch has no such window")
-    target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
-    count_pads = bool(s.attribute("count_include_pad"))
-    return _within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)
-
-
-def _global_average_pool(s: Site) -> Any:
-    return _adaptive(s, [1] * (s.rank() - 2))
-
-
-def _adaptive(s: Site, size: list[int]) -> Any:
-    _same_grid(s)
-    targets = (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
-    if not 1 <= len(size) <= 3:
-        raise Lacks("torch pools 1 to 3 dimensions")
-    return _within_range(s, targets[len(size) - 1], s.x(0), size, relu=False)
-
-
-def _mean(s: Site) -> Any:
-    _same_grid(s)
-    axes = s.constant_sizes(1) if s.has(1) else list(range(s.rank()))
-    return _within_range(s, aten.mean.dim, s.x(0), axes, bool(s.attribute("keepdims")), relu=False)
-
-
-def _resize(s: Site) -> Any:
-    _same_grid(s)
-    sizes, factors = resize_arguments(s)
-    rank, mode = s.rank() - 2, s.attribute("mode")
-    nearest = {1: aten.upsample_nearest1d, 2: aten.upsample_nearest2d, 3: aten.upsample_nearest3d}
-    exact = {1: aten._upsample_nearest_exact1d, 2: aten._upsample_nearest_exact2d, 3: aten._upsample_nearest_exact3d}
-    if mode == "nearest":
-        target = (nearest if s.attribute("nearest_mode") == "floor" else exact)[rank].vec
-        return s.result(target, s.x(0), sizes, factors)
-    if rank != 2:
-        raise Lacks("torch interpolates quantized images of 2 dimensions only")
-    corners = s.attribute("coordinate_transformation_mode") == "align_corners"
-    return _within_range(s, aten.upsample_bilinear2d.vec, s.x(0), sizes, corners, factors, relu=False)
+    return within_range(s, quantized.softmax.default, s.x(0), s.attribute("axis"), *scale_and_zero_point(s), relu=False)
 
 
 NATIVE_EMITTERS: dict[str, Emitter] = {
@@ -394,14 +263,5 @@ NATIVE_EMITTERS: dict[str, Emitter] = {
     "Relu": _relu,
     "Clip": _clip,
     "Softmax": _softmax,
-    "BatchNormalization": _batch_norm,
-    "LayerNormalization": _layer_norm,
-    "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm,
-    "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
-    "GlobalAveragePool": _global_average_pool,
-    "qfmt.AdaptiveAveragePool": lambda s: _adaptive(s, s.attribute("output_size")),
-    "ReduceMean": _mean,
-    "Resize": _resize,
+    **MAP_EMITTERS,
 }

@@ -21,8 +21,9 @@ from . import arithmetic
 from .arithmetic import Grid
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
+from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .reference import LOOK_UP, NUMPY, REFERENCE, window
+from .reference import REFERENCE, window
 
 aten, onednn = torch.ops.aten, torch.ops.onednn
 

@@ -15,8 +15,9 @@ import torch
 from ...model import DTYPES
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
+from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .reference import LOOK_UP, NUMPY, REFERENCE
+from .reference import REFERENCE
 
 aten = torch.ops.aten
 

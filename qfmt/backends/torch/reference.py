@@ -5,201 +5,20 @@ What torch computes in an order of its own (float sums, exp, erf …) is left to
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...arithmetic import EXACT_IN_FLOAT32, f32
-from ...interpreter import execute
-from ...model import Node, Quantization, numpy_dtype
-from ...model import Tensor as ModelTensor
-from ...ops import OPERATORS, Operand, Quantized
-from ...ops.shapes import same
-from .arithmetic import (
-    MEAN,
-    QUANTIZE,
-    REQUANTIZE,
-    Grid,
-    centred,
-    clamp,
-    dequantize,
-    mean,
-    quantize,
-    requantize,
-    rescale,
-)
+from ...arithmetic import f32
+from .arithmetic import MEAN, QUANTIZE, Grid, centred, clamp, dequantize, mean, quantize, rescale
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
+from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
+from .products import PRODUCT_EMITTERS, torch_pads
 from .values import torch_dtype
-
-# Exact accumulators
-
-
-def exact_dtype(x: Grid, weight_dtype: torch.dtype, count: int) -> torch.dtype:
-    """The float type in which every sum of `count` products is exact, in whatever order: float32 if 2²⁴ holds them."""
-    low, high = torch.iinfo(x.dtype).min - x.zero_point, torch.iinfo(x.dtype).max - x.zero_point
-    limits = torch.iinfo(weight_dtype)
-    reach = count * max(-low, high) * (limits.max - limits.min)
-    if limits.min < 0:  # int8 weights have the zero point 0 wherever torch made them; others get the wider bound
-        reach = count * max(-low, high) * max(-limits.min, limits.max)
-    return torch.float32 if reach <= EXACT_IN_FLOAT32 else torch.float64
-
-
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 only while torch computes float32 products as such, and not in bfloat16 or TF32."""
-    return dtype if torch.get_float32_matmul_precision() == "highest" else torch.float64
-
-
-def _weight(weight: Tensor, zero_point: Tensor, axis: int | None, dtype: torch.dtype) -> Tensor:
-    shape = [-1 if i == axis else 1 for i in range(weight.dim())] if axis is not None else []
-    return weight.to(dtype) - zero_point.to(dtype).reshape(shape)
-
-
-def _along(values: Tensor, per_channel: bool, rank: int, channels: int) -> Tensor:
-    """Scales or bias, shaped so that they run along the channels of the accumulator; 0-d if there is only one."""
-    return values.reshape([-1 if i == channels else 1 for i in range(rank)]) if per_channel else values.reshape(())
-
-
-def conv(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    weight_zero_point: Tensor,
-    bias: Tensor | None,
-    x_grid: Grid,
-    y_grid: Grid,
-    rule: str,
-    exact: torch.dtype,
-    weight_axis: int | None,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    group: int,
-) -> Tensor:
-    """acc = Σ (x - zx) · (w - zw), exact; padding stands for real zeros; then the requantize rule."""
-    dtype, rank = _sum_dtype(exact), len(strides)
-    values = centred(x, x_grid, dtype)
-    if pads[:rank] != pads[rank:]:
-        values = functional.pad(values, _torch_pads(pads))
-        pads = [0] * rank
-    kernel = _weight(weight, weight_zero_point, weight_axis, dtype)
-    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
-    acc = convolve(values, kernel, None, strides, pads[:rank], dilations, group)
-    return _requantized(acc, bias, x_grid, weight_scale, weight_axis, y_grid, rule, 1)
-
-
-def _requantized(
-    acc: Tensor, bias: Tensor | None, x: Grid, scales: Tensor, axis: int | None, y: Grid, rule: str, channels: int
-) -> Tensor:
-    along = partial(_along, rank=acc.dim(), channels=channels)
-    addend = None if bias is None else along(bias, True)
-    return requantize(acc, addend, x.scale, along(scales, axis is not None), y, rule)
-
-
-def _torch_pads(pads: list[int]) -> list[int]:
-    """From the last dimension on, before and after each."""
-    rank = len(pads) // 2
-    return [width for i in reversed(range(rank)) for width in (pads[i], pads[rank + i])]
-
-
-def conv_transpose(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    weight_zero_point: Tensor,
-    bias: Tensor | None,
-    x_grid: Grid,
-    y_grid: Grid,
-    rule: str,
-    exact: torch.dtype,
-    weight_axis: int | None,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    group: int,
-    output_padding: list[int],
-) -> Tensor:
-    """As `conv`: each input value paints a kernel, pads are cropped."""
-    dtype, rank = _sum_dtype(exact), len(strides)
-    kernel = _weight(weight, weight_zero_point, weight_axis, dtype)
-    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
-    acc = convolve(centred(x, x_grid, dtype), kernel, None, strides, pads[:rank], output_padding, group, dilations)
-    scales = weight_scale.repeat(group) if weight_axis is not None else weight_scale
-    return _requantized(acc, bias, x_grid, scales, weight_axis, y_grid, rule, 1)
-
-
-def linear(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    weight_zero_point: Tensor,
-    bias: Tensor | None,
-    x_grid: Grid,
-    y_grid: Grid,
-    rule: str,
-    exact: torch.dtype,
-    weight_axis: int | None,
-) -> Tensor:
-    """acc = Σ (x - zx) · (w - zw) over the last dimension, exact; then the requantize rule."""
-    dtype = _sum_dtype(exact)
-    acc = functional.linear(centred(x, x_grid, dtype), _weight(weight, weight_zero_point, weight_axis, dtype))
-    return _requantized(acc, bias, x_grid, weight_scale, weight_axis, y_grid, rule, acc.dim() - 1)
-
-
-def matmul(a: Tensor, b: Tensor, a_grid: Grid, b_grid: Grid, y_grid: Grid, rule: str) -> Tensor:
-    """acc = Σ (a - za) · (b - zb), exact; then the requantize rule, without a bias."""
-    acc = torch.matmul(centred(a, a_grid, torch.float64), centred(b, b_grid, torch.float64))
-    return requantize(acc, None, a_grid.scale, b_grid.scales(0), y_grid, rule)
-
-
-def _accumulates(s: Site) -> dict[str, Any]:
-    """What every emitter of an accumulating operator passes on."""
-    x, w = s.grid(0), s.grid(1)
-    if s.node.arithmetic not in REQUANTIZE:
-        raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
-    if x.axis is not None or s.tensor(1).data is None or s.out_grid.axis is not None:
-        raise Lacks("needs an input quantized per tensor and a constant weight")
-    if s.has(2) and s.tensor(2).quantization is not None:
-        raise Lacks("has a bias of integers")
-    shape = s.tensor(1).shape or ()
-    sizes = [size for size in shape if isinstance(size, int)]
-    count = prod(sizes[1:]) if s.node.operator != "ConvTranspose" else prod(sizes) // max(1, sizes[1])
-    symmetric = not any(w.zero_point) if isinstance(w.zero_point, list) else w.zero_point == 0
-    exact = exact_dtype(x, w.dtype, count) if symmetric else torch.float64
-    return {"x_grid": x, "y_grid": s.out_grid, "rule": s.node.arithmetic, "exact": exact, "weight_axis": w.axis}
-
-
-def _geometry(s: Site) -> dict[str, Any]:
-    return {name: s.attribute(name) for name in ("strides", "pads", "dilations", "group")}
-
-
-def _conv(s: Site) -> Any:
-    return s.result(conv, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s), **_geometry(s))
-
-
-def _conv_transpose(s: Site) -> Any:
-    geometry = _geometry(s) | {"output_padding": s.attribute("output_padding")}
-    rank = len(geometry["strides"])
-    if geometry["pads"][:rank] != geometry["pads"][rank:]:
-        raise Lacks("crops more on one side")
-    return s.result(conv_transpose, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s), **geometry)
-
-
-def _linear(s: Site) -> Any:
-    return s.result(linear, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s))
-
-
-def _matmul(s: Site) -> Any:
-    a, b, y = s.grid(0), s.grid(1), s.out_grid
-    if b.axis is not None or s.node.arithmetic not in REQUANTIZE:
-        raise Lacks("has a second input quantized per channel")
-    return s.result(matmul, s.x(0), s.x(1), a, b, y, s.node.arithmetic)
-
 
 # Products and sums of elements, means
 
@@ -251,7 +70,7 @@ def average_pool(
     values = centred(x, grid, torch.float64)
     ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
     counts = window_sums(
-        functional.pad(ones, _torch_pads(pads + pads), value=1.0), kernel, strides, [0] * len(pads), ceil
+        functional.pad(ones, torch_pads(pads + pads), value=1.0), kernel, strides, [0] * len(pads), ceil
     )
     if not count_pads:
         counts = window_sums(ones, kernel, strides, pads, ceil)
@@ -454,11 +273,8 @@ def _cast(s: Site) -> Any:
 
 REFERENCE_EMITTERS: dict[str, Emitter] = {
     **MOVES,
+    **PRODUCT_EMITTERS,
     **dict.fromkeys(ELEMENTWISE, _computes),
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "qfmt.Linear": _linear,
-    "MatMul": _matmul,
     "Mul": _mul,
     "Add": _add,
     "GlobalAveragePool": _global_average,
@@ -474,79 +290,5 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
 }
 
 
-# Functions of one 8-bit integer: a table of all 256 results
-
-
-def look_up(x: Tensor, table: Tensor, lowest: int) -> Tensor:
-    """table[q - lowest]"""
-    return table[x.to(torch.int32) - lowest]
-
-
-UNARY = {
-    entry.name
-    for entry in OPERATORS.values()
-    if entry.shape is same and len(entry.inputs) == 1 and entry.quantized is Quantized.COMPUTES
-} - {"QuantizeLinear", "DequantizeLinear"}
-
-
-def _look_up(s: Site) -> Any:
-    grid, operator = s.grid(0), s.node.operator
-    if (
-        operator not in UNARY
-        or grid.dtype.itemsize != 1
-        or grid.axis is not None
-        or s.tensor(0).dtype not in ("uint8", "int8")
-    ):
-        raise Lacks("is not a function of one 8-bit integer")
-    limits = torch.iinfo(grid.dtype)
-    every = np.arange(limits.min, limits.max + 1).astype(numpy_dtype(s.tensor(0).dtype))
-    (results,) = execute(s.node, [Operand(every, s.tensor(0).quantization)], [s.out])
-    table = s.builder.derive(f"{s.node.outputs[0]}_table", torch.from_numpy(results.copy()))
-    return s.result(look_up, s.x(0), table, limits.min)
-
-
-# NumPy: everything else
-
-
-def by_numpy(*inputs: Tensor | None, node: Node, grids: list[Any], outputs: list[ModelTensor]) -> Any:
-    """One node by the reference interpreter."""
-    operands = [
-        None if value is None else Operand(value.detach().cpu().numpy(), grid)
-        for value, grid in zip(inputs, grids, strict=True)
-    ]
-    results = [torch.from_numpy(np.ascontiguousarray(array)) for array in execute(node, operands, outputs)]
-    return results[0] if len(results) == 1 else results
-
-
-class ByNumPy:
-    """A node that the reference interpreter computes; a callable with a name, for the generated code."""
-
-    def __init__(self, node: Node, grids: list[Quantization | None], outputs: list[ModelTensor]) -> None:
-        self.node, self.grids, self.outputs = node, grids, outputs
-        self.__name__ = f"numpy_{node.operator.rpartition('.')[2]}"
-        self.__module__ = __name__
-        self.__qualname__ = self.__name__
-
-    def __call__(self, *inputs: Tensor | None) -> Any:
-        return by_numpy(*inputs, node=self.node, grids=self.grids, outputs=self.outputs)
-
-
-def _by_numpy(s: Site) -> Any:
-    node, tensors = s.node, s.builder.model.tensors
-    inputs = [s.x(index) for index in range(len(node.inputs))]
-    grids = [tensors[name].quantization if name else None for name in node.inputs]
-    function = ByNumPy(node, grids, [tensors[name] for name in node.outputs])
-    result = s.result(function, *inputs)
-    if len(node.outputs) == 1:
-        return result
-    return [s.call(_part, result, index) for index in range(len(node.outputs))]
-
-
-def _part(results: list[Tensor], index: int) -> Tensor:
-    return results[index]
-
-
 REFERENCE = Table("reference", PLAIN, REFERENCE_EMITTERS.get)
-LOOK_UP = Table("look-up", PLAIN, dict.fromkeys(UNARY, _look_up).get)
-NUMPY = Table("numpy", PLAIN, lambda operator: _by_numpy)
 REFERENCE_ENGINE = Engine("reference", (REFERENCE, LOOK_UP, NUMPY), own=2)

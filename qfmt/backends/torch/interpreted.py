@@ -1,0 +1,94 @@
+"""Nodes that are not computed by torch's operators: from a table of all results, or by NumPy, each bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import RunError
+from ...interpreter import execute
+from ...model import Node, Quantization, numpy_dtype
+from ...model import Tensor as ModelTensor
+from ...ops import OPERATORS, Operand, Quantized
+from ...ops.shapes import same
+from .emit import PLAIN, Lacks, Site, Table
+
+# Functions of one 8-bit integer: a table of all 256 results
+
+
+def look_up(x: Tensor, table: Tensor, lowest: int) -> Tensor:
+    """table[q - lowest]"""
+    return table[x.to(torch.int32) - lowest]
+
+
+UNARY = {
+    entry.name
+    for entry in OPERATORS.values()
+    if entry.shape is same and len(entry.inputs) == 1 and entry.quantized is Quantized.COMPUTES
+} - {"QuantizeLinear", "DequantizeLinear"}
+
+
+def _look_up(s: Site) -> Any:
+    grid, operator = s.grid(0), s.node.operator
+    if (
+        operator not in UNARY
+        or grid.dtype.itemsize != 1
+        or grid.axis is not None
+        or s.tensor(0).dtype not in ("uint8", "int8")
+    ):
+        raise Lacks("is not a function of one 8-bit integer")
+    limits = torch.iinfo(grid.dtype)
+    every = np.arange(limits.min, limits.max + 1).astype(numpy_dtype(s.tensor(0).dtype))
+    (results,) = execute(s.node, [Operand(every, s.tensor(0).quantization)], [s.out])
+    table = s.builder.derive(f"{s.node.outputs[0]}_table", torch.from_numpy(results.copy()))
+    return s.result(look_up, s.x(0), table, limits.min)
+
+
+# NumPy: everything else
+
+
+def by_numpy(*inputs: Tensor | None, node: Node, grids: list[Any], outputs: list[ModelTensor]) -> Any:
+    """One node by the reference interpreter."""
+    operands = [
+        None if value is None else Operand(value.detach().cpu().numpy(), grid)
+        for value, grid in zip(inputs, grids, strict=True)
+    ]
+    results = [torch.from_numpy(np.ascontiguousarray(array)) for array in execute(node, operands, outputs)]
+    return results[0] if len(results) == 1 else results
+
+
+class ByNumPy:
+    """A node that the reference interpreter computes; a callable with a name, for the generated code."""
+
+    def __init__(self, node: Node, grids: list[Quantization | None], outputs: list[ModelTensor]) -> None:
+        self.node, self.grids, self.outputs = node, grids, outputs
+        self.__name__ = f"numpy_{node.operator.rpartition('.')[2]}"
+        self.__module__ = __name__
+        self.__qualname__ = self.__name__
+
+    def __call__(self, *inputs: Tensor | None) -> Any:
+        return by_numpy(*inputs, node=self.node, grids=self.grids, outputs=self.outputs)
+
+
+def _by_numpy(s: Site) -> Any:
+    if s.node.operator not in OPERATORS:
+        raise RunError("this operator has no reference in qfmt", hint="its arrays can be read all the same")
+    node, tensors = s.node, s.builder.model.tensors
+    inputs = [s.x(index) for index in range(len(node.inputs))]
+    grids = [tensors[name].quantization if name else None for name in node.inputs]
+    function = ByNumPy(node, grids, [tensors[name] for name in node.outputs])
+    result = s.result(function, *inputs)
+    if len(node.outputs) == 1:
+        return result
+    return [s.call(_part, result, index) for index in range(len(node.outputs))]
+
+
+def _part(results: list[Tensor], index: int) -> Tensor:
+    return results[index]
+
+
+LOOK_UP = Table("look-up", PLAIN, dict.fromkeys(UNARY, _look_up).get)
+NUMPY = Table("numpy", PLAIN, lambda operator: _by_numpy)

@@ -1,0 +1,120 @@
+"""torch's quantized kernels on maps: normalization, pooling, resizing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .emit import Emitter, Lacks, Site
+from .floats import resize_arguments
+from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
+from .reference import window
+
+aten, quantized = torch.ops.aten, torch.ops.quantized
+
+# Normalization
+
+
+def _batch_norm(s: Site) -> Any:
+    s.grid(0)
+    targets = {
+        (2, False): quantized.batch_norm1d.default,
+        (3, False): quantized.batch_norm1d.default,
+        (4, False): quantized.batch_norm2d.default,
+        (5, False): quantized.batch_norm3d.default,
+        (4, True): quantized.batch_norm2d_relu.default,
+        (5, True): quantized.batch_norm3d_relu.default,
+    }
+    key = (s.rank(), is_relu(s))
+    if key not in targets:
+        raise Lacks("torch normalizes batches of rank 2 to 5")
+    parameters = [s.x(index) for index in range(1, 5)]
+    return within_range(s, targets[key], s.x(0), *parameters, s.attribute("epsilon"), *scale_and_zero_point(s))
+
+
+def _layer_norm(s: Site) -> Any:
+    s.grid(0)
+    bias, shape = s.x(2), list(s.tensor(1).shape or ())
+    arguments = (s.x(0), shape, s.x(1), bias, s.attribute("epsilon"), *scale_and_zero_point(s))
+    return within_range(s, quantized.layer_norm.default, *arguments, relu=False)
+
+
+def _group_norm(s: Site) -> Any:
+    s.grid(0)
+    arguments = (s.attribute("num_groups"), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
+    return within_range(s, quantized.group_norm.default, s.x(0), *arguments, relu=False)
+
+
+def _instance_norm(s: Site) -> Any:
+    s.grid(0)
+    arguments = (s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
+    return within_range(s, quantized.instance_norm.default, s.x(0), *arguments, relu=False)
+
+
+# Pooling
+
+
+def _max_pool(s: Site) -> Any:
+    kernel, strides, pads, dilations, ceil = window(s)
+    if len(kernel) == 3:
+        raise Lacks("torch has no quantized max_pool3d")
+    target = (aten.max_pool1d.default, aten.max_pool2d.default)[len(kernel) - 1]
+    return s.result(target, s.x(0), kernel, strides, pads, dilations, ceil)
+
+
+def _average_pool(s: Site) -> Any:
+    kernel, strides, pads, dilations, ceil = window(s)
+    same_grid(s)
+    if any(step != 1 for step in dilations):
+        raise Lacks("torch has no such window")
+    target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
+    count_pads = bool(s.attribute("count_include_pad"))
+    return within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)
+
+
+def _global_average_pool(s: Site) -> Any:
+    return _adaptive(s, [1] * (s.rank() - 2))
+
+
+def _adaptive(s: Site, size: list[int]) -> Any:
+    same_grid(s)
+    targets = (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
+    if not 1 <= len(size) <= 3:
+        raise Lacks("torch pools 1 to 3 dimensions")
+    return within_range(s, targets[len(size) - 1], s.x(0), size, relu=False)
+
+
+def _mean(s: Site) -> Any:
+    same_grid(s)
+    axes = s.constant_sizes(1) if s.has(1) else list(range(s.rank()))
+    return within_range(s, aten.mean.dim, s.x(0), axes, bool(s.attribute("keepdims")), relu=False)
+
+
+def _resize(s: Site) -> Any:
+    same_grid(s)
+    sizes, factors = resize_arguments(s)
+    rank, mode = s.rank() - 2, s.attribute("mode")
+    nearest = {1: aten.upsample_nearest1d, 2: aten.upsample_nearest2d, 3: aten.upsample_nearest3d}
+    exact = {1: aten._upsample_nearest_exact1d, 2: aten._upsample_nearest_exact2d, 3: aten._upsample_nearest_exact3d}
+    if mode == "nearest":
+        target = (nearest if s.attribute("nearest_mode") == "floor" else exact)[rank].vec
+        return s.result(target, s.x(0), sizes, factors)
+    if rank != 2:
+        raise Lacks("torch interpolates quantized images of 2 dimensions only")
+    corners = s.attribute("coordinate_transformation_mode") == "align_corners"
+    return within_range(s, aten.upsample_bilinear2d.vec, s.x(0), sizes, corners, factors, relu=False)
+
+
+MAP_EMITTERS: dict[str, Emitter] = {
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "qfmt.AdaptiveAveragePool": lambda s: _adaptive(s, s.attribute("output_size")),
+    "ReduceMean": _mean,
+    "Resize": _resize,
+}

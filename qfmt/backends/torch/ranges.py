@@ -1,0 +1,45 @@
+"""The results of torch's quantized kernels: their scale and zero point, and the range that they clamp to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...model import DTYPES
+from .emit import Lacks, Site
+
+aten = torch.ops.aten
+
+
+def is_relu(s: Site) -> bool:
+    """Whether the output's range is that of a fused ReLU."""
+    grid = s.out_grid
+    return bool(grid.minimum == grid.zero_point)
+
+
+def scale_and_zero_point(s: Site) -> tuple[float, int]:
+    grid = s.out_grid
+    if grid.axis is not None:
+        raise Lacks("has an output quantized per channel")
+    return grid.scale, grid.zero_point
+
+
+def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True) -> Any:
+    """The call; its result clamped where the range of the output is not what torch's kernels clamp to.
+
+    `relu` says whether the kernel clamps at the zero point where the output does.
+    """
+    grid, limits = s.out_grid, DTYPES[s.out.dtype]
+    low = grid.zero_point if relu and is_relu(s) else limits.minimum
+    if (grid.minimum, grid.maximum) == (low, limits.maximum):
+        return s.result(target, *arguments)
+    bounds = [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
+    return s.result(aten.clamp.default, s.call(target, *arguments), *bounds)
+
+
+def same_grid(s: Site) -> None:
+    """torch keeps the grid of the input; Lacks where the model does not."""
+    x = s.tensor(0).quantization
+    if x is None or not x.same_grid(s.out.quantization):
+        raise Lacks("torch keeps the grid of the input here")
