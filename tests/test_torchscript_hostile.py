@@ -269,6 +269,14 @@ def test_changed_bytes_give_calls_or_a_source_error(real: Path, data: st.DataObj
         assert str(error).isprintable()
 
 
+def test_an_end_of_several_disks_is_refused(tmp_path: Path, real: Path) -> None:
+    raw = bytearray(real.read_bytes())
+    locator = raw.rindex(b"PK\x06\x07")
+    raw[locator + 16 : locator + 20] = (3).to_bytes(4, "little")
+    (tmp_path / "m.pt").write_bytes(raw)
+    assert "zip archive" in refusal(tmp_path / "m.pt")
+
+
 def repacked(real: Path, path: Path, **options: Any) -> Path:
     """The same entries, written anew by Python's zipfile."""
     source = zipfile.ZipFile(real)

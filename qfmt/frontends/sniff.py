@@ -118,7 +118,11 @@ def _by_head(head: bytes, size: int) -> str:
 
 
 def _by_structure(path: str | PathLike[str], head: bytes) -> str:
-    if zipfile.is_zipfile(path):
+    try:
+        whole = zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # an end that speaks of more than one disk
+        return "broken_zip"
+    if whole:
         return zip_kind(Zip(path)).key
     if head.startswith(b"PK\x03\x04"):
         return "broken_zip"
