@@ -347,6 +347,13 @@ def recurrent(rng: Random, gates: int, states: int, *, cell: bool, **attributes:
     return Case([x, *weights, *biases, *begin], {"reduce_range": 0, **direction, **attributes})
 
 
+def number_range(rng: Random) -> Case:
+    start, step = int(rng.integers(-5, 6)), int(rng.choice([-3, -2, -1, 1, 2, 3]))
+    kind = np.int64 if rng.random() < 0.5 else f32
+    limit = start + step * int(rng.integers(-1, 6)) + int(rng.integers(-1, 2))
+    return Case([np.array(each, kind) for each in (start, limit, step)], {})
+
+
 CASES: dict[str, Callable[[Random], Case]] = {
     "Add": broadcast,
     "Sub": broadcast,
@@ -391,6 +398,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "qfmt.LSTMCell": lambda rng: recurrent(rng, 4, 2, cell=True),
     "qfmt.GRUCell": lambda rng: recurrent(rng, 3, 1, cell=True),
     "qfmt.RNNCell": lambda rng: recurrent(rng, 1, 1, cell=True, activation=str(rng.choice(["tanh", "relu"]))),
+    "Range": number_range,
     "qfmt.Embedding": embedding,
     "qfmt.EmbeddingBag": embedding_bag,
     "MatMul": matmul,

@@ -330,6 +330,34 @@ def test_offsets_that_make_no_bags_are_refused(bounds: list[int]) -> None:
 # Archives
 
 
+class Bags(torch.nn.Module):
+    """Float bags: one after the other, of one size, with weights, with a padding index; and a table of positions."""
+
+    def __init__(self, mode: str = "sum", padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.bag = torch.nn.EmbeddingBag(20, 8, mode=mode, padding_idx=padding_idx)
+        self.positions = torch.nn.Embedding(9, 8)
+
+    def forward(self, indices: torch.Tensor, offsets: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        place = self.positions(torch.arange(square.size(0)))
+        return torch.cat([self.bag(indices, offsets), self.bag(square) + place])
+
+
+@pytest.mark.parametrize("kind", ["traced", "scripted"])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_archives_with_float_bags(mode: str, kind: str, tmp_path: Path) -> None:
+    module = Bags(mode, 2 if mode == "mean" else None).eval()
+    given = (torch.randint(0, 20, (30,)), torch.tensor([0, 4, 4, 17]), torch.randint(0, 20, (5, 6)))
+    with networks.quiet():
+        archive = torch.jit.trace(module, given) if kind == "traced" else torch.jit.script(module)
+        torch.jit.save(archive, tmp_path / "bags.pt")
+    shapes = {"indices": (None,), "offsets": (None,), "square": (None, None)}  # a script does not say, and asks
+    model = qfmt.convert(tmp_path / "bags.pt", input_shapes=shapes if kind == "scripted" else None)
+    assert [model.tensors[name].dtype for name in model.graph.inputs] == ["int64"] * 3
+    (ours,) = model.run(dict(zip(model.graph.inputs, (tensor.numpy() for tensor in given), strict=True))).values()
+    np.testing.assert_allclose(ours, module(*given).detach().numpy(), rtol=0, atol=2e-6)
+
+
 def fixture(shared_data: Path, name: str, part: str) -> Any:
     path = shared_data / "torchscript_bc" / f"TestSerialization.test_{name}.{part}.pt"
     return path if part in ("scripted", "traced") else torch.load(path, weights_only=True)

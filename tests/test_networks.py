@@ -35,7 +35,7 @@ OPERATORS_OF: dict[tuple[str, str], set[str]] = {}
 NOT_FROM_TORCH = {"Identity", "ReduceMin", "SpaceToDepth"}
 """Operators that no call of torch becomes."""
 
-OF_THEIR_OWN = {"dynamic", "embedding", "recurrent"}
+OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"}
 """Families whose networks are those of test_dynamic.py and test_recurrent.py."""
 
 

@@ -22,7 +22,7 @@ def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants
     operator = OPERATORS[name]
     given_ = [None if each is None else tuple(each.shape) for each in case.inputs] if shapes is None else shapes
     is_value = [
-        each is not None and (each.dtype == np.int64 or (name == "Resize" and i > 0))
+        each is not None and (each.dtype == np.int64 or (name == "Resize" and i > 0) or name == "Range")
         for i, each in enumerate(case.inputs)
     ]
     values = [each if known and constants else None for each, known in zip(case.inputs, is_value, strict=True)]

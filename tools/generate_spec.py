@@ -41,6 +41,7 @@ FAMILIES = {
     "dynamic": "Products with inputs that are quantized while they run",
     "recurrent": "Recurrent layers",
     "embedding": "Tables",
+    "creation": "Making numbers",
     "quantization": "Into and out of integers",
     "elementwise": "Elements",
     "activation": "Activations",

@@ -6,6 +6,7 @@ Importing this package fills the table `OPERATORS`.
 from . import (
     activation,
     convolution,
+    creation,
     dynamic,
     elementwise,
     embedding,
@@ -30,6 +31,7 @@ __all__ = [
     "UnknownRank",
     "activation",
     "convolution",
+    "creation",
     "dynamic",
     "elementwise",
     "embedding",

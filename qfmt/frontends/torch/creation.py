@@ -1,4 +1,4 @@
-"""Torch's ways to make a tensor of one value."""
+"""Torch's ways to make a tensor of one value, or of numbers in a row."""
 
 from __future__ import annotations
 
@@ -45,6 +45,33 @@ def is_zero(lift: Lifter, value: TensorValue) -> bool:
 
 def _dtype(code: Any, default: str = "float32") -> str:
     return DTYPE_CODES[code] if isinstance(code, int) and code in DTYPE_CODES else default
+
+
+@lifts("aten::arange")
+def arange(lift: Lifter, *bounds: Any, dtype: Any = None, **options: Any) -> Any:
+    """(end), (start, end) or (start, end, step)"""
+    if not 1 <= len(bounds) <= 3:
+        return NotImplemented
+    start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    whole = all(isinstance(each, Size) or isinstance(lift.number(each), int) for each in (start, end, step))
+    kind = _dtype(dtype, "int64" if whole else "float32")
+    ends = [_scalar(lift, each, kind) for each in (start, end, step)]
+    if all(map(lift.is_constant, ends)):
+        first, last, by = (float(lift.number(each)) for each in ends)
+        if not by or not abs(last - first) <= ELEMENTS * abs(by):
+            raise SourceError(
+                f"makes numbers from {first:g} to {last:g} by {by:g}", hint=f"at most {ELEMENTS} are made"
+            )
+    return lift.emit("Range", ends)
+
+
+def _scalar(lift: Lifter, value: Any, dtype: str) -> TensorValue:
+    """A number, or a size, as a tensor without dimensions."""
+    if not isinstance(value, Size):
+        return lift.constant(np.array(lift.number(value), dtype))
+    size = lift.emit("Squeeze", [value.build(), lift.constant(np.array([0], np.int64))])
+    result: TensorValue = size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
+    return result
 
 
 @lifts("aten::zeros")

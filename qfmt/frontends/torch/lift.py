@@ -218,8 +218,9 @@ class Lifter:
         x = self.tensor(value)
         if DTYPES[x.dtype].is_integer and x.quantization is None:
             return x
-        if x.origin:
-            raise Refine(x.origin, x.shape, dtype="int64")
+        source = self._before_moves(x.key)
+        if source in self.inputs:
+            raise Refine(self._wanted[source], self.tensors[source].shape, dtype="int64")
         raise SourceError(f"gets {x.dtype} where integers are needed to count with")
 
     def reshaped_constant(
@@ -243,6 +244,13 @@ class Lifter:
     def alias(self, value: TensorValue) -> TensorValue:
         """Another handle on the same tensor: an in-place operator on the one leaves the other alone."""
         return TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
+
+    def _before_moves(self, key: str) -> str:
+        """The tensor whose elements these are: followed back through operators that only move them."""
+        makers = {output: node for node in self.nodes for output in node.outputs}
+        while key in makers and OPERATORS[makers[key].operator].quantized is Quantized.MOVES:
+            key = makers[key].inputs[0]
+        return key
 
     def rank(self, value: TensorValue) -> int:
         """The number of dimensions; where an input of which nothing is known decides on it, that is assumed."""

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import SourceError
 from ...ops.shapes import axis_of
 from .lift import Lifter, lifts
-from .sizes import Size, Unknown
+from .sizes import Size, Unknown, size_arithmetic
 from .values import DTYPE_CODES, TensorValue
 
 
@@ -32,12 +32,10 @@ def len_(lift: Lifter, self: Any) -> Any:
 
 @lifts("aten::numel")
 def numel(lift: Lifter, self: Any) -> Any:
-    sizes = size(lift, self)
-    if not all(isinstance(item, int) for item in sizes):
-        return Unknown()
-    total = 1
-    for item in sizes:
-        total *= item
+    total: Any = 1
+    for item in size(lift, self):
+        known = isinstance(item, int) and isinstance(total, int)
+        total = total * item if known else size_arithmetic(lift, "Mul", total, item)
     return total
 
 

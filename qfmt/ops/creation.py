@@ -1,0 +1,40 @@
+"""Operators that make numbers out of nothing."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QfmtError
+from ..model import Shape
+from .registry import Inference, Quantized, operator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def _count(start: Array, limit: Array, delta: Array) -> int:
+    """How many numbers there are; of doubles, so that whole ones are counted exactly."""
+    first, end, step = (each.reshape(()).item() for each in (start, limit, delta))
+    if not step:
+        raise QfmtError("a range needs a step other than 0")
+    exact = (end - first + step - (1 if step > 0 else -1)) // step if isinstance(step, int) else (end - first) / step
+    return max(0, ceil(exact))
+
+
+def _range_shape(given: Inference) -> list[Shape]:
+    if any(shape is not None and len(shape) for shape in given.shapes):
+        raise QfmtError("the ends and the step of a range are scalars")
+    values = [given.values[index] for index in range(3)]
+    return [(None,) if any(value is None for value in values) else (_count(*values),)]  # type: ignore[arg-type]
+
+
+@operator("Range", 11, "start limit delta -> output", shape=_range_shape, quantized=Quantized.FLOAT_ONLY)
+def range_(start: Array, limit: Array, delta: Array) -> Array:
+    """output[i] = start + i · delta, for i from 0 to ⌈(limit - start) / delta⌉ - 1; all inputs are scalars."""
+    steps = np.arange(_count(start, limit, delta)).astype(start.dtype)
+    return start.reshape(()) + steps * delta.reshape(())
