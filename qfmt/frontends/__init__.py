@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import SourceError
 from ..model import Dimension, Model
 
-if TYPE_CHECKING:
-    from .torch.attempts import Given
-
 TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
-"""The quantized engines of PyTorch; the first is taken where nothing is said."""
+"""The quantized engines of PyTorch; the first is taken for its models where nothing is said."""
 
 ENGINES = (*TORCH_ENGINES, "onnx")
-"""Whose arithmetic the nodes may state."""
+"""Whose arithmetic the nodes may state; that of ONNX is taken for its models where nothing is said."""
 
 
 def convert(
     source: Any,
     *,
-    arithmetic: str = "fbgemm",
+    arithmetic: str | None = None,
     input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
     input_quantization: Mapping[str, tuple[float, int, str]] | None = None,
     example_inputs: Any = None,
@@ -36,18 +33,20 @@ def convert(
     - a TorchScript archive;
     - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
       modules, else its tensors only;
-    - a state_dict: its tensors only. `Model.no_graph` says so then.
+    - a state_dict: its tensors only. `Model.no_graph` says so then;
+    - an ONNX model, quantized in any form; it needs the packages onnx and onnx-ir.
 
-    Or it is an object of torch: an nn.Module, quantized and converted, which is traced with `example_inputs` (a
-    tuple of tensors, or a dict by name); a ScriptModule; a state_dict. `prepared` is the same module after
-    calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
+    Or it is an onnx.ModelProto, or an object of torch: an nn.Module, quantized and converted, which is traced with
+    `example_inputs` (a tuple of tensors, or a dict by name); a ScriptModule; a state_dict. `prepared` is the same
+    module after calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
 
-    `arithmetic` names the engine whose rounding the nodes state: one of ENGINES. `input_shapes` gives sizes,
+    `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, else
+    "fbgemm". `input_shapes` gives sizes,
     names or None per dimension where the network needs to know more than it says; `input_quantization` is
     (scale, zero point, dtype) for inputs that arrive quantized. Raises SourceError, or a subclass, that says
     what is wrong, where, and what to do.
     """
-    if arithmetic not in ENGINES:
+    if arithmetic is not None and arithmetic not in ENGINES:
         raise SourceError(f"arithmetic {arithmetic!r} is not known", hint=f"choose one of {', '.join(ENGINES)}")
     own = getattr(source, "__qfmt_model__", None)  # what a Model was made into knows where it came from
     if own is not None:
@@ -55,26 +54,39 @@ def convert(
         return model
     from .torch.attempts import Given
 
-    given = Given.checked(arithmetic, input_shapes or {}, input_quantization or {})
+    in_memory = example_inputs is not None or prepared is not None
     if isinstance(source, str | PathLike):
-        if example_inputs is not None or prepared is not None:
+        if in_memory:
             raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source))
-        return _from_file(Path(fspath(source)), given)
+        path = Path(fspath(source))
+        return _from_file(path, arithmetic, input_shapes or {}, input_quantization or {})
+    if type(source).__name__ == "ModelProto" and not in_memory:
+        from .onnx.convert import convert_onnx
+
+        return convert_onnx(source, Given.checked(arithmetic or "onnx", input_shapes or {}, input_quantization or {}))
+    given = Given.checked(arithmetic or TORCH_ENGINES[0], input_shapes or {}, input_quantization or {})
     from .memory import is_torch
 
     if not is_torch(source):
-        hint = "pass the path of a file, or a module of torch"
+        hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
         raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
     from .memory.module import convert_torch
 
     return convert_torch(source, given, example_inputs, prepared)
 
 
-def _from_file(path: Path, given: Given) -> Model:
+def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Model:
     from .sniff import sha256_of, sniff
+    from .torch.attempts import Given
 
     try:
         kind = sniff(path)
+        if kind.key == "onnx":
+            from .onnx.convert import convert_onnx
+
+            given = Given.checked(arithmetic or "onnx", shapes, quantization)
+            return convert_onnx(path, given, {"sha256": sha256_of(path)})
+        given = Given.checked(arithmetic or TORCH_ENGINES[0], shapes, quantization)
         if kind.key in ("state_dict", "torch_module", "torch_data", "torch_legacy"):
             from .saved.convert import convert_saved
             from .saved.file import read_legacy, read_zip

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .registry import QUANTIZE_RULES, Quantized, by_engine, operator
-from .shapes import same
+import ml_dtypes
+import numpy as np
+
+from ..errors import QfmtError
+from ..model import DTYPES, Shape, numpy_dtype
+from .registry import QUANTIZE_RULES, Inference, Quantized, by_engine, operator, optional, required
+from .shapes import axis_of, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,3 +42,101 @@ def quantize_linear(x: Array) -> Array:
 def dequantize_linear(x: Array) -> Array:
     """Y = f32(X - zero_point) · f32(scale), by X's quantization."""
     return x
+
+
+def _with_scale(given: Inference) -> list[Shape]:
+    """The shape of X; the scale is a scalar, a vector along the axis, or of the rank of X where there are blocks."""
+    x, scale = given.shapes[0], given.shapes[1]
+    if x is not None and scale is not None and len(scale) > 1 and len(scale) != len(x):
+        raise QfmtError(f"a scale of {len(scale)} dimensions does not fit an input of {len(x)}")
+    return [x]
+
+
+def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
+    """A scale or zero point of ONNX so that it broadcasts against a tensor of `shape`.
+
+    A scalar (or one element) as it is; a vector along `axis`; with a block size each element repeated along it.
+    """
+    if values.size == 1 and not block_size:
+        return values.reshape(())
+    along = axis_of(axis, len(shape))
+    if block_size:
+        return np.repeat(values, block_size, along)[tuple(slice(size) for size in shape)]
+    return values.reshape([-1 if position == along else 1 for position in range(len(shape))])
+
+
+BLOCKS = {
+    "axis": optional(1, "the dimension that scales run along, where there are several"),
+    "block_size": optional(0, "how many elements along the axis share a scale; 0: all of a slice"),
+}
+
+
+@operator(
+    "ai.onnx.QuantizeLinear",
+    23,
+    "x y_scale y_zero_point? -> y",
+    attributes={
+        **BLOCKS,
+        "output_dtype": required("s", "the element type of y"),
+        "saturate": optional(1, "0: values beyond a float8 type become infinite or NaN"),
+    },
+    shape=_with_scale,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="attribute:output_dtype",
+)
+def quantize_with(
+    x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int, output_dtype: str, saturate: int
+) -> Array:
+    """y = saturate(rint(x / y_scale) + y_zero_point): where scale or zero point are computed, or y is read as integers.
+
+    The division is one of float32; a float8 or float4 y is x / y_scale rounded to it. Elsewhere QuantizeLinear stands.
+    """
+    points = _points(zero_point, x, axis, block_size)
+    scaled = x.astype(np.float32) / spread(scale, x.shape, axis, block_size).astype(np.float32)
+    limits = DTYPES[output_dtype]
+    if limits.is_integer:
+        rounded = np.rint(scaled).astype(np.float64) + (0 if points is None else points)
+        return np.fmax(np.fmin(rounded, limits.maximum), limits.minimum).astype(_held(output_dtype))
+    kind = numpy_dtype(output_dtype)
+    if saturate:
+        top = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
+        scaled = np.where(np.isfinite(scaled), np.clip(scaled, -top, top), scaled)
+    return scaled.astype(kind)
+
+
+@operator(
+    "ai.onnx.DequantizeLinear",
+    23,
+    "x x_scale x_zero_point? -> y",
+    attributes={**BLOCKS, "output_dtype": required("s", "the element type of y")},
+    shape=_with_scale,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="attribute:output_dtype",
+)
+def dequantize_with(
+    x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int, output_dtype: str
+) -> Array:
+    """y = (x - x_zero_point) · x_scale: where scale or zero point are computed, or x is an integer otherwise.
+
+    The product is one of float32, or of float64 for that output. Elsewhere DequantizeLinear stands.
+    """
+    kind = np.dtype(np.float64 if output_dtype == "float64" else np.float32)
+    points = _points(zero_point, x, axis, block_size)
+    centred = x.astype(kind) if points is None else _difference(x, points).astype(kind)
+    return (centred * spread(scale, x.shape, axis, block_size).astype(kind)).astype(numpy_dtype(output_dtype))
+
+
+def _held(dtype: str) -> np.dtype[Any]:
+    """The type of arrays that hold integers of `dtype`: those of less than 8 bits lie one a byte."""
+    limits = DTYPES[dtype]
+    return numpy_dtype(dtype) if limits.bits >= 8 else np.dtype(np.int8 if limits.kind == "i" else np.uint8)
+
+
+def _points(zero_point: Array | None, x: Array, axis: int, block_size: int) -> Array | None:
+    return None if zero_point is None else spread(zero_point, x.shape, axis, block_size)
+
+
+def _difference(x: Array, points: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return x.astype(np.float32) - points.astype(np.float32)
+    return x.astype(np.int64) - points.astype(np.int64)

@@ -1,0 +1,373 @@
+"""ONNX's nodes become qfmt's, one after the other; every value keeps its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import QfmtError, SourceError
+from ...interpreter import execute
+from ...model import DTYPES, Attribute, Data, Graph, Node, Shape, Tensor, static_shape
+from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+IMPORTS: dict[str, Callable[..., Any]] = {}
+"""What the modules beside this one register: "Op" or "domain.Op" → function (importer, call)."""
+
+DOMAINS = {"": "", "ai.onnx": ""}
+"""The default domain under both of its names."""
+
+
+def imports(*operators: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the meaning of ONNX operators. It returns NotImplemented for a form that has none here."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for operator in operators:
+            IMPORTS[operator] = function
+        return function
+
+    return register
+
+
+class Call(NamedTuple):
+    """A node of ONNX: names of tensors ("" for absent ones) and attributes as Python values."""
+
+    operator: str
+    domain: str
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    name: str
+
+    def input(self, position: int) -> str:
+        """The name of an input, "" for one that is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+    @property
+    def full_name(self) -> str:
+        """The operator with its domain, as an opaque node states it."""
+        return f"{self.domain or 'ai.onnx'}.{self.operator}"
+
+
+class TensorData(Data):
+    """The data of an ONNX tensor; external data stays mapped in its file."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any, nbytes: int) -> None:
+        self._tensor = tensor
+        self.nbytes = nbytes
+
+    def view(self) -> memoryview:
+        if self._tensor.dtype.bitwidth < 8:
+            return memoryview(self._tensor.tobytes())
+        array = np.ascontiguousarray(self._tensor.numpy())
+        return array.reshape(-1).view(np.uint8).data.toreadonly()
+
+
+class Importer:
+    """Collects nodes and tensors under the names that ONNX gave them."""
+
+    def __init__(self, model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> None:
+        graph = model.graph
+        self.model = model
+        self.opsets = {DOMAINS.get(domain, domain): version for domain, version in model.opset_imports.items()}
+        self.notes: dict[str, str] = {}
+        """What the file should say of the conversion: source keys of spec.md."""
+        self._assumed: list[str] = []
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.values: dict[str, Any] = {}
+        self.names: dict[str, str] = {}
+        """Outputs that are nothing but another tensor → the name of that."""
+        self.call_: Call | None = None
+        self.outputs = {value.name for value in graph.outputs}
+        self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
+        self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
+        for name, value in graph.initializers.items():
+            self.tensors[name] = stored(name, value.const_value)
+        given = [value for value in graph.inputs if value.name not in graph.initializers]
+        for value in given:
+            tensor = _described(value)
+            self.tensors[tensor.name] = replace(tensor, shape=(shapes or {}).get(tensor.name, tensor.shape))
+        self.inputs = tuple(value.name or "" for value in given)
+
+    # -- running over a graph --------------------------------------------------------------------------------
+
+    def run(self, graph: ir.Graph) -> Graph:
+        """The graph with every node of ONNX turned into nodes of qfmt. SourceError for what is wrong, placed."""
+        for node in graph:
+            self._node(node)
+        outputs = tuple(self._output(value.name or "") for value in graph.outputs)
+        return Graph(self.inputs, outputs, self.nodes, self.tensors, graph.name or "")
+
+    def _node(self, node: ir.Node) -> None:
+        domain = DOMAINS.get(node.domain, node.domain)
+        self.values.update((value.name, value) for value in node.outputs if value.name)
+        read = ("" if value is None else value.name or "" for value in node.inputs)
+        inputs = tuple(self.names.get(name, name) for name in read)
+        call = Call(
+            node.op_type,
+            domain,
+            self.opsets.get(domain, 1),
+            inputs,
+            tuple(value.name or "" for value in node.outputs),
+            {name: attribute.value for name, attribute in node.attributes.items()},
+            node.name or "",
+        )
+        self.call_ = call
+        try:
+            self.dispatch(call)
+        except QfmtError as error:
+            where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
+            if isinstance(error, SourceError):
+                raise error.at(where) from None
+            raise SourceError(error.what, where=where, hint=error.hint) from None
+
+    def dispatch(self, call: Call) -> None:
+        """The meaning of a node: the function registered for it, else the operator of that name, else opaque."""
+        function = IMPORTS.get(f"{call.domain}.{call.operator}" if call.domain else call.operator)
+        if function is not None and function(self, call) is not NotImplemented:
+            return
+        if not call.domain and self.one_to_one(call):
+            return
+        self.opaque(call)
+
+    def _output(self, name: str) -> str:
+        """An output under its own name, which may be only another name of an input, a constant, another output."""
+        source = self.names.get(name, name)
+        if source != name:
+            self.emit("Identity", [source], [name])
+        return name
+
+    # -- what functions call ---------------------------------------------------------------------------------
+
+    def one_to_one(
+        self, call: Call, attributes: Mapping[str, Any] | None = None, inputs: Sequence[str] | None = None
+    ) -> bool:
+        """The operator of the same name; False if qfmt's has other attributes or outputs."""
+        entry = OPERATORS.get(call.operator)
+        given = call.attributes if attributes is None else attributes
+        outputs = call.outputs
+        while outputs and not outputs[-1]:
+            outputs = outputs[:-1]
+        if entry is None or not given.keys() <= entry.attributes.keys():
+            return False
+        if len(outputs) > len(entry.outputs) and not entry.outputs[-1].variadic:
+            return False
+        if any(spec.default is None and name not in given for name, spec in entry.attributes.items()):
+            return False
+        converted = {name: attribute_of(value, entry.attributes[name].kind) for name, value in given.items()}
+        if any(value is None for value in converted.values()):
+            return False
+        self.emit(call.operator, call.inputs if inputs is None else inputs, outputs, converted)  # type: ignore[arg-type]
+        return True
+
+    def opaque(self, call: Call) -> None:
+        """A node that qfmt has no meaning for, as it is: it can be looked at and written to ONNX again, not run."""
+        from .opaque import opaque_attributes
+
+        for name in call.outputs:
+            if name:
+                self.tensors[name] = self._of_unknown_type(name, call)
+        self.nodes.append(
+            Node(
+                operator=call.full_name,
+                inputs=call.inputs,
+                outputs=call.outputs,
+                attributes=opaque_attributes(call.attributes),
+                name=call.name,
+                version=call.opset,
+                source_operator=call.full_name,
+            )
+        )
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str] | str = "",
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> str:
+        """Add a node; the name of its first output. `outputs` are names, or the start of a new one.
+
+        A node over constants is computed now, but for what dequantizes.
+        """
+        entry = OPERATORS[operator]
+        inputs = list(inputs)
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        names = [self.fresh(outputs or operator.lower())] if isinstance(outputs, str) else list(outputs)
+        complete = entry.complete(attributes or {})
+        shapes = self._infer(operator, inputs, complete)
+        for position, name in enumerate(names):
+            dtype = self._dtype(operator, inputs, complete, position)
+            shape = shapes[min(position, len(shapes) - 1)]
+            self.tensors[name] = Tensor(name, dtype, self._refined(name, shape))
+        assert self.call_ is not None
+        node = Node(
+            operator=operator,
+            inputs=tuple(inputs),
+            outputs=tuple(names),
+            attributes=complete,
+            name=self.call_.name,
+            version=entry.version,
+            source_operator=f"{self.call_.domain}.{self.call_.operator}".lstrip("."),
+        )
+        if not self._computed(node):
+            self.nodes.append(node)
+        return names[0]
+
+    def alias(self, call: Call, source: str) -> None:
+        """The first output of a node is nothing but the tensor `source`."""
+        self.names[call.outputs[0]] = source
+
+    def constant(self, array: Any, name: str) -> str:
+        """A new constant."""
+        own = self.fresh(name)
+        self.tensors[own] = Tensor.constant(own, np.asarray(array))
+        return own
+
+    def value(self, name: str) -> Array | None:
+        """The array of a constant; None if the tensor is computed or absent."""
+        tensor = self.tensors.get(name)
+        return tensor.array if tensor is not None and tensor.data is not None else None
+
+    def shape(self, name: str) -> Shape:
+        return self.tensors[name].shape
+
+    def rank(self, name: str) -> int | None:
+        shape = self.tensors[name].shape
+        return None if shape is None else len(shape)
+
+    def fresh(self, base: str) -> str:
+        """A name that no tensor has."""
+        name, count = base, 0
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+    # -- within ----------------------------------------------------------------------------------------------
+
+    def _of_unknown_type(self, name: str, call: Call) -> Tensor:
+        """The output of an operator without a meaning here: of the type that the model states, or ONNX infers."""
+        value = self.values[name]
+        if value.type is None and not self._assumed:
+            from onnx_ir.passes.common import ShapeInferencePass
+
+            ShapeInferencePass()(self.model)
+        if value.type is None:
+            self._assumed.append(name)
+            self.notes["assumed_types"] = ", ".join(self._assumed)
+            first = next((each for each in call.inputs if each), "")
+            return Tensor(name, self.tensors[first].dtype if first else "float32", None)
+        return _described(value)
+
+    def _infer(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> list[Shape]:
+        rule = OPERATORS[operator].shape
+        missing = [None] * (len(OPERATORS[operator].inputs) - len(inputs))
+        shapes = [self.tensors[name].shape if name else None for name in inputs]
+        arrays = [self.value(name) if name and self.tensors[name].dtype == "int64" else None for name in inputs]
+        try:
+            return rule(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
+        except UnknownRank:
+            return [None]
+
+    def _refined(self, name: str, shape: Shape) -> Shape:
+        """An inferred shape, and where that knows nothing what the model says of the value."""
+        value = self.values.get(name)
+        stated = None if value is None else _shape(value)
+        if shape is None or stated is None or len(shape) != len(stated):
+            return stated if shape is None else shape
+        return tuple(b if a is None else a for a, b in zip(shape, stated, strict=True))
+
+    def _dtype(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any], position: int) -> str:
+        rule = OPERATORS[operator].dtype
+        if rule.startswith("attribute:"):
+            return str(attributes[rule.partition(":")[2]])
+        return self.tensors[next(name for name in inputs if name)].dtype if rule == "same" else rule
+
+    def _computed(self, node: Node) -> bool:
+        """Whether all inputs are constants, so that the outputs became constants, too."""
+        if node.operator == "ai.onnx.DequantizeLinear" or not node.inputs:
+            return False
+        tensors = [self.tensors[name] if name else None for name in node.inputs]
+        if any(tensor is not None and tensor.data is None for tensor in tensors):
+            return False
+        if any(name in self.outputs for name in node.outputs):
+            return False
+        operands = [None if tensor is None else Operand(tensor.array, None) for tensor in tensors]
+        results = execute(node, operands, [self.tensors[name] for name in node.outputs])
+        first = tensors[0]
+        moved = OPERATORS[node.operator].quantized is Quantized.MOVES and first is not None
+        aliases = (*first.aliases, first.name) if moved and first is not None else ()
+        for name, array in zip(node.outputs, results, strict=True):
+            dtype = self.tensors[name].dtype
+            self.tensors[name] = Tensor.constant(name, array, dtype=dtype, aliases=tuple(sorted(set(aliases))))
+        return True
+
+
+def attribute_of(value: Any, kind: str) -> Attribute | None:
+    """A value of ONNX as an attribute of the kind that the operator's table says; None if it is no such thing."""
+    if len(kind) == 2:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return None
+        items: Any = tuple(attribute_of(item, kind[0]) for item in value)
+        return None if None in items else items
+    if isinstance(value, bool | int | float) and kind != "s":
+        return int(value) if kind == "i" else float(value)
+    return value if isinstance(value, str) and kind == "s" else None
+
+
+def dtype_of(code: Any) -> str:
+    """The element type of a number or enum of ONNX; SourceError for one that qfmt cannot store."""
+    import onnx_ir as ir
+
+    try:
+        name = ir.DataType(code).numpy().name
+    except (TypeError, ValueError):
+        name = ir.DataType(code).name if code in set(ir.DataType) else str(code)
+    if name not in DTYPES:
+        raise SourceError(f"tensors of {name} cannot be stored in .qfb")
+    return name
+
+
+def stored(name: str, tensor: Any) -> Tensor:
+    """An initializer as a constant; its data is read when it is asked for."""
+    try:
+        dtype = dtype_of(tensor.dtype)
+    except SourceError as error:
+        raise error.at(f"initializer {name}") from None
+    shape = tuple(int(size) for size in tensor.shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    result = Tensor(name, dtype, shape, TensorData(tensor, -(-count * DTYPES[dtype].bits // 8)))
+    static_shape(result)
+    return result
+
+
+def _described(value: Any) -> Tensor:
+    """A tensor of the element type and shape that the model states for a value."""
+    if value.type is None:
+        raise SourceError("has no element type", where=f"value {value.name!r}", hint="run onnx.shape_inference on it")
+    try:
+        dtype = dtype_of(value.dtype)
+    except SourceError as error:
+        raise error.at(f"value {value.name!r}") from None
+    return Tensor(value.name, dtype, _shape(value))
+
+
+def _shape(value: Any) -> Shape:
+    if value.shape is None:
+        return None
+    return tuple(size if isinstance(size, int) else size.value for size in value.shape)

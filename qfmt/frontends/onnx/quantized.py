@@ -1,0 +1,144 @@
+"""Everything that ONNX and ONNX Runtime have for quantized tensors, as QuantizeLinear and DequantizeLinear around
+operators on real numbers. Which of them become operators on integers is decided by `passes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import SourceError
+from ...model import Attribute
+from .importer import Call, Importer, dtype_of, imports
+
+QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
+
+
+@imports("QuantizeLinear", "com.microsoft.QuantizeLinear")
+def quantize_linear(im: Importer, call: Call) -> Any:
+    given = call.attributes
+    point = call.input(2)
+    stated = given.get("output_dtype", 0)
+    dtype = im.tensors[point].dtype if point else dtype_of(stated) if stated else "uint8"
+    attributes: dict[str, Attribute] = {**_blocks(given), "output_dtype": dtype, "saturate": given.get("saturate", 1)}
+    im.emit(QUANTIZE, call.inputs, call.outputs, attributes)
+
+
+@imports("DequantizeLinear", "com.microsoft.DequantizeLinear")
+def dequantize_linear(im: Importer, call: Call) -> Any:
+    stated = call.attributes.get("output_dtype", 0)
+    dtype = dtype_of(stated) if stated else im.tensors[call.inputs[1]].dtype
+    im.emit(DEQUANTIZE, call.inputs, call.outputs, {**_blocks(call.attributes), "output_dtype": dtype})
+
+
+def _blocks(given: Mapping[str, Any]) -> dict[str, int]:
+    return {"axis": given.get("axis", 1), "block_size": given.get("block_size", 0)}
+
+
+def real(im: Importer, name: str, scale: str, point: str, axis: int = 1) -> str:
+    """The real values of a quantized operand."""
+    attributes: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
+    return im.emit(DEQUANTIZE, [name, scale, point], f"{name}.dequantized", attributes)
+
+
+def on_grid(im: Importer, value: str, scale: str, point: str, call: Call) -> None:
+    """The first output of a node: a real result, quantized."""
+    dtype = im.tensors[point].dtype if point else "uint8"
+    attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": dtype, "saturate": 1}
+    im.emit(QUANTIZE, [value, scale, point], call.outputs, attributes)
+
+
+def computed(im: Importer, call: Call, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+    """The real result of an operator of ONNX, by whatever function is registered for it."""
+    result = im.fresh(f"{call.outputs[0]}.real")
+    inner = call._replace(
+        operator=operator,
+        domain="",
+        opset=max(im.opsets.get("", 0), 13),
+        inputs=tuple(inputs),
+        outputs=(result,),
+        attributes=dict(attributes),
+    )
+    im.dispatch(inner)
+    return result
+
+
+@imports("QLinearConv", "com.microsoft.QLinearConv")
+def qlinear_conv(im: Importer, call: Call) -> Any:
+    """x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B: int32 in units of sx · sw."""
+    if call.attributes.get("channels_last"):
+        return NotImplemented
+    x, sx, zx, w, sw, zw, sy, zy = call.inputs[:8]
+    inputs = [real(im, x, sx, zx), real(im, w, sw, zw, 0)]
+    if call.input(8):
+        inputs.append(_bias(im, call.input(8), sx, sw))
+    on_grid(im, computed(im, call, "Conv", inputs, call.attributes), sy, zy, call)
+    return None
+
+
+def _bias(im: Importer, bias: str, *scales: str) -> str:
+    """The real values of an int32 bias in units of the accumulator."""
+    unit = np.ones(1, np.float32)
+    for name in scales:
+        value = im.value(name)
+        if value is None:
+            raise SourceError("its scales are computed while the network runs", hint="make them initializers")
+        unit = unit * value.reshape(-1).astype(np.float32)
+    scale = im.constant(unit[0] if unit.size == 1 else unit, f"{bias}.scale")
+    return real(im, bias, scale, "", 0)
+
+
+@imports("QLinearMatMul")
+def qlinear_matmul(im: Importer, call: Call) -> Any:
+    a, sa, za, b, sb, zb, sy, zy = call.inputs
+    inputs = [real(im, a, sa, za, -2), real(im, b, sb, zb, -1)]
+    on_grid(im, computed(im, call, "MatMul", inputs, {}), sy, zy, call)
+
+
+@imports("com.microsoft.QGemm")
+def qgemm(im: Importer, call: Call) -> Any:
+    """A, sa, za, B, sb, zb, C (int32 in units of alpha · sa · sb), sy, zy; without sy the result is real."""
+    a, sa, za, b, sb, zb = call.inputs[:6]
+    given = {"alpha": 1.0, "transA": 0, "transB": 0, **call.attributes}
+    inputs = [real(im, a, sa, za), real(im, b, sb, zb, 0 if given["transB"] else 1)]
+    if call.input(6):
+        alpha = im.constant(np.float32(given["alpha"]), "alpha") if given["alpha"] != 1 else ""
+        inputs.append(_bias(im, call.input(6), sa, sb, *([alpha] if alpha else [])))
+    if call.input(7):
+        on_grid(im, computed(im, call, "Gemm", inputs, given), call.input(7), call.input(8), call)
+    else:
+        im.alias(call, computed(im, call, "Gemm", inputs, given))
+
+
+@imports("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
+def qlinear_binary(im: Importer, call: Call) -> Any:
+    a, sa, za, b, sb, zb, sy = call.inputs[:7]
+    operator = call.operator.removeprefix("QLinear")
+    on_grid(im, computed(im, call, operator, [real(im, a, sa, za), real(im, b, sb, zb)], {}), sy, call.input(7), call)
+
+
+@imports(
+    *(f"com.microsoft.QLinear{operator}"
+      for operator in ("Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool", "Softmax", "ReduceMean"))
+)  # fmt: skip
+def qlinear_unary(im: Importer, call: Call) -> Any:
+    """X, sx, zx, sy, zy"""
+    x, sx, zx, sy = call.inputs[:4]
+    given = dict(call.attributes)
+    opset = given.pop("opset", 13)
+    if given.pop("channels_last", 0):
+        return NotImplemented
+    operator = call.operator.removeprefix("QLinear")
+    if operator == "Softmax" and opset < 13 and given.get("axis", 1) not in (-1, (im.rank(x) or 0) - 1):
+        return NotImplemented
+    on_grid(im, computed(im, call, operator, [real(im, x, sx, zx)], given), sy, call.input(4), call)
+    return None
+
+
+@imports("com.microsoft.QLinearConcat")
+def qlinear_concat(im: Importer, call: Call) -> Any:
+    """sy, zy, then X, sx, zx for each input"""
+    sy, zy, *rest = call.inputs
+    parts = [real(im, *operand) for operand in zip(rest[::3], rest[1::3], rest[2::3], strict=True)]
+    on_grid(im, computed(im, call, "Concat", parts, call.attributes), sy, zy, call)

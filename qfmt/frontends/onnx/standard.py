@@ -1,0 +1,342 @@
+"""ONNX's own operators, where an older opset or a shorthand says in another way what qfmt's operator says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import SourceError
+from ...ops.shapes import axis_of
+from .importer import Call, Importer, dtype_of, imports, stored
+
+
+@imports("Constant")
+def constant(im: Importer, call: Call) -> Any:
+    """One of value, value_float(s), value_int(s); strings cannot be stored."""
+    (kind, value), *more = call.attributes.items()
+    if more or kind not in ("value", "value_float", "value_floats", "value_int", "value_ints"):
+        return NotImplemented
+    name = call.outputs[0]
+    if kind == "value":
+        im.tensors[name] = stored(name, value)
+    else:
+        im.constant(np.array(value, np.float32 if "float" in kind else np.int64), name)
+        im.alias(call, name)
+    return None
+
+
+@imports("Identity", "Dropout")
+def identity(im: Importer, call: Call) -> Any:
+    """In inference a dropout is nothing; its mask is asked for by nobody."""
+    if any(call.outputs[1:]):
+        return NotImplemented
+    im.alias(call, call.inputs[0])
+    return None
+
+
+@imports("Cast")
+def cast(im: Importer, call: Call) -> Any:
+    dtype = dtype_of(call.attributes["to"])
+    if im.tensors[call.inputs[0]].dtype == dtype:
+        return im.alias(call, call.inputs[0])
+    return im.emit("Cast", call.inputs, call.outputs, {"to": dtype}) and None
+
+
+# -- windows -------------------------------------------------------------------------------------------------
+
+
+@imports("Conv", "ConvTranspose")
+def conv(im: Importer, call: Call) -> Any:
+    shape = im.shape(call.inputs[1])
+    kernel = call.attributes.get("kernel_shape", shape[2:] if shape is not None else None)
+    if kernel is None or not all(isinstance(size, int) for size in kernel):
+        raise SourceError("the size of its kernel is not known", hint="state kernel_shape")
+    return _windowed(im, call, [int(size) for size in kernel])
+
+
+@imports("MaxPool", "AveragePool", "LpPool")
+def pool(im: Importer, call: Call) -> Any:
+    return _windowed(im, call, list(call.attributes["kernel_shape"]))
+
+
+def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
+    """auto_pad becomes pads; what may be left out is written."""
+    rank = len(kernel)
+    given = dict(call.attributes)
+    auto_pad = given.pop("auto_pad", "NOTSET")
+    if not given.get("storage_order", 0):
+        given.pop("storage_order", None)
+    attributes = {"kernel_shape": kernel, "strides": [1] * rank, "dilations": [1] * rank, **given}
+    shape = im.shape(call.inputs[0])
+    sizes = shape[2:] if shape is not None else (None,) * rank
+    if call.operator == "ConvTranspose":
+        attributes.setdefault("output_padding", [0] * rank)
+        _transposed_pads(attributes, sizes, auto_pad)
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        attributes["pads"] = _same_pads(attributes, sizes, auto_pad)
+    attributes.setdefault("pads", [0] * 2 * rank)
+    return None if im.one_to_one(call, attributes) else NotImplemented
+
+
+def _same_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> list[int]:
+    if any(not isinstance(size, int) for size, stride in zip(sizes, a["strides"], strict=True) if stride != 1):
+        raise SourceError(f"auto_pad {auto_pad} needs to know the size of its input", hint="fix the input's shape")
+    totals = []
+    for size, kernel, stride, dilation in zip(sizes, a["kernel_shape"], a["strides"], a["dilations"], strict=True):
+        positions = -(-size // stride) if stride != 1 else None
+        reach = (kernel - 1) * dilation
+        totals.append(reach if positions is None else max(0, (positions - 1) * stride + reach + 1 - size))
+    return _two_sides(totals, auto_pad)
+
+
+def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> None:
+    """output_shape, and auto_pad, which means an output of the input's size times the stride, become pads."""
+    wanted = a.pop("output_shape", None)
+    if wanted is None and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        return
+    if any(not isinstance(size, int) for size in sizes):
+        raise SourceError("the shape of its output needs to know the size of its input", hint="fix the input's shape")
+    totals = []
+    for index, size in enumerate(sizes):
+        target = size * a["strides"][index] if wanted is None else wanted[-len(sizes) :][index]
+        reach = (a["kernel_shape"][index] - 1) * a["dilations"][index] + 1
+        full = a["strides"][index] * (size - 1) + a["output_padding"][index] + reach
+        totals.append(full - target)
+    for index, total in enumerate(totals):  # too little is filled up behind
+        if total < 0:
+            a["output_padding"] = list(a["output_padding"])
+            a["output_padding"][index] -= total
+            totals[index] = 0
+    a["pads"] = _two_sides(totals, "SAME_UPPER" if auto_pad == "SAME_UPPER" else "SAME_LOWER")
+
+
+def _two_sides(totals: Sequence[int], auto_pad: str) -> list[int]:
+    """An odd one goes behind (SAME_UPPER) or in front (SAME_LOWER)."""
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return less + more if auto_pad == "SAME_UPPER" else more + less
+
+
+@imports("Gemm")
+def gemm(im: Importer, call: Call) -> Any:
+    """The form of a linear layer becomes that; its weight is [out, in] there."""
+    a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
+    bias = call.input(2)
+    shape = im.shape(bias) if bias else ()
+    flat = not bias or (shape is not None and len(shape) == 1 and im.shape(call.inputs[1]) is not None)
+    if (
+        a["alpha"] != 1
+        or (a["beta"] != 1 and bias)
+        or a["transA"]
+        or not flat
+        or im.rank(call.inputs[0]) not in (None, 2)
+    ):
+        return None if im.one_to_one(call) else NotImplemented
+    weight_shape = im.shape(call.inputs[1])
+    if bias and shape is not None and weight_shape is not None and shape[0] != weight_shape[0 if a["transB"] else 1]:
+        return None if im.one_to_one(call) else NotImplemented
+    weight = (
+        call.inputs[1]
+        if a["transB"]
+        else im.emit("Transpose", [call.inputs[1]], f"{call.inputs[1]}.T", {"perm": (1, 0)})
+    )
+    im.emit("qfmt.Linear", [call.inputs[0], weight, bias], call.outputs)
+    return None
+
+
+@imports("BatchNormalization")
+def batch_normalization(im: Importer, call: Call) -> Any:
+    given = dict(call.attributes)
+    for ignored in ("momentum", "spatial", "consumed_inputs"):
+        given.pop(ignored, None)
+    if given.pop("training_mode", 0) or any(call.outputs[1:]):
+        return NotImplemented
+    return None if im.one_to_one(call._replace(outputs=call.outputs[:1]), given) else NotImplemented
+
+
+@imports("LayerNormalization")
+def layer_normalization(im: Importer, call: Call) -> Any:
+    given = dict(call.attributes)
+    given.pop("stash_type", None)
+    return None if im.one_to_one(call, given) else NotImplemented
+
+
+@imports("GroupNormalization")
+def group_normalization(im: Importer, call: Call) -> Any:
+    """Before opset 21 scale and bias were one per group."""
+    given = dict(call.attributes)
+    given.pop("stash_type", None)
+    if call.opset >= 21:
+        return None if im.one_to_one(call, given) else NotImplemented
+    shape = im.shape(call.inputs[0])
+    if shape is None or not isinstance(shape[1], int):
+        return NotImplemented
+    each = im.constant(np.repeat(np.arange(given["num_groups"]), shape[1] // given["num_groups"]), "channels")
+    spread = [im.emit("Gather", [name, each], f"{name}.channels", {"axis": 0}) for name in call.inputs[1:]]
+    return None if im.one_to_one(call, given, [call.inputs[0], *spread]) else NotImplemented
+
+
+# -- attributes that became inputs ---------------------------------------------------------------------------
+
+
+@imports("Clip")
+def clip(im: Importer, call: Call) -> Any:
+    if call.opset >= 11:
+        return None if im.one_to_one(call) else NotImplemented
+    dtype = im.tensors[call.inputs[0]].dtype
+    bounds = [
+        im.constant(np.array(call.attributes[name], dtype), f"{call.outputs[0]}.{name}")
+        if name in call.attributes
+        else ""
+        for name in ("min", "max")
+    ]
+    im.emit("Clip", [call.inputs[0], *bounds], call.outputs)
+    return None
+
+
+def _vector(im: Importer, call: Call, attribute: str) -> str:
+    """An attribute as a constant; "" where it is absent."""
+    value = call.attributes.get(attribute)
+    return "" if value is None else im.constant(np.array(value, np.int64), f"{call.outputs[0]}.{attribute}")
+
+
+@imports("Squeeze", "Unsqueeze", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
+         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
+def axes_as_attribute(im: Importer, call: Call) -> Any:
+    given = dict(call.attributes)
+    axes = _vector(im, call, "axes") if "axes" in given else call.input(1)
+    given.pop("axes", None)
+    return None if im.one_to_one(call, given, [call.inputs[0], axes]) else NotImplemented
+
+
+@imports("Split")
+def split(im: Importer, call: Call) -> Any:
+    given = dict(call.attributes)
+    sizes = _vector(im, call, "split") if "split" in given else call.input(1)
+    given.pop("split", None)
+    given.pop("num_outputs", None)
+    if not sizes:
+        shape = im.shape(call.inputs[0])
+        axis = given.get("axis", 0)
+        size = None if shape is None else shape[axis_of(axis, len(shape))]
+        if not isinstance(size, int):
+            return NotImplemented
+        part = -(-size // len(call.outputs))
+        parts = [max(0, min(part, size - index * part)) for index in range(len(call.outputs))]
+        sizes = im.constant(np.array(parts, np.int64), f"{call.outputs[0]}.split")
+    return None if im.one_to_one(call, given, [call.inputs[0], sizes]) else NotImplemented
+
+
+@imports("Slice")
+def slice_(im: Importer, call: Call) -> Any:
+    if call.opset >= 10:
+        return None if im.one_to_one(call) else NotImplemented
+    starts = _vector(im, call, "starts")
+    inputs = [call.inputs[0], starts, _vector(im, call, "ends"), _vector(im, call, "axes")]
+    return None if im.one_to_one(call, {}, inputs) else NotImplemented
+
+
+@imports("Pad")
+def pad(im: Importer, call: Call) -> Any:
+    if call.opset >= 11:
+        return None if im.one_to_one(call) else NotImplemented
+    given = dict(call.attributes)
+    fill = np.array(given.pop("value", 0.0), im.tensors[call.inputs[0]].dtype)
+    pads = _vector(im, call, "pads" if "pads" in given else "paddings")
+    mode = {"mode": given["mode"]} if "mode" in given else {}
+    inputs = [call.inputs[0], pads, im.constant(fill, f"{call.outputs[0]}.value")]
+    return None if im.one_to_one(call, mode, inputs) else NotImplemented
+
+
+@imports("TopK")
+def top_k(im: Importer, call: Call) -> Any:
+    given = dict(call.attributes)
+    if "k" not in given:
+        return None if im.one_to_one(call) else NotImplemented
+    count = im.constant(np.array([given.pop("k")], np.int64), f"{call.outputs[0]}.k")
+    return None if im.one_to_one(call, given, [call.inputs[0], count]) else NotImplemented
+
+
+@imports("Upsample")
+def upsample(im: Importer, call: Call) -> Any:
+    """The forerunner of Resize: asymmetric, nearest by the floor."""
+    scales = call.input(1) or im.constant(np.array(call.attributes["scales"], np.float32), f"{call.outputs[0]}.scales")
+    return _asymmetric_resize(im, call, scales)
+
+
+@imports("Resize")
+def resize(im: Importer, call: Call) -> Any:
+    if call.opset >= 11:
+        return None if im.one_to_one(call) else NotImplemented
+    return _asymmetric_resize(im, call, call.inputs[1])
+
+
+def _asymmetric_resize(im: Importer, call: Call, scales: str) -> Any:
+    mode = call.attributes.get("mode", "nearest")
+    attributes = {
+        "mode": "linear" if mode in ("linear", "bilinear") else mode,
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
+    call = call._replace(operator="Resize")
+    return None if im.one_to_one(call, attributes, [call.inputs[0], "", scales]) else NotImplemented
+
+
+@imports("Softmax", "LogSoftmax", "Hardmax")
+def softmax(im: Importer, call: Call) -> Any:
+    """Before opset 13 all dimensions from the axis on were one."""
+    if call.opset >= 13:
+        return None if im.one_to_one(call) else NotImplemented
+    rank = im.rank(call.inputs[0])
+    axis = call.attributes.get("axis", 1)
+    if rank is None:
+        return NotImplemented
+    if axis_of(axis, rank) == rank - 1:
+        return None if im.one_to_one(call, {"axis": -1}) else NotImplemented
+    flat = im.emit("Flatten", [call.inputs[0]], f"{call.outputs[0]}.flat", {"axis": axis_of(axis, rank)})
+    im.tensors[call.outputs[0]] = im.tensors[call.inputs[0]]
+    soft = im.emit(call.operator, [flat], f"{call.outputs[0]}.{call.operator.lower()}", {"axis": -1})
+    im.emit(
+        "Reshape",
+        [soft, im.emit("Shape", [call.inputs[0]], f"{call.outputs[0]}.shape", {"start": 0, "end": 2**63 - 1})],
+        call.outputs,
+    )
+    return None
+
+
+@imports("Reshape")
+def reshape(im: Importer, call: Call) -> Any:
+    given = dict(call.attributes)
+    given.pop("consumed_inputs", None)
+    target = _vector(im, call, "shape") if "shape" in given else call.inputs[1]
+    given.pop("shape", None)
+    if given.pop("allowzero", 0):
+        value = im.value(target)
+        if value is None or 0 in value:
+            return NotImplemented
+    return None if im.one_to_one(call, given, [call.inputs[0], target]) else NotImplemented
+
+
+@imports("Transpose")
+def transpose(im: Importer, call: Call) -> Any:
+    rank = im.rank(call.inputs[0])
+    if "perm" not in call.attributes and rank is None:
+        return NotImplemented
+    perm = call.attributes.get("perm", tuple(reversed(range(rank or 0))))
+    return None if im.one_to_one(call, {"perm": perm}) else NotImplemented
+
+
+@imports("Shape")
+def shape(im: Importer, call: Call) -> Any:
+    given = {"start": 0, "end": 2**63 - 1, **call.attributes}
+    known = im.shape(call.inputs[0])
+    if known is not None and all(isinstance(size, int) for size in known) and call.outputs[0] not in im.outputs:
+        sizes = np.array(known, np.int64)[slice(given["start"], given["end"])]
+        return im.alias(call, im.constant(sizes, call.outputs[0]))
+    return None if im.one_to_one(call, given) else NotImplemented
+
+
+@imports("Flatten")
+def flatten(im: Importer, call: Call) -> Any:
+    return None if im.one_to_one(call, {"axis": 1, **call.attributes}) else NotImplemented

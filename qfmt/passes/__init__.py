@@ -1,0 +1,1 @@
+"""Rewrites of a Model that keep what it computes."""
