@@ -11,6 +11,7 @@ QfmtError
 │   └── UnsupportedOperators it holds operators without a meaning in qfmt (all of them, counted)
 ├── RunError                 a model cannot be run on what it was given
 ├── DestinationError         the result cannot be written where it should go
+│   └── InexpressibleNodes   the destination cannot say what some nodes do (all of them, by reason)
 └── MissingPackageError      an optional package is needed for this
 
 A message is one line: where it is wrong, what is wrong, and what to do about it.
@@ -129,6 +130,18 @@ class RunError(QfmtError):
 
 class DestinationError(QfmtError):
     """The destination cannot be written. What was there before is untouched."""
+
+
+class InexpressibleNodes(DestinationError):
+    """Nodes that another format cannot express; `reasons` maps each reason to the names of the nodes."""
+
+    def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, where: str = "", hint: str = "") -> None:
+        self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
+        found = sorted(self.reasons.items())
+        listed = ", ".join(f"{reason} ({len(nodes)}×: {_some(nodes)})" for reason, nodes in found)
+        count = sum(map(len, self.reasons.values()))
+        noun = "node" if count == 1 else "nodes"
+        super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", where=where, hint=hint)
 
 
 class MissingPackageError(QfmtError):

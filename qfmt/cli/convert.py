@@ -10,18 +10,21 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError
+from ..errors import DestinationError, InexpressibleNodes
 from ..frontends import ENGINES
 from .notation import size
 from .options import Shapes, input_shapes
 from .output import line, working
 from .report import origin
-from .source import FILE, spare
+from .source import FILE, QFB, kind_of, spare
 
 if TYPE_CHECKING:
     from ..model import Model
 
-LATER = (".onnx", ".npz", ".safetensors", ".c", ".h")
+LATER = (".npz", ".safetensors", ".c", ".h")
+WRITTEN = (".qfb", ".onnx")
+_WRITTEN = " or ".join(WRITTEN)
+FORMS = ("qdq", "qoperator")
 DEFAULT_DTYPE = "uint8"
 
 Quantizations = dict[str, tuple[float, int, str]]
@@ -47,7 +50,8 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
 Examples:
   qfmt convert model.pt model.qfb
   qfmt convert model.pt model.qfb --arithmetic qnnpack       as qnnpack computes it
-  qfmt convert model.pt model.qfb --input-shape x=N,3,224,224""",
+  qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
+  qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024""",
 )
 @click.argument("source", type=FILE)
 @click.argument("dest", type=click.Path(path_type=Path))
@@ -67,7 +71,19 @@ Examples:
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
-def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizations: Quantizations) -> None:
+@click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
+@click.option(
+    "--form", type=click.Choice(FORMS), help="Floats between Q and DQ, or operators on integers  [default: qdq]"
+)
+def command(
+    source: Path,
+    dest: Path,
+    arithmetic: str | None,
+    shapes: Shapes,
+    quantizations: Quantizations,
+    opset: int | None,
+    form: str | None,
+) -> None:
     """Convert SOURCE, a quantized network of PyTorch (.pt, .pth, .ptl), to DEST, a .qfb file.
 
     SOURCE is a TorchScript file; or a pickled module or a state_dict, which may hold tensors only. No torch is
@@ -76,24 +92,40 @@ def command(source: Path, dest: Path, arithmetic: str, shapes: Shapes, quantizat
     """
     from ..rules import RULES
 
-    _check_destination(source, dest)
+    _check_destination(source, dest, opset, form)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
-        model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
+        if kind_of(source) == QFB:
+            model = qfmt.load(source)
+        else:
+            model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
     converted = time.monotonic()
     with working(f"writing {dest.name}"):
-        model.save(dest)
+        _write(model, dest, opset, form or FORMS[0])
     written = time.monotonic()
     if ranks := model.source.get("assumed_ranks"):
         line(f"note   the number of dimensions is assumed ({ranks}); --input-shape states it", err=True)
+    checked = f", checked against {len(RULES)} rules" if dest.suffix == ".qfb" else ""
     for text in (
         f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
         f"graph  {_graph(model)}",
-        f"write  {dest}, {size(dest.stat().st_size)}, checked against {len(RULES)} rules  {written - converted:.2f} s",
+        f"write  {dest}, {size(dest.stat().st_size)}{checked}  {written - converted:.2f} s",
         "",
         f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
+
+
+def _write(model: Model, dest: Path, opset: int | None, form: str) -> None:
+    if dest.suffix != ".onnx":
+        model.save(dest)
+        return
+    from ..backends.onnx import write_onnx
+
+    try:
+        write_onnx(model, dest, form=form, opset=opset)
+    except InexpressibleNodes as error:
+        raise error.at(str(dest)) from None
 
 
 def _graph(model: Model) -> str:
@@ -103,10 +135,12 @@ def _graph(model: Model) -> str:
     return f"{len(model.nodes)} nodes, {tensors}, arithmetic of {model.arithmetic}"
 
 
-def _check_destination(source: Path, dest: Path) -> None:
+def _check_destination(source: Path, dest: Path, opset: int | None, form: str | None) -> None:
     suffix, place = dest.suffix, str(dest)
     if suffix in LATER:
-        raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint="only .qfb can")
-    if suffix != ".qfb":
-        raise DestinationError("its name does not tell a kind of file", where=place, hint="end it in .qfb")
+        raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
+    if suffix not in WRITTEN:
+        raise DestinationError("its name does not tell a kind of file", where=place, hint=f"end it in {_WRITTEN}")
+    if suffix != ".onnx" and (opset is not None or form is not None):
+        raise DestinationError("--opset and --form are for ONNX", where=place, hint="end it in .onnx")
     spare(dest, source)

@@ -1,0 +1,60 @@
+"""A Model as an ONNX model. onnx and onnx-ir are imported when one is asked for, not before."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from ...errors import MissingPackageError, RunError
+
+if TYPE_CHECKING:
+    from ...model import Model
+
+FORMS = ("qdq", "qoperator")
+"""Float operators between DequantizeLinear and QuantizeLinear; or operators that take integers, where there are any."""
+
+EXTERNAL = 1_500_000_000
+"""Bytes of weights above which they go into a file of their own; protobuf ends at 2 GB."""
+
+
+def to_onnx(model: Model, *, form: str = "qdq", opset: int | None = None) -> Any:
+    """The model as an `onnx.ModelProto`; see `Model.to_onnx`."""
+    import onnx_ir as ir
+
+    return ir.to_proto(_checked(model, form, opset))
+
+
+def write_onnx(
+    model: Model,
+    path: str | PathLike[str],
+    *,
+    form: str = "qdq",
+    opset: int | None = None,
+    external: int = EXTERNAL,
+) -> None:
+    """Write the model as an ONNX file, atomically.
+
+    With more than `external` bytes of constants they lie in `NAME.data` beside it, and are never held in memory
+    together. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
+    """
+    made = _checked(model, form, opset)
+    from .write import write
+
+    write(made, path, external)
+
+
+def _checked(model: Model, form: str, opset: int | None) -> Any:
+    if form not in FORMS:
+        raise RunError(f"there is no form {form!r} of ONNX", hint=f"choose one of {', '.join(FORMS)}")
+    if model.no_graph:
+        raise RunError(model.no_graph)
+    try:
+        import onnx
+        import onnx_ir  # noqa: F401
+    except ImportError:
+        raise MissingPackageError("an ONNX model needs onnx and onnx-ir", hint='pip install "qfmt[onnx]"') from None
+    del onnx
+    from .builder import build
+    from .opsets import chosen
+
+    return build(model, form, chosen(opset))

@@ -1,0 +1,222 @@
+"""From the nodes of a Model to an ONNX graph.
+
+A tensor has two forms there: as it is stored, under its own name, and, if it is quantized, as the real numbers that
+it stands for, which DequantizeLinear makes where an operator asks for them. What an operator computes becomes the
+tensor of its output by QuantizeLinear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from ...errors import InexpressibleNodes
+from ...model import Model, Node, Shape, Tensor
+from . import grids, moves, products
+from .constants import constant, onnx_dtype, sizes, stored_constant
+from .lowering import Lacks, lower
+from .opsets import ir_version
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FAMILIES = (moves, products)
+"""Importing them fills the table of what is written otherwise than one-to-one."""
+
+
+class Builder:
+    """Writes the graph of one model, for one opset and form."""
+
+    def __init__(self, model: Model, form: str, opset: int) -> None:
+        self.model, self.form, self.opset = model, form, opset
+        self.nodes: list[ir.Node] = []
+        self.initializers: list[ir.Value] = []
+        self.domains: dict[str, int] = {"": opset}
+        self._stored: dict[str, ir.Value] = {}
+        self._real: dict[str, ir.Value] = {}
+        self._made: dict[tuple[str, ...], ir.Value] = {}
+        self._named: set[ir.Node] = set()
+        self._taken = set(model.tensors)
+
+    # Tensors of the model
+
+    def stored(self, name: str) -> ir.Value:
+        """A tensor as the model has it: integers, if it is quantized."""
+        if name not in self._stored:
+            self._stored[name] = self._initializer(name, stored_constant(self.model.tensors[name]))
+        return self._stored[name]
+
+    def real(self, name: str) -> ir.Value:
+        """The real numbers of a tensor."""
+        tensor = self.model.tensors[name]
+        if tensor.quantization is None:
+            return self.stored(name)
+        if name not in self._real:
+            self._real[name] = grids.dequantized(self, tensor, self.stored(name), self.fresh(f"{name}_dequantized"))
+        return self._real[name]
+
+    def define(self, name: str, value: ir.Value) -> None:
+        """What a node computed is that tensor, as the model has it."""
+        if value.producer() is None or value.name in self._stored:
+            value = self.emit("Identity", value)
+        self._describe(value, self.model.tensors[name])
+        self._stored[name] = value
+
+    def define_real(self, name: str, value: ir.Value) -> None:
+        """What a node computed are the real numbers of that tensor."""
+        tensor = self.model.tensors[name]
+        if tensor.quantization is None:
+            self.define(name, value)
+        else:
+            self.define(name, grids.quantized(self, tensor, value))
+
+    def know_real(self, name: str, value: ir.Value) -> None:
+        """The real numbers of a tensor are there already."""
+        self._real.setdefault(name, value)
+
+    # What the graph consists of
+
+    def emit(
+        self, operator: str, *inputs: ir.Value | None, name: str = "", domain: str = "", **attributes: Any
+    ) -> ir.Value:
+        """A node with one output, of that name or a derived one."""
+        (value,) = self.emit_several(operator, inputs, [name or operator], domain, attributes)
+        return value
+
+    def emit_several(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        names: Sequence[str],
+        domain: str = "",
+        attributes: Mapping[str, Any] | None = None,
+    ) -> list[ir.Value]:
+        """A node, which gets the name of its first output."""
+        given = list(inputs)
+        while given and given[-1] is None:
+            given.pop()
+        outputs = [ir.Value(name=self.fresh(name) if name else "") for name in names]
+        self.domains.setdefault(domain, 1)
+        self.nodes.append(
+            ir.node(operator, given, attributes or None, domain=domain, outputs=outputs, name=outputs[0].name)
+        )
+        return outputs
+
+    def constant(self, name: str, array: NDArray[Any], dtype: str = "") -> ir.Value:
+        """An initializer that is not a tensor of the model; `dtype` where the array is of another."""
+        return self._initializer(self.fresh(name), constant(array, dtype or array.dtype.name))
+
+    def once(self, key: tuple[str, ...], make: Callable[[], ir.Value]) -> ir.Value:
+        """What was made for that key, or is made now."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def name(self, value: ir.Value, name: str) -> None:
+        """Call the node that computes a value like the node of the model."""
+        producer = value.producer()
+        if producer is not None and producer not in self._named:
+            producer.name = name
+            self._named.add(producer)
+
+    def added(self, tensor: Tensor) -> ir.Value:
+        """The real numbers of a quantized constant that the model does not have."""
+        stored = self._initializer(tensor.name, stored_constant(tensor))
+        return grids.dequantized(self, tensor, stored, self.fresh(f"{tensor.name}_dequantized"))
+
+    def fresh(self, wanted: str) -> str:
+        """That name, or one like it that no other value has."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+    def _initializer(self, name: str, data: ir.TensorProtocol) -> ir.Value:
+        value = ir.Value(name=name, shape=sizes(data), type=ir.TensorType(data.dtype), const_value=data)
+        self.initializers.append(value)
+        return value
+
+    @contextmanager
+    def body(self) -> Iterator[list[ir.Node]]:
+        """What is emitted meanwhile goes into the graph of an attribute."""
+        outside, self.nodes = self.nodes, []
+        try:
+            yield self.nodes
+        finally:
+            self.nodes = outside
+
+    # The whole
+
+    def build(self) -> ir.Model:
+        for name in self.model.graph.inputs:
+            self._stored[name] = ir.Value(name=name)
+            self._describe(self._stored[name], self.model.tensors[name])
+        inputs = [self._stored[name] for name in self.model.graph.inputs]
+        self._lower_all()
+        outputs = [self.stored(name) for name in self.model.graph.outputs]
+        names = NodeNames()
+        for node in self.nodes:
+            node.name = names.unique(node.name or "")
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=self.nodes,
+            initializers=self.initializers,
+            opset_imports=self.domains,
+            name=self.model.graph.name or "qfmt",
+        )
+        from ... import __version__
+
+        return ir.Model(graph, ir_version=ir_version(self.domains), producer_name="qfmt", producer_version=__version__)
+
+    def _lower_all(self) -> None:
+        """Every node; those that cannot be written are reported together."""
+        missing: dict[str, list[str]] = {}
+        for node in self.model.nodes:
+            if reason := self._lower(node):
+                missing.setdefault(f"{node.operator} {reason}", []).append(node.name or node.outputs[0])
+        if missing:
+            raise InexpressibleNodes(missing, format=f"ONNX opset {self.opset}")
+
+    def _lower(self, node: Node) -> str:
+        """Write one node; or say why it cannot be written, and go on as if it had been."""
+        try:
+            lower(self, node)
+        except Lacks as reason:
+            self._stored |= {name: ir.Value(name=name) for name in node.outputs}
+            return str(reason)
+        return ""
+
+    def _describe(self, value: ir.Value, tensor: Tensor) -> None:
+        value.name = tensor.name
+        value.type = ir.TensorType(onnx_dtype(tensor.dtype))
+        value.shape = _shape(tensor.shape)
+
+
+class NodeNames:
+    """Names of nodes: each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def unique(self, wanted: str) -> str:
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def build(model: Model, form: str, opset: int) -> ir.Model:
+    """The model in ONNX; UnsupportedOperators names every node that cannot be written."""
+    return Builder(model, form, opset).build()
+
+
+def _shape(shape: Shape) -> ir.Shape | None:
+    return None if shape is None else ir.Shape(shape)

@@ -1,0 +1,48 @@
+"""Writing an ONNX model to a file, or, if it is large, to a file and another one with its weights."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+import onnx_ir as ir
+
+from ...file.writer import replacing
+from .constants import sizes
+
+SMALL = 1024
+"""Constants of fewer bytes stay inside: sizes and axes, which shape inference reads."""
+
+ALIGNMENT = 4096
+"""Where each constant begins, so that a runtime can map it into memory."""
+
+
+def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
+    """See `qfmt.backends.onnx.write_onnx`."""
+    where = os.fsdecode(path)
+    if sum(_data(value).nbytes for value in model.graph.initializers.values()) <= external:
+        with replacing(where) as file:
+            file.write(ir.to_proto(model).SerializeToString())
+        return
+    with replacing(where) as file, replacing(f"{where}.data") as bulk:  # the weights are there before who names them
+        _move_out(model, bulk, f"{os.path.basename(where)}.data")  # noqa: PTH119
+        file.write(ir.to_proto(model).SerializeToString())
+
+
+def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:
+    """Write the constants one after the other, and leave references to them."""
+    for value in model.graph.initializers.values():
+        data = _data(value)
+        if data.nbytes < SMALL:
+            continue
+        bulk.write(bytes(-bulk.tell() % ALIGNMENT))
+        begin = bulk.tell()
+        bulk.write(data.tobytes())
+        value.const_value = ir.ExternalTensor(
+            location, begin, bulk.tell() - begin, data.dtype, shape=sizes(data), name=value.name or ""
+        )
+
+
+def _data(value: ir.Value) -> ir.TensorProtocol:
+    assert value.const_value is not None
+    return value.const_value
