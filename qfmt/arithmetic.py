@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .errors import RunError
-from .model import Quantization
+from .model import DTYPES, Quantization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,9 @@ EXACT_IN_FLOAT32 = 1 << 24
 def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
     """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
     rank = np.ndim(values)
-    scale = quantization.scales(rank).astype(f32)
+    scale = quantization.scales(rank, f32)
+    if _is_float(np.asarray(values).dtype):
+        return values.astype(f32) * scale
     if quantization.has_float_zero_points:
         return (values.astype(f32) - quantization.zero_points(rank)) * scale
     if rule == "premultiplied":
@@ -40,9 +42,19 @@ def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Flo
 
 
 def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:
-    """float32 → integers by a quantize rule (a key of QUANTIZE). NaN becomes quant_min."""
+    """float32 → integers by a quantize rule (a key of QUANTIZE). NaN becomes quant_min.
+
+    Floats of 8 and 4 bits: `x / s` or, by every rule but `divide`, `x · f32(1 / s)`, clamped, and rounded half to even
+    to `dtype`. NaN stays NaN in those of 8 bits.
+    """
     rank = np.ndim(values)
-    scale = quantization.scales(rank).astype(f32)
+    scale = quantization.scales(rank, f32)
+    if _is_float(dtype):
+        named(QUANTIZE, rule)
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = values.astype(f32, copy=False)
+            scaled = np.asarray(x / scale if rule == "divide" else x * (f32(1) / scale))
+        return _clamp_float(scaled, quantization, dtype)
     zero_point = quantization.zero_points(rank).astype(f32)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = named(QUANTIZE, rule)(values.astype(f32, copy=False), scale, zero_point)
@@ -58,6 +70,18 @@ def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> A
         rounded = rounded.astype(np.float64)
     kind = rounded.dtype.type
     return np.minimum(np.fmax(rounded, kind(low)), kind(high)).astype(dtype)
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a float type, of ml_dtypes too (some of which NumPy takes for raw bytes)."""
+    return dtype.kind == "f" or DTYPES[dtype.name].kind == "f"
+
+
+def _clamp_float(scaled: Floats, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
+    """float32 into the range of the result, then half to even to a float of 8 or 4 bits; 4 bits have no NaN."""
+    low, high = f32(quantization.quant_min), f32(quantization.quant_max)
+    at_least = np.fmax(scaled, low) if DTYPES[dtype.name].bits < 8 else np.maximum(scaled, low)
+    return np.minimum(at_least, high).astype(dtype)
 
 
 def _divide(x: Floats, s: Floats, z: Floats) -> Floats:

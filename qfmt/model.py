@@ -12,9 +12,11 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from .arrays import DTYPES, ArrayData, Data, DType, StoredArray, numpy_dtype, pack, unpack
 from .errors import QfmtError, ValidityError
+from .quantization import Blocks, Observed, Quantization
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -26,6 +28,29 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
+__all__ = [
+    "DTYPES",
+    "ArrayData",
+    "Attribute",
+    "Blocks",
+    "DType",
+    "Data",
+    "Dimension",
+    "Graph",
+    "Model",
+    "Node",
+    "Observed",
+    "Quantization",
+    "Shape",
+    "StoredArray",
+    "Tensor",
+    "attribute_kind",
+    "numpy_dtype",
+    "pack",
+    "static_shape",
+    "unpack",
+]
+
 Dimension = int | str | None
 """A size; or a name, equal wherever it stands in a graph (`"N"`); or None: not known."""
 
@@ -33,182 +58,6 @@ Shape = tuple[Dimension, ...] | None
 """None: not even the rank is known."""
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-
-
-class DType(NamedTuple):
-    """An element type. `bits` < 8 are packed low bits first, without gaps between rows."""
-
-    code: int
-    name: str
-    bits: int
-    kind: str
-    minimum: int = 0
-    maximum: int = 0
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in "iu"
-
-
-def _integer(code: int, bits: int, signed: bool) -> DType:
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    return DType(code, f"{'' if signed else 'u'}int{bits}", bits, "i" if signed else "u", low, high)
-
-
-DTYPES: dict[str, DType] = {
-    entry.name: entry
-    for entry in (
-        DType(1, "bool", 8, "b"),
-        _integer(2, 8, True),
-        _integer(3, 8, False),
-        _integer(4, 16, True),
-        _integer(5, 16, False),
-        _integer(6, 32, True),
-        _integer(7, 32, False),
-        _integer(8, 64, True),
-        _integer(9, 64, False),
-        DType(10, "float16", 16, "f"),
-        DType(11, "bfloat16", 16, "f"),
-        DType(12, "float32", 32, "f"),
-        DType(13, "float64", 64, "f"),
-        _integer(14, 4, True),
-        _integer(15, 4, False),
-        _integer(16, 2, True),
-        _integer(17, 2, False),
-        DType(18, "float8_e4m3fn", 8, "f"),
-        DType(19, "float8_e5m2", 8, "f"),
-    )
-}
-"""Every element type by name; names are those of NumPy and ml_dtypes, codes those of the schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What a calibration observer saw, before it was turned into scale and zero point.
-
-    `quant_min` and `quant_max` are the integers that it chose the scale for (None: not known), which is not the
-    clamp of the tensor: PyTorch calibrates for 0..127 (`reduce_range`) and clamps to 0..255. `qscheme` is
-    PyTorch's name of the mapping, "per_tensor_affine" or the like.
-    """
-
-    observer: str
-    minimum: tuple[float, ...]
-    maximum: tuple[float, ...]
-    quant_min: int | None = None
-    quant_max: int | None = None
-    qscheme: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """real = (q - zero_point) · scale, with q in [quant_min, quant_max].
-
-    `scale` and `zero_point` have one element per tensor (`axis` is None), or one per slice of `axis`.
-    Scales are float64 and hold the source's value exactly; `scale_dtype` is the type the source had.
-    Zero points are integers; those of embeddings may be floats, all of them. A fused ReLU is a `quant_min`
-    equal to the zero point.
-    """
-
-    scale: tuple[float, ...]
-    zero_point: tuple[int, ...] | tuple[float, ...]
-    quant_min: int
-    quant_max: int
-    axis: int | None = None
-    scale_dtype: str = "float32"
-    observed: Observed | None = None
-
-    @classmethod
-    def per_tensor(
-        cls,
-        scale: float,
-        zero_point: int,
-        dtype: str,
-        *,
-        quant_min: int | None = None,
-        scale_dtype: str = "float32",
-    ) -> Quantization:
-        """One scale and zero point for the whole tensor, over the full range of `dtype`."""
-        limits = DTYPES[dtype]
-        low = limits.minimum if quant_min is None else quant_min
-        return cls((float(scale),), (int(zero_point),), low, limits.maximum, None, scale_dtype)
-
-    @property
-    def is_per_channel(self) -> bool:
-        return self.axis is not None
-
-    @property
-    def has_float_zero_points(self) -> bool:
-        return bool(self.zero_point) and isinstance(self.zero_point[0], float)
-
-    def same_grid(self, other: Quantization | None) -> bool:
-        """Whether an integer means the same real number here and there."""
-        return other is not None and (self.scale, self.zero_point, self.axis) == (
-            other.scale,
-            other.zero_point,
-            other.axis,
-        )
-
-    def scales(self, rank: int) -> NDArray[np.float64]:
-        """The scales, float64, shaped so that they broadcast against a tensor of `rank`."""
-        import numpy as np
-
-        return self._broadcastable(np.array(self.scale, np.float64), rank)
-
-    def zero_points(self, rank: int) -> NDArray[np.int32] | NDArray[np.float32]:
-        """The zero points, int32 or float32, shaped so that they broadcast against a tensor of `rank`."""
-        import numpy as np
-
-        kind = np.float32 if self.has_float_zero_points else np.int32
-        return self._broadcastable(np.array(self.zero_point, kind), rank)
-
-    def _broadcastable(self, values: NDArray[Any], rank: int) -> NDArray[Any]:
-        if self.axis is None:
-            return values.reshape(())
-        return values.reshape([-1 if axis == self.axis else 1 for axis in range(rank)])
-
-
-class Data:
-    """The bytes of a constant: contiguous, logical order, little-endian, sub-byte values packed.
-
-    Subclasses say where they lie. `view` may verify, read or convert on each call; it keeps nothing.
-    """
-
-    __slots__ = ("nbytes",)
-
-    nbytes: int
-
-    def view(self) -> memoryview:
-        """All bytes, read-only, format "B"."""
-        raise NotImplementedError
-
-    def sha256(self) -> bytes:
-        return hashlib.sha256(self.view()).digest()
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Data):
-            return NotImplemented
-        return self.nbytes == other.nbytes and self.sha256() == other.sha256()
-
-    def __hash__(self) -> int:
-        return hash(self.sha256())
-
-
-class ArrayData(Data):
-    """Data that lies in a NumPy array."""
-
-    __slots__ = ("_array",)
-
-    def __init__(self, array: Array) -> None:
-        import numpy as np
-
-        little = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
-        self._array = np.ascontiguousarray(array, little)
-        self.nbytes = self._array.nbytes
-
-    def view(self) -> memoryview:
-        import numpy as np
-
-        return self._array.reshape(-1).view(np.uint8).data.toreadonly()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +88,8 @@ class Tensor:
 
         Raises QfmtError for what cannot be stored: another dtype than the array has, integers that do not fit.
         """
-        import numpy as np
-
-        values = np.asarray(array)
-        kind = dtype or values.dtype.name
-        if kind not in DTYPES:
-            raise QfmtError(f"arrays of {kind} cannot be stored", where=name)
-        _check_values(name, values, DTYPES[kind])
-        packed = pack(values, DTYPES[kind].bits) if DTYPES[kind].bits < 8 else values
-        return cls(name, kind, tuple(values.shape), ArrayData(packed), quantization, aliases)
+        stored = StoredArray.of(array, dtype, where=name)
+        return cls(name, *stored, quantization, aliases)
 
     @property
     def is_constant(self) -> bool:
@@ -259,20 +101,19 @@ class Tensor:
 
         Raises QfmtError if the tensor is not a constant, DigestError if its bytes were changed.
         """
-        import numpy as np
-
         if self.data is None:
             raise QfmtError("is computed, not stored: it has no array", where=self.name)
-        shape = static_shape(self)
-        bits, kind = DTYPES[self.dtype].bits, DTYPES[self.dtype].kind
-        if bits < 8:
-            count = int(np.prod(shape, dtype=np.int64))
-            values: Array = unpack(self.data.view(), bits, kind == "i", count)
-        else:
-            values = np.frombuffer(self.data.view(), numpy_dtype(self.dtype))
-        values = values.reshape(shape)
-        values.flags.writeable = False
-        return values
+        return StoredArray(self.dtype, static_shape(self), self.data).array
+
+    def stored(self) -> Iterator[tuple[str, Data]]:
+        """All arrays that belong to it, in the order in which a file has them: its own "", "scale", "zero_point"."""
+        if self.data is not None:
+            yield "", self.data
+        if self.quantization is not None and self.quantization.blocks is not None:
+            blocks = self.quantization.blocks
+            yield "scale", blocks.scale.data
+            if blocks.zero_point is not None:
+                yield "zero_point", blocks.zero_point.data
 
     def dequantize(self) -> NDArray[np.float32]:
         """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor as it is."""
@@ -285,63 +126,11 @@ class Tensor:
         return dequantize(self.array, self.quantization)
 
 
-def _check_values(name: str, values: Array, kind: DType) -> None:
-    """QfmtError if the values are not of that type: they would be stored as others."""
-    if values.dtype.name == kind.name:
-        return
-    if kind.bits >= 8:
-        raise QfmtError(f"an array of {values.dtype} is not one of {kind.name}", where=name)
-    if not (
-        values.dtype.kind in "iu" and kind.minimum <= values.min(initial=0) <= values.max(initial=0) <= kind.maximum
-    ):
-        raise QfmtError(f"does not hold integers of {kind.name}", where=name)
-
-
 def static_shape(tensor: Tensor) -> tuple[int, ...]:
     """The shape of a tensor all of whose dimensions are numbers; a constant's always are."""
     if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
         raise QfmtError("has no fixed shape", where=tensor.name)
     return tuple(size for size in tensor.shape if isinstance(size, int))
-
-
-def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """The little-endian NumPy dtype of an element type of at least 8 bits."""
-    import numpy as np
-
-    found: np.dtype[np.generic]
-    if name.startswith(("bfloat", "float8")):
-        import ml_dtypes
-
-        found = np.dtype(getattr(ml_dtypes, name))
-    else:
-        found = np.dtype(name).newbyteorder("<")
-    return found
-
-
-def pack(values: Array, bits: int) -> NDArray[np.uint8]:
-    """Sub-byte integers, one a byte, into bytes: the first value in the lowest bits, zero padding."""
-    import numpy as np
-
-    per_byte = 8 // bits
-    codes = values.reshape(-1).astype(np.uint8) & ((1 << bits) - 1)
-    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
-    padded[: codes.size] = codes
-    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
-    packed: NDArray[np.uint8] = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1)
-    return packed.astype(np.uint8, copy=False)
-
-
-def unpack(packed: memoryview, bits: int, signed: bool, count: int) -> Array:
-    """The inverse of `pack`: int8 or uint8, one value a byte."""
-    import numpy as np
-
-    shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
-    codes = (np.frombuffer(packed, np.uint8)[:, None] >> shifts).reshape(-1)[:count]
-    codes = codes & np.uint8((1 << bits) - 1)
-    if not signed:
-        return codes
-    sign = np.uint8(1 << bits - 1)
-    return ((codes ^ sign) - sign).view(np.int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +283,8 @@ def _content_lines(model: Model) -> Iterator[str]:
         yield _fields("tensor", name, tensor.dtype, str(len(shape)), *shape)
         if tensor.quantization is not None:
             yield _quantization_line(tensor.quantization)
+            if tensor.quantization.blocks is not None:
+                yield _blocks_line(tensor.quantization.blocks)
         if tensor.data is not None:
             yield _fields("data", tensor.data.sha256().hex())
     for node in graph.nodes:
@@ -515,6 +306,12 @@ def _quantization_line(quantization: Quantization) -> str:
     zero_points = (_number_word(zero_point) for zero_point in quantization.zero_point)
     limits = (str(quantization.quant_min), str(quantization.quant_max))
     return _fields("quantization", axis, *limits, quantization.scale_dtype, *scales, *zero_points)
+
+
+def _blocks_line(blocks: Blocks) -> str:
+    own = blocks.zero_point
+    zero_points = () if own is None else (own.dtype, own.data.sha256().hex())
+    return _fields("blocks", *map(str, blocks.shape), blocks.scale.data.sha256().hex(), *zero_points)
 
 
 def _attribute_words(value: Attribute) -> Iterator[str]:

@@ -98,6 +98,14 @@ static void describe(const std::vector<uint8_t> &file) {
   const qfb::Graph *graph = model->graph();
   std::cout << "model " << text(model->producer()) << " " << text(model->arithmetic()) << " " << text(graph->name())
             << "\ninputs " << numbers(graph->inputs()) << "\noutputs " << numbers(graph->outputs()) << "\n";
+  const auto data = [&](Optional<uint32_t> index) -> std::string {
+    if (!index) return "";
+    const qfb::Buffer *b = model->buffers()->Get(*index);
+    std::ostringstream out;
+    out << " data " << b->size() << " " << hex(b->sha256()->bytes()->data(), 32) << " "
+        << fnv1a(file.data() + data_offset + b->offset(), b->size());
+    return out.str();
+  };
   pairs("source", model->source());
   pairs("metadata", model->metadata());
   for (const qfb::Tensor *t : *graph->tensors()) {
@@ -109,16 +117,15 @@ static void describe(const std::vector<uint8_t> &file) {
       std::cout << "  quantization " << numbers(q->scale()) << " " << zero_points << " "
                 << optional(q->quant_min()) << " " << optional(q->quant_max()) << " " << optional(q->axis()) << " "
                 << static_cast<int>(q->scale_dtype()) << "\n";
+      if (const qfb::Blocks *b = q->blocks())
+        std::cout << "  blocks " << numbers(b->shape()) << " " << static_cast<int>(b->zero_point_dtype())
+                  << data(b->scale()) << data(b->zero_point()) << "\n";
       if (const qfb::Observed *o = q->observed())
         std::cout << "  observed " << text(o->observer()) << " " << numbers(o->minimum()) << " "
                   << numbers(o->maximum()) << " " << optional(o->quant_min()) << " " << optional(o->quant_max()) << " "
                   << text(o->qscheme()) << "\n";
     }
-    if (t->buffer()) {
-      const qfb::Buffer *b = model->buffers()->Get(*t->buffer());
-      std::cout << "  data " << b->size() << " " << hex(b->sha256()->bytes()->data(), 32) << " "
-                << fnv1a(file.data() + data_offset + b->offset(), b->size()) << "\n";
-    }
+    if (t->buffer()) std::cout << " " << data(t->buffer()) << "\n";
   }
   for (const qfb::Node *n : *graph->nodes()) {
     std::cout << "node " << text(n->operator_()) << " " << n->version() << " " << numbers(n->inputs()) << " "

@@ -18,6 +18,8 @@ DTYPES = {
     10: ("float16", 16, "e"), 11: ("bfloat16", 16, ""), 12: ("float32", 32, "f"), 13: ("float64", 64, "d"),
     14: ("int4", 4, ""), 15: ("uint4", 4, ""), 16: ("int2", 2, ""), 17: ("uint2", 2, ""),
     18: ("float8_e4m3fn", 8, ""), 19: ("float8_e5m2", 8, ""),
+    20: ("float8_e4m3fnuz", 8, ""), 21: ("float8_e5m2fnuz", 8, ""), 22: ("float8_e8m0fnu", 8, ""),
+    23: ("float4_e2m1fn", 4, ""),
 }  # fmt: skip
 
 # Tables: the fields in the order of their numbers. "?" marks a number that may be absent, "!" a required field,
@@ -26,7 +28,8 @@ TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
     "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
     "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed "
-    "zero_point_float:[d]",
+    "zero_point_float:[d] blocks:Blocks",
+    "Blocks": "shape:[q]! scale:I? zero_point:I? zero_point_dtype:B",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
     "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] arithmetic:s name:s scope:s "
@@ -49,29 +52,44 @@ def check(condition: bool, what: str) -> None:
         raise Broken(what)
 
 
-class Tensor:
-    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> None:
-        check(record["dtype"] in DTYPES, f"element type {record['dtype']} is unknown")
-        self.name, self.quantization, index = record["name"], record["quantization"], record["buffer"]
-        self.dtype, self.bits, self.letter = DTYPES[record["dtype"]]
+class Array:
+    def __init__(self, code: int, index: int | None, buffers: list[tuple[bytes, str]]) -> None:
+        check(code in DTYPES, f"element type {code} is unknown")
+        self.dtype, self.bits, self.letter = DTYPES[code]
         check(index is None or index < len(buffers), f"there is no buffer {index}")
         self.data, self.digest = (None, "") if index is None else buffers[index]
-        self.shape: list[int | str | None] | None = None
-        if (sizes := record["shape"]) is not None:
-            names = [""] * len(sizes) if record["dims"] is None else record["dims"]
-            self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
-        if self.data is not None:
-            check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "size not fixed")
-            self.count = math.prod(self.shape)
-            check(len(self.data) == -(-self.count * self.bits // 8), f"{self.name} has a wrong number of bytes")
+
+    def sized(self, shape: list[Any] | None) -> Array:
+        check(shape is not None and all(isinstance(size, int) for size in shape), "size not fixed")
+        self.count = math.prod(shape)
+        check(self.data is not None and len(self.data) == -(-self.count * self.bits // 8), "wrong number of bytes")
+        return self
 
     def values(self) -> list[Any]:
         """The stored values; of float types that `struct` does not know, their bit patterns."""
         if self.bits >= 8:
             return list(struct.unpack(f"<{self.count}{self.letter or {8: 'B', 16: 'H'}[self.bits]}", self.data))
-        mask, sign = (1 << self.bits) - 1, 0 if self.dtype.startswith("u") else 1 << self.bits - 1
+        mask, sign = (1 << self.bits) - 1, 0 if self.dtype.startswith(("u", "f")) else 1 << self.bits - 1
         codes = [byte >> shift & mask for byte in self.data for shift in range(0, 8, self.bits)]
         return [(code ^ sign) - sign for code in codes[: self.count]]
+
+
+class Tensor(Array):
+    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> None:
+        super().__init__(record["dtype"], record["buffer"], buffers)
+        self.name, self.quantization = record["name"], record["quantization"]
+        self.shape: list[int | str | None] | None = None
+        if (sizes := record["shape"]) is not None:
+            names = [""] * len(sizes) if record["dims"] is None else record["dims"]
+            self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
+        if self.data is not None:
+            self.sized(self.shape)
+        self.scales = self.zero_points = None
+        if self.quantization is not None and (blocks := self.quantization["blocks"]) is not None:
+            counts = [-(-size // block) for size, block in zip(self.shape, blocks["shape"], strict=True)]
+            self.scales = Array(self.quantization["scale_dtype"], blocks["scale"], buffers).sized(counts)
+            if blocks["zero_point"] is not None:
+                self.zero_points = Array(blocks["zero_point_dtype"], blocks["zero_point"], buffers).sized(counts)
 
 
 class Metadata:
@@ -170,6 +188,9 @@ class Network:
                 rest = (q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0], *map(real, q["scale"]))
                 zero_points = (*q["zero_point"], *map(real, q["zero_point_float"] or ()))
                 lines.append(words("quantization", "-" if q["axis"] is None else q["axis"], *rest, *zero_points))
+            if tensor.scales is not None:
+                own = [] if (own := tensor.zero_points) is None else [own.dtype, own.digest]
+                lines.append(words("blocks", *q["blocks"]["shape"], tensor.scales.digest, *own))
             if tensor.data is not None:
                 lines.append(words("data", tensor.digest))
         for node in self.graph["nodes"]:

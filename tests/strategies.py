@@ -22,6 +22,7 @@ from qfmt.model import (
     ArrayData,
     Attribute,
     Data,
+    DType,
     Graph,
     Model,
     Node,
@@ -35,10 +36,11 @@ from qfmt.model import (
 
 Draw = Any
 INT64 = st.integers(-(2**63), 2**63 - 1)
+SCALE_DTYPES = ["float16", "bfloat16", "float32", "float64", "float8_e8m0fnu"]
 FLOATS = st.floats(allow_nan=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 NAMES = TEXT.filter(bool)
-QUANTIZABLE = [name for name, dtype in DTYPES.items() if dtype.is_integer and dtype.bits <= 32]
+QUANTIZABLE = [name for name, dtype in DTYPES.items() if dtype.is_quantizable]
 
 
 @st.composite
@@ -110,9 +112,7 @@ def datas(draw: Draw, dtype: str, count: int, quantization: Quantization | None)
     """The bytes of `count` values: any bits, but inside the stated range, and 0 or 1 for bool."""
     entry = DTYPES[dtype]
     if entry.kind == "f":
-        return ArrayData(
-            np.frombuffer(draw(st.binary(min_size=count * entry.bits // 8, max_size=count * entry.bits // 8)), np.uint8)
-        )
+        return draw(floats(entry, count, quantization))
     low, high = (0, 1) if entry.kind == "b" else (entry.minimum, entry.maximum)
     if quantization is not None:
         low, high = quantization.quant_min, quantization.quant_max
@@ -123,16 +123,31 @@ def datas(draw: Draw, dtype: str, count: int, quantization: Quantization | None)
 
 
 @st.composite
+def floats(draw: Draw, entry: DType, count: int, quantization: Quantization | None) -> Data:
+    """Any bits; of a quantized tensor those that are numbers inside the stated range."""
+    codes = np.arange(1 << min(entry.bits, 8)).astype(np.uint8)
+    if quantization is not None:
+        values = codes.view(numpy_dtype(entry.name)).astype(np.float32)
+        codes = codes[~((values < quantization.quant_min) | (values > quantization.quant_max))]
+    if entry.bits == 4:
+        return ArrayData(pack(np.array([draw(st.sampled_from(codes)) for _ in range(count)], np.uint8), 4))
+    size = count * entry.bits // 8
+    return ArrayData(np.array([draw(st.sampled_from(codes)) for _ in range(size)], np.uint8))
+
+
+@st.composite
 def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
     if dtype not in QUANTIZABLE or draw(st.booleans()):
         return None
+    if shape and all(isinstance(size, int) and 0 < size < 8 for size in shape) and draw(st.booleans()):
+        return draw(blocked(dtype, shape))
     axes = [axis for axis, size in enumerate(shape or ()) if isinstance(size, int) and 0 < size < 4]
     axis = draw(st.sampled_from([None, *axes]))
     count = 1 if axis is None or shape is None else shape[axis]
     assert isinstance(count, int)
-    scale_dtype = draw(st.sampled_from(["float16", "bfloat16", "float32", "float64"]))
+    scale_dtype = draw(st.sampled_from(SCALE_DTYPES))
     low, high = sorted(draw(st.tuples(*[integers(dtype)] * 2)))
-    zero_point = draw(st.sampled_from([integers(dtype, 2**31), scales(scale_dtype), scales(scale_dtype).map(neg)]))
+    zero_point = draw(zero_points(dtype, scale_dtype))
     return Quantization(
         tuple(draw(scales(scale_dtype)) for _ in range(count)),
         tuple(draw(zero_point) for _ in range(count)),
@@ -142,6 +157,31 @@ def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
         scale_dtype,
         draw(st.one_of(st.none(), observations(count))),
     )
+
+
+@st.composite
+def blocked(draw: Draw, dtype: str, shape: tuple[int, ...]) -> Quantization:
+    """Blocks of any size that divide a small tensor, evenly or not; per tensor or per channel if they are that."""
+    scale_dtype = draw(st.sampled_from(SCALE_DTYPES))
+    sizes = tuple(draw(st.integers(1, size)) for size in shape)
+    counts = tuple(-(-size // block) for size, block in zip(shape, sizes, strict=True))
+
+    def array(elements: st.SearchStrategy[Any]) -> Any:
+        return np.array([draw(elements) for _ in range(math.prod(counts))])
+
+    scale = array(scales(scale_dtype)).astype(numpy_dtype(scale_dtype)).reshape(counts)
+    points = array(draw(zero_points(dtype, scale_dtype))).reshape(counts)
+    limits = tuple(sorted(draw(st.tuples(*[integers(dtype)] * 2))))
+    return Quantization.of_blocks(dtype, shape, sizes, scale, points, limits=limits)  # type: ignore[arg-type]
+
+
+def zero_points(dtype: str, scale_dtype: str) -> st.SearchStrategy[st.SearchStrategy[Any]]:
+    """How zero points are drawn: integers, or floats of the type of the scales."""
+    if not DTYPES[dtype].is_integer:
+        return st.just(st.just(0))
+    positive = scales(scale_dtype)
+    negative = positive if scale_dtype == "float8_e8m0fnu" else positive.map(neg)
+    return st.sampled_from([integers(dtype, 2**31), positive, negative])
 
 
 def integers(dtype: str, limit: int = 2**63) -> st.SearchStrategy[int]:
@@ -154,6 +194,8 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 def scales(dtype: str) -> st.SearchStrategy[float]:
     if dtype == "bfloat16":
         return st.integers(1, 0x7F7F).map(lambda upper: struct.unpack("<f", struct.pack("<I", upper << 16))[0])
+    if dtype == "float8_e8m0fnu":
+        return st.integers(-127, 127).map(lambda exponent: 2.0**exponent)
     width = int(dtype.removeprefix("float"))
     low, high = (2.0**-149, FLOAT32_MAX) if dtype == "float64" else (0, None)  # a scale is also a float32 above 0
     return st.floats(low, high, exclude_min=not low, allow_infinity=False, allow_nan=False, width=width)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import ValidityError, VersionError
 from qfmt.file import CONTAINER_RULES, header
-from qfmt.model import ArrayData, Observed
+from qfmt.model import ArrayData, Blocks, Observed, StoredArray
 from qfmt.ops import OPERATORS, Quantized
 from qfmt.rules import RULES, violations
 
@@ -70,6 +71,26 @@ def conv(**attributes: Any) -> Model:
     return node(1, attributes={key: value for key, value in given.items() if value is not None})
 
 
+def by_blocks(
+    shape: tuple[int, ...] = (1, 2, 3, 3),
+    /,
+    *,
+    scales: tuple[float, ...] = (0.5, -1.0, 0.0, 4.0),
+    points: StoredArray | None = None,
+    blocks: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Model:
+    """The golden model whose `conv.weight` has four blocks of 1x2x3x3, or as many as there are."""
+    counts = tuple(-(-size // block) for size, block in zip((2, 3, 3, 3), shape, strict=True))
+    stored = StoredArray.of(np.array(scales[: prod(counts)], np.float32).reshape(counts))
+    grid = Blocks(shape, (2, 3, 3, 3), stored, points)
+    own = () if points is not None else (3,)
+    fields = {"scale": (), "zero_point": own, "axis": None, "scale_dtype": "float32"} | changes
+    return weight(blocks=replace(grid, **blocks or {}), **fields)
+
+
+POINTS = StoredArray.of(np.arange(4, dtype=np.int8).reshape(2, 2, 1, 1))
+COMPUTED = Quantization.of_blocks("int8", (3, 4), (2, 2), np.array([1, 2, -1, 1], np.float32))
 ACTIVATION = Quantization((0.05000000074505806,), (3,), 3, 255)
 
 BROKEN: list[tuple[str, Model]] = [
@@ -129,6 +150,31 @@ BROKEN: list[tuple[str, Model]] = [
     ("V26", weight(quant_min=-126)),
     ("V26", weight(quant_max=-100)),
     ("V26", tensor("constant.int4", quantization=Quantization((1.0,), (0,), -7, 7))),
+    ("V20", by_blocks(scale_dtype="int8")),
+    ("V20", by_blocks(scale=(1.0,))),
+    ("V22", by_blocks(zero_point=())),
+    ("V22", by_blocks(zero_point=(1, 2))),
+    ("V22", by_blocks(points=POINTS, zero_point=(0,))),
+    ("V22", tensor("constant.float8_e5m2", quantization=Quantization((1.0,), (1,), -8, 57344))),
+    ("V22", tensor("constant.float8_e5m2", quantization=Quantization((1.0,), (0.0,), -8, 57344))),
+    ("V23", tensor("constant.float8_e4m3fn", quantization=Quantization((1.0,), (0,), -448, 449))),
+    ("V24", tensor("constant.float16", quantization=Quantization((1.0,), (0,), 0, 0))),
+    ("V26", tensor("constant.float8_e4m3fn", quantization=Quantization((1.0,), (0,), -448, 447))),
+    ("V27", by_blocks(blocks={"shape": (1, 0, 3, 3)})),
+    ("V27", by_blocks(blocks={"shape": (1, 4, 3, 3)})),
+    ("V27", by_blocks(blocks={"shape": (1, 2, 3)})),
+    ("V27", by_blocks(blocks={"shape": (1, 2, 3, 2)})),
+    ("V27", by_blocks(blocks={"tensor_shape": (2, 4, 3, 3)})),
+    ("V27", by_blocks(blocks={"scale": StoredArray("float32", (2, 2, 1, 1), ArrayData(np.ones(3, np.float32)))})),
+    ("V27", by_blocks(scale_dtype="float16")),
+    ("V27", by_blocks(points=StoredArray.of(np.arange(4, dtype=np.int16).reshape(2, 2, 1, 1)))),
+    ("V28", by_blocks((2, 3, 3, 3))),
+    ("V28", by_blocks((1, 3, 3, 3))),
+    ("V29", by_blocks(scales=(1, 2, float("nan"), 1))),
+    ("V29", by_blocks(scales=(1, 2, float("inf"), 1))),
+    ("V29", by_blocks(points=StoredArray.of(np.full((2, 2, 1, 1), 3, np.int8)))),
+    ("V29", by_blocks(points=StoredArray.of(np.array([0, 1, 2, np.inf], np.float32).reshape(2, 2, 1, 1)))),
+    ("V29", tensor("größe", dtype="int8", shape=(3, 4), quantization=COMPUTED)),
     ("V30", graph(inputs=("x", "x"))),
     ("V30", graph(inputs=("x", "conv.bias"))),
     ("V30", graph(inputs=("x", "nothing"))),
@@ -215,6 +261,8 @@ def test_every_rule_is_broken_once() -> None:
 
 def test_valid_models_break_none() -> None:
     assert violations(golden_model()) == []
+    assert violations(by_blocks()) == []
+    assert violations(by_blocks(points=POINTS)) == []
 
 
 @pytest.mark.parametrize(("operator", "version", "low"), [("Identity", 23, 0), ("Relu", 14, 9), ("Clip", 13, 9)])

@@ -6,6 +6,7 @@ reader gives for the same file.
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
@@ -25,7 +26,7 @@ from strategies import models
 import qfmt
 from qfmt.file.decode import SCALARS
 from qfmt.file.schema import ENUMS, TABLES
-from qfmt.model import DTYPES, Attribute, Model, attribute_kind
+from qfmt.model import DTYPES, Attribute, Data, Model, attribute_kind
 
 TESTS = Path(__file__).parent
 SCHEMA = TESTS.parent / "schema"
@@ -142,18 +143,27 @@ def our_lines(model: Model) -> Iterator[str]:
             scales, zero_points = several(q.scale, number), several(q.zero_point, number)
             code = DTYPES[q.scale_dtype].code
             yield f"  quantization {scales} {zero_points} {q.quant_min} {q.quant_max} {optional(q.axis)} {code}"
+            if (b := q.blocks) is not None:
+                own = b.zero_point
+                code = 0 if own is None else DTYPES[own.dtype].code
+                zero_points = "" if own is None else data_line(own.data)
+                yield f"  blocks {several(b.shape, number)} {code}{data_line(b.scale.data)}{zero_points}"
             if (o := q.observed) is not None:
                 ranges = f"{several(o.minimum, number)} {several(o.maximum, number)}"
                 limits = f"{optional(o.quant_min)} {optional(o.quant_max)} {text(o.qscheme)}"
                 yield f"  observed {text(o.observer)} {ranges} {limits}"
         if tensor.data is not None:
-            data = bytes(tensor.data.view())
-            yield f"  data {len(data)} {tensor.data.sha256().hex()} {fnv1a(data)}"
+            yield f" {data_line(tensor.data)}"
     for node in graph.nodes:
         words = " ".join(map(text, (node.arithmetic, node.name, node.scope, node.source_operator)))
         yield f"node {text(node.operator)} {node.version} {indices(node.inputs)} {indices(node.outputs)} {words}"
         for name, value in sorted(node.attributes.items()):
             yield f"  attribute {text(name)} {attribute(value)}"
+
+
+def data_line(data: Data) -> str:
+    view = bytes(data.view())
+    return f" data {len(view)} {data.sha256().hex()} {fnv1a(view)}"
 
 
 def attribute(value: Attribute) -> str:
@@ -182,6 +192,14 @@ def generated_lines(data: bytes) -> Iterator[str]:
         absent = getattr(table, name + "IsNone")()
         return several(None if absent else elements(table, name), number)
 
+    def buffer(index: int | None) -> str:
+        if index is None:
+            return ""
+        found = model.Buffers(index)
+        digest = bytes(found.Sha256().Bytes(index) for index in range(32))
+        begin = start + found.Offset()
+        return f" data {found.Size()} {digest.hex()} {fnv1a(data[begin : begin + found.Size()])}"
+
     yield f"model {text(model.Producer())} {text(model.Arithmetic())} {text(graph.Name())}"
     yield f"inputs {scalars(graph, 'Inputs')}"
     yield f"outputs {scalars(graph, 'Outputs')}"
@@ -194,14 +212,14 @@ def generated_lines(data: bytes) -> Iterator[str]:
             limits = f"{optional(q.QuantMin())} {optional(q.QuantMax())} {optional(q.Axis())} {q.ScaleDtype()}"
             zero_points = scalars(q, "ZeroPoint" if q.ZeroPointFloatIsNone() else "ZeroPointFloat")
             yield f"  quantization {scalars(q, 'Scale')} {zero_points} {limits}"
+            if (b := q.Blocks()) is not None:
+                stored = buffer(b.Scale()) + buffer(b.ZeroPoint())
+                yield f"  blocks {scalars(b, 'Shape')} {b.ZeroPointDtype()}{stored}"
             if (o := q.Observed()) is not None:
                 limits = f"{optional(o.QuantMin())} {optional(o.QuantMax())} {text(o.Qscheme())}"
                 yield f"  observed {text(o.Observer())} {scalars(o, 'Minimum')} {scalars(o, 'Maximum')} {limits}"
         if tensor.Buffer() is not None:
-            buffer = model.Buffers(tensor.Buffer())
-            digest = bytes(buffer.Sha256().Bytes(index) for index in range(32))
-            begin = start + buffer.Offset()
-            yield f"  data {buffer.Size()} {digest.hex()} {fnv1a(data[begin : begin + buffer.Size()])}"
+            yield f" {buffer(tensor.Buffer())}"
     for node in elements(graph, "Nodes"):
         words = " ".join(map(text, (node.Arithmetic(), node.Name(), node.Scope(), node.SourceOperator())))
         edges = f"{scalars(node, 'Inputs')} {scalars(node, 'Outputs')}"
@@ -230,7 +248,7 @@ def test_generated_files_are_current() -> None:
 
 
 def test_element_types_have_the_codes_of_the_schema() -> None:
-    codes = {name.lower().replace("float8", "float8_"): code for name, code in ENUMS["DType"].items()}
+    codes = {re.sub(r"(float[48])(e.+)", r"\1_\2", name.lower()): code for name, code in ENUMS["DType"].items()}
     assert {entry.name: entry.code for entry in DTYPES.values()} == {k: v for k, v in codes.items() if v}
 
 

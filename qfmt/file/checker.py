@@ -43,10 +43,10 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F12",
         "There is one name of a size, or none, for each size, and a size with a name is -1. Every quantization has its "
-        "quant_min and quant_max, and zero_point is empty if zero_point_float is there; an attribute has a known type "
-        "and the value of it.",
+        "quant_min and quant_max, and zero_point is empty if zero_point_float is there; blocks have a scale, and a "
+        "zero_point_dtype if and only if a zero_point; an attribute has a known type and the value of it.",
     ),
-    ("F13", "Every buffer is the data of a tensor, and no two buffers hold the same bytes."),
+    ("F13", "Every buffer is the data of a tensor, or of its blocks, and no two buffers hold the same bytes."),
 )
 """The rules about a file as such: number and sentence."""
 
@@ -116,9 +116,10 @@ def _check_tensors(container: Container, damaged: set[int], found: Found) -> boo
             before = name
             tensor = tensors[name]
         decoded = decoded and tensor is not None
-        if tensor is not None and isinstance(tensor.data, Stored):
-            used.add(tensor.data.index)
-            if tensor.data.index not in damaged:
+        if tensor is not None:
+            own = {data.index for _, data in tensor.stored() if isinstance(data, Stored)}
+            used |= own
+            if not own & damaged:
                 found += data_violations(tensor)
     if decoded and (unused := set(range(len(container.buffers))) - used):
         found.append(Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to no tensor"))

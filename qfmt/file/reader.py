@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import overload
 
 from ..errors import DigestError, FormatError, ValidityError, VersionError
-from ..model import Data, Graph, Model, Node, Quantization, Tensor
+from ..model import Data, Graph, Model, Node, Quantization, Shape, Tensor
 from ..rules import tensor_violations
 from . import header
 from .decode import Decoder, Record, Tables
@@ -52,7 +52,7 @@ class Container:
             self._check_version()
         self.buffers: Tables = self.root["buffers"]
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
-        self._quantizations: dict[int, Quantization] = {}
+        self._quantizations: dict[tuple[int, Shape], Quantization] = {}
 
     def _open(self) -> None:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
@@ -116,24 +116,25 @@ class Container:
 
     def tensor(self, record: Record) -> Tensor:
         """A tensor, after a check of the rules V1–V29."""
-        name = record["name"]
+        name, sizes = record["name"], shape(record)
         tensor = Tensor(
             name,
             dtype_name(record["dtype"]),
-            shape(record),
+            sizes,
             None if record["buffer"] is None else self.buffer(record["buffer"], name),
-            None if record["quantization"] is None else self.quantization(record["quantization"]),
+            None if record["quantization"] is None else self.quantization(record["quantization"], sizes, name),
             record["aliases"] or (),
         )
         if broken := tensor_violations(tensor):
             raise ValidityError(broken, in_file=True)
         return tensor
 
-    def quantization(self, record: Record) -> Quantization:
-        """One object for all tensors that share a record; the decoder keeps the records."""
-        if id(record) not in self._quantizations:
-            self._quantizations[id(record)] = quantization(record)
-        return self._quantizations[id(record)]
+    def quantization(self, record: Record, sizes: Shape, name: str) -> Quantization:
+        """One object for all tensors that share a record, which the decoder keeps, and a shape if it has blocks."""
+        key = id(record), sizes if record["blocks"] else None
+        if key not in self._quantizations:
+            self._quantizations[key] = quantization(record, sizes, lambda index: self.buffer(index, name))
+        return self._quantizations[key]
 
     def buffer(self, index: int, name: str) -> Stored:
         """The data of the tensor `name`, which is inside the data segment."""

@@ -5,11 +5,24 @@ What is written here is canonical: maps sorted by key, nothing written that may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from ..errors import FormatError
-from ..model import DTYPES, Attribute, Node, Observed, Quantization, Shape, Tensor, attribute_kind
+from ..model import (
+    DTYPES,
+    Attribute,
+    Blocks,
+    Data,
+    Node,
+    Observed,
+    Quantization,
+    Shape,
+    StoredArray,
+    Tensor,
+    attribute_kind,
+)
+from ..quantization import block_counts
 from .decode import Record
 from .schema import ENUMS
 
@@ -36,7 +49,12 @@ def shape(record: Record) -> Shape:
     return tuple(size if size != -1 else name or None for size, name in zip(sizes, dims, strict=True))
 
 
-def quantization(record: Record) -> Quantization:
+Buffers = Callable[[int], Data]
+"""The data of the buffer at an index."""
+
+
+def quantization(record: Record, shape: Shape, buffers: Buffers) -> Quantization:
+    """The quantization of a tensor of that shape."""
     if record["quant_min"] is None or record["quant_max"] is None:
         raise FormatError("a quantization without quant_min or quant_max", rule="F12")
     observed, floats = record["observed"], record["zero_point_float"]
@@ -50,7 +68,25 @@ def quantization(record: Record) -> Quantization:
         record["axis"],
         dtype_name(record["scale_dtype"]),
         None if observed is None else observation(observed),
+        record["blocks"] and blocks(record["blocks"], dtype_name(record["scale_dtype"]), shape, buffers),
     )
+
+
+def blocks(record: Record, scale_dtype: str, shape: Shape, buffers: Buffers) -> Blocks:
+    """The blocks of a tensor of that shape. What they need to be decoded at all is rule V27."""
+    sizes, own = record["shape"], record["zero_point"]
+    if shape is None or len(shape) != len(sizes) or min(sizes, default=0) < 1:
+        raise FormatError(f"blocks of {list(sizes)} in a tensor of {shape}", rule="V27")
+    fixed = tuple(size for size in shape if isinstance(size, int))
+    if len(fixed) != len(sizes):
+        raise FormatError("blocks in a tensor whose sizes are not all known", rule="V27")
+    if record["scale"] is None or (own is None) != (record["zero_point_dtype"] == 0):
+        raise FormatError("blocks without scales, or zero points without a type", rule="F12")
+    counts = block_counts(fixed, sizes)
+    scale = StoredArray(scale_dtype, counts, buffers(record["scale"]))
+    if own is None:
+        return Blocks(sizes, fixed, scale)
+    return Blocks(sizes, fixed, scale, StoredArray(dtype_name(record["zero_point_dtype"]), counts, buffers(own)))
 
 
 def observation(record: Record) -> Observed:
@@ -58,8 +94,9 @@ def observation(record: Record) -> Observed:
     return Observed(record["observer"], record["minimum"], record["maximum"], *limits, record["qscheme"] or "")
 
 
-def quantization_record(value: Quantization) -> Record:
-    floats = value.has_float_zero_points
+def quantization_record(value: Quantization, scale: int | None, zero_point: int | None) -> Record:
+    """`scale` and `zero_point`: the buffers of its blocks."""
+    floats = value.has_float_zero_points and bool(value.zero_point)
     return {
         "scale": value.scale,
         "zero_point": () if floats else value.zero_point,
@@ -69,7 +106,14 @@ def quantization_record(value: Quantization) -> Record:
         "scale_dtype": DTYPES[value.scale_dtype].code,
         "observed": value.observed and observed_record(value.observed),
         "zero_point_float": value.zero_point if floats else None,
+        "blocks": value.blocks and blocks_record(value.blocks, scale, zero_point),
     }
+
+
+def blocks_record(value: Blocks, scale: int | None, zero_point: int | None) -> Record:
+    own = value.zero_point
+    dtype = 0 if own is None else DTYPES[own.dtype].code
+    return {"shape": value.shape, "scale": scale, "zero_point": zero_point, "zero_point_dtype": dtype}
 
 
 def observed_record(value: Observed) -> Record:

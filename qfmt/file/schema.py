@@ -34,6 +34,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("floats", 6, "[double]", "", 4, None, False),
         Field("strings", 7, "[string]", "", 4, None, False),
     ),
+    "Blocks": (
+        Field("shape", 0, "[long]", "", 4, None, True),
+        Field("scale", 1, "uint", "", 4, None, False),
+        Field("zero_point", 2, "uint", "", 4, None, False),
+        Field("zero_point_dtype", 3, "ubyte", "", 1, 0, False),
+    ),
     "Buffer": (
         Field("offset", 0, "ulong", "", 8, 0, False),
         Field("size", 1, "ulong", "", 8, 0, False),
@@ -88,6 +94,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("scale_dtype", 5, "ubyte", "", 1, 12, False),
         Field("observed", 6, "table", "Observed", 4, None, False),
         Field("zero_point_float", 7, "[double]", "", 4, None, False),
+        Field("blocks", 8, "table", "Blocks", 4, None, False),
     ),
     "Tensor": (
         Field("name", 0, "string", "", 4, None, True),
@@ -132,6 +139,10 @@ ENUMS: dict[str, dict[str, int]] = {
         "UInt2": 17,
         "Float8E4M3FN": 18,
         "Float8E5M2": 19,
+        "Float8E4M3FNUZ": 20,
+        "Float8E5M2FNUZ": 21,
+        "Float8E8M0FNU": 22,
+        "Float4E2M1FN": 23,
     },
 }
 """Every enumeration, its values by name."""

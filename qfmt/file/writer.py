@@ -27,6 +27,9 @@ CHUNK = 1 << 23
 _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
 
+Name = tuple[str, str]
+"""Of an array: the name of its tensor, and which of its arrays it is, as `Tensor.stored` has it."""
+
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes there are; hashing and writing a byte counts twice."""
 
@@ -49,10 +52,10 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
     """
     if broken := violations(model):
         raise ValidityError(broken)
-    constants = {tensor.name: tensor.data for tensor in model.graph.constants() if tensor.data is not None}
-    report = _Report(progress, 2 * sum(data.nbytes for data in constants.values()))
+    stored = {(tensor.name, part): data for tensor in model.tensors.values() for part, data in tensor.stored()}
+    report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
     with replacing(os.fsdecode(path)) as file:
-        buffers, indices = _layout(constants, report)
+        buffers, indices = _layout(stored, report)
         end = buffers[-1].offset + buffers[-1].data.nbytes if buffers else 0
         file.write(seal(*encode("Model", _model_record(model, buffers, indices)), end))
         _pad(file, PAGE)
@@ -65,14 +68,14 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
     report.finish()
 
 
-def _layout(constants: Mapping[str, Data], report: _Report) -> tuple[list[Buffer], dict[str, int]]:
-    """The buffers in the order of the names that first use them, and which buffer holds which constant."""
+def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer], dict[Name, int]]:
+    """The buffers in the order of the names that first use them, and which buffer holds which array."""
     buffers: list[Buffer] = []
     known: dict[tuple[bytes, int], int] = {}
-    indices: dict[str, int] = {}
+    indices: dict[Name, int] = {}
     offset = 0
-    for name, digest in _digests(constants, report):
-        data = constants[name]
+    for name, digest in _digests(stored, report):
+        data = stored[name]
         if (digest, data.nbytes) not in known:
             known[digest, data.nbytes] = len(buffers)
             offset = round_up(offset, ALIGNMENT)
@@ -82,19 +85,19 @@ def _layout(constants: Mapping[str, Data], report: _Report) -> tuple[list[Buffer
     return buffers, indices
 
 
-def _digests(constants: Mapping[str, Data], report: _Report) -> Iterator[tuple[str, bytes]]:
-    """The sha256 of every constant, in the order of their names."""
+def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Name, bytes]]:
+    """The sha256 of every array, in the order of their names."""
     from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
 
-    names = sorted(constants)
+    names = sorted(stored)
     with ThreadPoolExecutor(_THREADS) as threads:
-        digests = threads.map(lambda name: constants[name].sha256(), names)
+        digests = threads.map(lambda name: stored[name].sha256(), names)
         for name, digest in zip(names, digests, strict=True):
-            report.add(constants[name].nbytes)
+            report.add(stored[name].nbytes)
             yield name, digest
 
 
-def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[str, int]) -> Record:
+def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, int]) -> Record:
     graph = model.graph
     names = sorted(graph.tensors)
     quantizations: dict[str, Record] = {}
@@ -102,8 +105,10 @@ def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[str, int
     for name in names:
         tensor, shared = graph.tensors[name], None
         if tensor.quantization is not None:  # repr tells apart all that differs, as == does not: 0.0 and -0.0
-            shared = quantizations.setdefault(repr(tensor.quantization), quantization_record(tensor.quantization))
-        tensors.append(tensor_record(tensor, indices.get(name), shared))
+            own = indices.get((name, "scale")), indices.get((name, "zero_point"))
+            record = quantization_record(tensor.quantization, *own)
+            shared = quantizations.setdefault(repr(record), record)
+        tensors.append(tensor_record(tensor, indices.get((name, "")), shared))
     positions = {name: index for index, name in enumerate(names)} | {"": -1}
     return {
         "minor_version": 0,

@@ -11,12 +11,14 @@ from ..errors import Violation
 from ..model import Model
 from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import MEANING, SIGNATURE, known
+from .quantization import BLOCKS, QUANTIZATION
 from .rule import Rule
-from .tensors import DATA, NAMING, QUANTIZATION, VALUES, data_violations, tensor_violations
+from .tensors import DATA, NAMING, data_violations, tensor_violations
+from .values import VALUES
 
 __all__ = ["RULES", "Rule", "data_violations", "graph_violations", "tensor_violations", "violations"]
 
-_STAGES = (NAMING, DATA, QUANTIZATION, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING)
+_STAGES = (NAMING, DATA, QUANTIZATION, BLOCKS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING)
 
 RULES: tuple[Rule, ...] = tuple(
     sorted((rule for stage in _STAGES for rule in stage.rules), key=lambda rule: int(rule.number[1:]))

@@ -118,13 +118,16 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 
 @MEANING.rule(
     45,
-    "An operator that moves integers gives outputs with scales, zero points and axis of its first input. Where it has "
-    "no integer formula, which clamps, their [quant_min, quant_max] contains that of the first input.",
+    "An operator that moves integers gives outputs with scales, zero points and axis of its first input, which has no "
+    "blocks. Where it has no integer formula, which clamps, their [quant_min, quant_max] contains that of the first "
+    "input.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
         return ""
     source = tensors[node.inputs[0]].quantization
+    if source is not None and source.is_blocked:
+        return f"{node.inputs[0]!r} has scales by blocks, which cannot be moved"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):

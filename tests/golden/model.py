@@ -37,7 +37,7 @@ def golden_model() -> Model:
         Tensor("conv", "uint8", ("N", 2, 4, 4), None, activation, ("features.0.0", "relu")),
         Tensor("y", "float32", ("N", 2, 4, 4)),
         Tensor("größe", "int64", None),
-        *(_constant(name) for name in DTYPES),
+        *(_constant(name) for name, entry in DTYPES.items() if entry.code <= 19),
     ]
     nodes = (
         Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, arithmetic="reciprocal_fma"),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...errors import SourceError
 from ...model import DTYPES, Dimension, Quantization, Shape
-from ...rules.tensors import is_float32_scale
+from ...rules.quantization import is_float32_scale
 from ..stored import StoredTensor
 from .calls import Recorder, Value
 from .lift import Lifter

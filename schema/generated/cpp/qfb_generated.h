@@ -23,6 +23,9 @@ struct BufferBuilder;
 struct Observed;
 struct ObservedBuilder;
 
+struct Blocks;
+struct BlocksBuilder;
+
 struct Quantization;
 struct QuantizationBuilder;
 
@@ -68,11 +71,15 @@ enum class DType : uint8_t {
   UInt2 = 17,
   Float8E4M3FN = 18,
   Float8E5M2 = 19,
+  Float8E4M3FNUZ = 20,
+  Float8E5M2FNUZ = 21,
+  Float8E8M0FNU = 22,
+  Float4E2M1FN = 23,
   MIN = Unknown,
-  MAX = Float8E5M2
+  MAX = Float4E2M1FN
 };
 
-inline const DType (&EnumValuesDType())[20] {
+inline const DType (&EnumValuesDType())[24] {
   static const DType values[] = {
     DType::Unknown,
     DType::Bool,
@@ -93,13 +100,17 @@ inline const DType (&EnumValuesDType())[20] {
     DType::Int2,
     DType::UInt2,
     DType::Float8E4M3FN,
-    DType::Float8E5M2
+    DType::Float8E5M2,
+    DType::Float8E4M3FNUZ,
+    DType::Float8E5M2FNUZ,
+    DType::Float8E8M0FNU,
+    DType::Float4E2M1FN
   };
   return values;
 }
 
 inline const char * const *EnumNamesDType() {
-  static const char * const names[21] = {
+  static const char * const names[25] = {
     "Unknown",
     "Bool",
     "Int8",
@@ -120,13 +131,17 @@ inline const char * const *EnumNamesDType() {
     "UInt2",
     "Float8E4M3FN",
     "Float8E5M2",
+    "Float8E4M3FNUZ",
+    "Float8E5M2FNUZ",
+    "Float8E8M0FNU",
+    "Float4E2M1FN",
     nullptr
   };
   return names;
 }
 
 inline const char *EnumNameDType(DType e) {
-  if (::flatbuffers::IsOutRange(e, DType::Unknown, DType::Float8E5M2)) return "";
+  if (::flatbuffers::IsOutRange(e, DType::Unknown, DType::Float4E2M1FN)) return "";
   const size_t index = static_cast<size_t>(e);
   return EnumNamesDType()[index];
 }
@@ -410,6 +425,108 @@ inline ::flatbuffers::Offset<Observed> CreateObservedDirect(
       qscheme__);
 }
 
+/// The scales of a quantization that has one for every block of a tensor: arrays in the data segment, with an element
+/// for each block, ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
+struct Blocks FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef BlocksBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_SHAPE = 4,
+    VT_SCALE = 6,
+    VT_ZERO_POINT = 8,
+    VT_ZERO_POINT_DTYPE = 10
+  };
+  /// How many elements a block takes along each dimension of the tensor: from 1 (each its own) to the size (all of
+  /// them). Trap: the last block along a dimension is smaller where the size is no multiple.
+  const ::flatbuffers::Vector<int64_t> *shape() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
+  }
+  /// Index into Model.buffers: the scales, of type Quantization.scale_dtype. Always written. Rules F7, F12.
+  ::flatbuffers::Optional<uint32_t> scale() const {
+    return GetOptional<uint32_t, uint32_t>(VT_SCALE);
+  }
+  /// Index into Model.buffers: the zero points. Absent if one is that of all blocks: Quantization.zero_point. Rule V29.
+  ::flatbuffers::Optional<uint32_t> zero_point() const {
+    return GetOptional<uint32_t, uint32_t>(VT_ZERO_POINT);
+  }
+  /// The type of the zero points: that of the tensor, or scale_dtype. Unknown if and only if there is no `zero_point`.
+  qfb::DType zero_point_dtype() const {
+    return static_cast<qfb::DType>(GetField<uint8_t>(VT_ZERO_POINT_DTYPE, 0));
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffsetRequired(verifier, VT_SHAPE) &&
+           verifier.VerifyVector(shape()) &&
+           VerifyField<uint32_t>(verifier, VT_SCALE, 4) &&
+           VerifyField<uint32_t>(verifier, VT_ZERO_POINT, 4) &&
+           VerifyField<uint8_t>(verifier, VT_ZERO_POINT_DTYPE, 1) &&
+           verifier.EndTable();
+  }
+};
+
+struct BlocksBuilder {
+  typedef Blocks Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_shape(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape) {
+    fbb_.AddOffset(Blocks::VT_SHAPE, shape);
+  }
+  void add_scale(uint32_t scale) {
+    fbb_.AddElement<uint32_t>(Blocks::VT_SCALE, scale);
+  }
+  void add_zero_point(uint32_t zero_point) {
+    fbb_.AddElement<uint32_t>(Blocks::VT_ZERO_POINT, zero_point);
+  }
+  void add_zero_point_dtype(qfb::DType zero_point_dtype) {
+    fbb_.AddElement<uint8_t>(Blocks::VT_ZERO_POINT_DTYPE, static_cast<uint8_t>(zero_point_dtype), 0);
+  }
+  explicit BlocksBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<Blocks> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<Blocks>(end);
+    fbb_.Required(o, Blocks::VT_SHAPE);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<Blocks> CreateBlocks(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape = 0,
+    ::flatbuffers::Optional<uint32_t> scale = ::flatbuffers::nullopt,
+    ::flatbuffers::Optional<uint32_t> zero_point = ::flatbuffers::nullopt,
+    qfb::DType zero_point_dtype = qfb::DType::Unknown) {
+  BlocksBuilder builder_(_fbb);
+  if(zero_point) { builder_.add_zero_point(*zero_point); }
+  if(scale) { builder_.add_scale(*scale); }
+  builder_.add_shape(shape);
+  builder_.add_zero_point_dtype(zero_point_dtype);
+  return builder_.Finish();
+}
+
+struct Blocks::Traits {
+  using type = Blocks;
+  static auto constexpr Create = CreateBlocks;
+};
+
+inline ::flatbuffers::Offset<Blocks> CreateBlocksDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const std::vector<int64_t> *shape = nullptr,
+    ::flatbuffers::Optional<uint32_t> scale = ::flatbuffers::nullopt,
+    ::flatbuffers::Optional<uint32_t> zero_point = ::flatbuffers::nullopt,
+    qfb::DType zero_point_dtype = qfb::DType::Unknown) {
+  auto shape__ = shape ? _fbb.CreateVector<int64_t>(*shape) : 0;
+  return qfb::CreateBlocks(
+      _fbb,
+      shape__,
+      scale,
+      zero_point,
+      zero_point_dtype);
+}
+
 /// real = (q - zero_point) * scale, with quant_min <= q <= quant_max. Equal ones may be one shared table.
 struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef QuantizationBuilder Builder;
@@ -422,15 +539,16 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_AXIS = 12,
     VT_SCALE_DTYPE = 14,
     VT_OBSERVED = 16,
-    VT_ZERO_POINT_FLOAT = 18
+    VT_ZERO_POINT_FLOAT = 18,
+    VT_BLOCKS = 20
   };
-  /// One element (per tensor), or one per slice along `axis`. Finite and greater than 0. Holds the value
-  /// of the source exactly. Trap: engines compute with float32(scale). Rule V20.
+  /// One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
+  /// Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
   const ::flatbuffers::Vector<double> *scale() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_SCALE);
   }
-  /// As many as `scale`, or none if `zero_point_float` is there. The integer that stands for real 0; inside the range
-  /// of the dtype and of an int32. Rule V22.
+  /// As many as `scale`, or none if `zero_point_float` is there. Of `blocks` one for all, or none if they have their own.
+  /// The integer that stands for real 0; inside the range of the dtype and of an int32. Rule V22.
   const ::flatbuffers::Vector<int32_t> *zero_point() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_ZERO_POINT);
   }
@@ -447,8 +565,8 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<uint32_t> axis() const {
     return GetOptional<uint32_t, uint32_t>(VT_AXIS);
   }
-  /// The type in which the source held the scale (Float32, Float64, Float16, BFloat16): exporters narrow
-  /// to it without loss. Rule V20.
+  /// The type in which the source held the scale (Float32, Float64, Float16, BFloat16, Float8E8M0FNU): exporters
+  /// narrow to it without loss, and the scales of `blocks` are stored in it. Rule V20.
   qfb::DType scale_dtype() const {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_SCALE_DTYPE, 12));
   }
@@ -460,6 +578,10 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   /// `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
   const ::flatbuffers::Vector<double> *zero_point_float() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_ZERO_POINT_FLOAT);
+  }
+  /// Scales that are given by blocks, and lie in the data segment. Absent: per tensor, or per slice along `axis`.
+  const qfb::Blocks *blocks() const {
+    return GetPointer<const qfb::Blocks *>(VT_BLOCKS);
   }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
@@ -476,6 +598,8 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            verifier.VerifyTable(observed()) &&
            VerifyOffset(verifier, VT_ZERO_POINT_FLOAT) &&
            verifier.VerifyVector(zero_point_float()) &&
+           VerifyOffset(verifier, VT_BLOCKS) &&
+           verifier.VerifyTable(blocks()) &&
            verifier.EndTable();
   }
 };
@@ -508,6 +632,9 @@ struct QuantizationBuilder {
   void add_zero_point_float(::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float) {
     fbb_.AddOffset(Quantization::VT_ZERO_POINT_FLOAT, zero_point_float);
   }
+  void add_blocks(::flatbuffers::Offset<qfb::Blocks> blocks) {
+    fbb_.AddOffset(Quantization::VT_BLOCKS, blocks);
+  }
   explicit QuantizationBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -530,10 +657,12 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantization(
     ::flatbuffers::Optional<uint32_t> axis = ::flatbuffers::nullopt,
     qfb::DType scale_dtype = qfb::DType::Float32,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float = 0) {
+    ::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float = 0,
+    ::flatbuffers::Offset<qfb::Blocks> blocks = 0) {
   QuantizationBuilder builder_(_fbb);
   if(quant_max) { builder_.add_quant_max(*quant_max); }
   if(quant_min) { builder_.add_quant_min(*quant_min); }
+  builder_.add_blocks(blocks);
   builder_.add_zero_point_float(zero_point_float);
   builder_.add_observed(observed);
   if(axis) { builder_.add_axis(*axis); }
@@ -557,7 +686,8 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
     ::flatbuffers::Optional<uint32_t> axis = ::flatbuffers::nullopt,
     qfb::DType scale_dtype = qfb::DType::Float32,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
-    const std::vector<double> *zero_point_float = nullptr) {
+    const std::vector<double> *zero_point_float = nullptr,
+    ::flatbuffers::Offset<qfb::Blocks> blocks = 0) {
   auto scale__ = scale ? _fbb.CreateVector<double>(*scale) : 0;
   auto zero_point__ = zero_point ? _fbb.CreateVector<int32_t>(*zero_point) : 0;
   auto zero_point_float__ = zero_point_float ? _fbb.CreateVector<double>(*zero_point_float) : 0;
@@ -570,7 +700,8 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
       axis,
       scale_dtype,
       observed,
-      zero_point_float__);
+      zero_point_float__,
+      blocks);
 }
 
 /// A named value of the graph. Constant if and only if it has a buffer.

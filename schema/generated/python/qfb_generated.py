@@ -30,6 +30,10 @@ class DType(object):
     UInt2 = 17
     Float8E4M3FN = 18
     Float8E5M2 = 19
+    Float8E4M3FNUZ = 20
+    Float8E5M2FNUZ = 21
+    Float8E8M0FNU = 22
+    Float4E2M1FN = 23
 
 
 # Which field of an Attribute holds its value.
@@ -297,6 +301,106 @@ def ObservedEnd(builder):
 
 
 
+# The scales of a quantization that has one for every block of a tensor: arrays in the data segment, with an element
+# for each block, ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
+class Blocks(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Blocks()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsBlocks(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def BlocksBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # Blocks
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # How many elements a block takes along each dimension of the tensor: from 1 (each its own) to the size (all of
+    # them). Trap: the last block along a dimension is smaller where the size is no multiple.
+    # Blocks
+    def Shape(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Blocks
+    def ShapeAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # Blocks
+    def ShapeLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Blocks
+    def ShapeIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+    # Index into Model.buffers: the scales, of type Quantization.scale_dtype. Always written. Rules F7, F12.
+    # Blocks
+    def Scale(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+    # Index into Model.buffers: the zero points. Absent if one is that of all blocks: Quantization.zero_point. Rule V29.
+    # Blocks
+    def ZeroPoint(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+    # The type of the zero points: that of the tensor, or scale_dtype. Unknown if and only if there is no `zero_point`.
+    # Blocks
+    def ZeroPointDtype(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+def BlocksStart(builder):
+    builder.StartObject(4)
+
+def BlocksAddShape(builder, shape):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
+
+def BlocksStartShapeVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+def BlocksAddScale(builder, scale):
+    builder.PrependUint32Slot(1, scale, None)
+
+def BlocksAddZeroPoint(builder, zeroPoint):
+    builder.PrependUint32Slot(2, zeroPoint, None)
+
+def BlocksAddZeroPointDtype(builder, zeroPointDtype):
+    builder.PrependUint8Slot(3, zeroPointDtype, 0)
+
+def BlocksEnd(builder):
+    return builder.EndObject()
+
+
+
 # real = (q - zero_point) * scale, with quant_min <= q <= quant_max. Equal ones may be one shared table.
 class Quantization(object):
     __slots__ = ['_tab']
@@ -320,8 +424,8 @@ class Quantization(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # One element (per tensor), or one per slice along `axis`. Finite and greater than 0. Holds the value
-    # of the source exactly. Trap: engines compute with float32(scale). Rule V20.
+    # One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
+    # Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
     # Quantization
     def Scale(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -349,8 +453,8 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # As many as `scale`, or none if `zero_point_float` is there. The integer that stands for real 0; inside the range
-    # of the dtype and of an int32. Rule V22.
+    # As many as `scale`, or none if `zero_point_float` is there. Of `blocks` one for all, or none if they have their own.
+    # The integer that stands for real 0; inside the range of the dtype and of an int32. Rule V22.
     # Quantization
     def ZeroPoint(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -403,8 +507,8 @@ class Quantization(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return None
 
-    # The type in which the source held the scale (Float32, Float64, Float16, BFloat16): exporters narrow
-    # to it without loss. Rule V20.
+    # The type in which the source held the scale (Float32, Float64, Float16, BFloat16, Float8E8M0FNU): exporters
+    # narrow to it without loss, and the scales of `blocks` are stored in it. Rule V20.
     # Quantization
     def ScaleDtype(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
@@ -452,8 +556,19 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         return o == 0
 
+    # Scales that are given by blocks, and lie in the data segment. Absent: per tensor, or per slice along `axis`.
+    # Quantization
+    def Blocks(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Blocks()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
 def QuantizationStart(builder):
-    builder.StartObject(8)
+    builder.StartObject(9)
 
 def QuantizationAddScale(builder, scale):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
@@ -487,6 +602,9 @@ def QuantizationAddZeroPointFloat(builder, zeroPointFloat):
 
 def QuantizationStartZeroPointFloatVector(builder, numElems):
     return builder.StartVector(8, numElems, 8)
+
+def QuantizationAddBlocks(builder, blocks):
+    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(blocks), 0)
 
 def QuantizationEnd(builder):
     return builder.EndObject()

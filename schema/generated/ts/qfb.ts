@@ -4,6 +4,7 @@
 
 export { Attribute } from './qfb/attribute.js';
 export { AttributeType } from './qfb/attribute-type.js';
+export { Blocks } from './qfb/blocks.js';
 export { Buffer } from './qfb/buffer.js';
 export { DType } from './qfb/dtype.js';
 export { Digest } from './qfb/digest.js';

@@ -27,5 +27,9 @@ export enum DType {
   Int2 = 16,
   UInt2 = 17,
   Float8E4M3FN = 18,
-  Float8E5M2 = 19
+  Float8E5M2 = 19,
+  Float8E4M3FNUZ = 20,
+  Float8E5M2FNUZ = 21,
+  Float8E8M0FNU = 22,
+  Float4E2M1FN = 23
 }

@@ -4,6 +4,7 @@
 
 import * as flatbuffers from 'flatbuffers';
 
+import { Blocks } from '../qfb/blocks.js';
 import { DType } from '../qfb/dtype.js';
 import { Observed } from '../qfb/observed.js';
 
@@ -30,8 +31,8 @@ static getSizePrefixedRootAsQuantization(bb:flatbuffers.ByteBuffer, obj?:Quantiz
 }
 
 /**
- * One element (per tensor), or one per slice along `axis`. Finite and greater than 0. Holds the value
- * of the source exactly. Trap: engines compute with float32(scale). Rule V20.
+ * One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
+ * Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
  */
 scale(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 4);
@@ -49,8 +50,8 @@ scaleArray():Float64Array|null {
 }
 
 /**
- * As many as `scale`, or none if `zero_point_float` is there. The integer that stands for real 0; inside the range
- * of the dtype and of an int32. Rule V22.
+ * As many as `scale`, or none if `zero_point_float` is there. Of `blocks` one for all, or none if they have their own.
+ * The integer that stands for real 0; inside the range of the dtype and of an int32. Rule V22.
  */
 zeroPoint(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);
@@ -93,8 +94,8 @@ axis():number|null {
 }
 
 /**
- * The type in which the source held the scale (Float32, Float64, Float16, BFloat16): exporters narrow
- * to it without loss. Rule V20.
+ * The type in which the source held the scale (Float32, Float64, Float16, BFloat16, Float8E8M0FNU): exporters
+ * narrow to it without loss, and the scales of `blocks` are stored in it. Rule V20.
  */
 scaleDtype():DType {
   const offset = this.bb!.__offset(this.bb_pos, 14);
@@ -128,8 +129,16 @@ zeroPointFloatArray():Float64Array|null {
   return offset ? new Float64Array(this.bb!.bytes().buffer, this.bb!.bytes().byteOffset + this.bb!.__vector(this.bb_pos + offset), this.bb!.__vector_len(this.bb_pos + offset)) : null;
 }
 
+/**
+ * Scales that are given by blocks, and lie in the data segment. Absent: per tensor, or per slice along `axis`.
+ */
+blocks(obj?:Blocks):Blocks|null {
+  const offset = this.bb!.__offset(this.bb_pos, 20);
+  return offset ? (obj || new Blocks()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+}
+
 static startQuantization(builder:flatbuffers.Builder) {
-  builder.startObject(8);
+  builder.startObject(9);
 }
 
 static addScale(builder:flatbuffers.Builder, scaleOffset:flatbuffers.Offset) {
@@ -213,6 +222,10 @@ static createZeroPointFloatVector(builder:flatbuffers.Builder, data:number[]|Flo
 
 static startZeroPointFloatVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(8, numElems, 8);
+}
+
+static addBlocks(builder:flatbuffers.Builder, blocksOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(8, blocksOffset, 0);
 }
 
 static endQuantization(builder:flatbuffers.Builder):flatbuffers.Offset {

@@ -1,0 +1,229 @@
+"""Element types, and the bytes of stored arrays. Nothing here imports NumPy until an array is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from .errors import QfmtError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.generic]
+
+
+class DType(NamedTuple):
+    """An element type. `bits` < 8 are packed low bits first, without gaps between rows.
+
+    `minimum` and `maximum` are the limits of quantized values: those of an integer type, and the largest finite
+    numbers of a float type of 8 or 4 bits, which are integers. Both are 0 where nothing is quantized to the type.
+    """
+
+    code: int
+    name: str
+    bits: int
+    kind: str
+    minimum: int = 0
+    maximum: int = 0
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_quantizable(self) -> bool:
+        """Whether a tensor of this type may be quantized: integers of up to 32 bits, floats of 4 and 8."""
+        return self.maximum > 0 and self.bits <= 32
+
+
+def _integer(code: int, bits: int, signed: bool) -> DType:
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return DType(code, f"{'' if signed else 'u'}int{bits}", bits, "i" if signed else "u", low, high)
+
+
+def _narrow_float(code: int, name: str, bits: int, largest: int) -> DType:
+    return DType(code, name, bits, "f", -largest, largest)
+
+
+DTYPES: dict[str, DType] = {
+    entry.name: entry
+    for entry in (
+        DType(1, "bool", 8, "b"),
+        _integer(2, 8, True),
+        _integer(3, 8, False),
+        _integer(4, 16, True),
+        _integer(5, 16, False),
+        _integer(6, 32, True),
+        _integer(7, 32, False),
+        _integer(8, 64, True),
+        _integer(9, 64, False),
+        DType(10, "float16", 16, "f"),
+        DType(11, "bfloat16", 16, "f"),
+        DType(12, "float32", 32, "f"),
+        DType(13, "float64", 64, "f"),
+        _integer(14, 4, True),
+        _integer(15, 4, False),
+        _integer(16, 2, True),
+        _integer(17, 2, False),
+        _narrow_float(18, "float8_e4m3fn", 8, 448),
+        _narrow_float(19, "float8_e5m2", 8, 57344),
+        _narrow_float(20, "float8_e4m3fnuz", 8, 240),
+        _narrow_float(21, "float8_e5m2fnuz", 8, 57344),
+        DType(22, "float8_e8m0fnu", 8, "f"),
+        _narrow_float(23, "float4_e2m1fn", 4, 6),
+    )
+}
+"""Every element type by name; names are those of NumPy and ml_dtypes, codes those of the schema."""
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """The little-endian NumPy dtype of an element type, which for int4 and the like holds one value a byte."""
+    import numpy as np
+
+    if name not in DTYPES:
+        raise QfmtError(f"there is no element type {name!r}")
+    kind = DTYPES[name]
+    if kind.is_integer:
+        return np.dtype(f"<{kind.kind}{max(kind.bits, 8) // 8}")
+    if name.startswith(("bfloat", "float8", "float4")):
+        import ml_dtypes
+
+        found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+        return found
+    return np.dtype(name).newbyteorder("<")
+
+
+def pack(values: Array, bits: int) -> NDArray[np.uint8]:
+    """Sub-byte values, one a byte, into bytes: the first value in the lowest bits, zero padding."""
+    import numpy as np
+
+    per_byte = 8 // bits
+    flat = values.reshape(-1)
+    bytes_: NDArray[np.uint8] = flat.astype(np.uint8) if values.dtype.kind in "iub" else flat.view(np.uint8)
+    codes = bytes_ & np.uint8((1 << bits) - 1)
+    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
+    padded[: codes.size] = codes
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    packed: NDArray[np.uint8] = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1)
+    return packed.astype(np.uint8, copy=False)
+
+
+def unpack(packed: memoryview, bits: int, signed: bool, count: int) -> Array:
+    """The inverse of `pack` for integers: int8 or uint8, one value a byte."""
+    import numpy as np
+
+    shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
+    codes = (np.frombuffer(packed, np.uint8)[:, None] >> shifts).reshape(-1)[:count]
+    codes = codes & np.uint8((1 << bits) - 1)
+    if not signed:
+        return codes
+    sign = np.uint8(1 << bits - 1)
+    return ((codes ^ sign) - sign).view(np.int8)
+
+
+def elements(view: memoryview, dtype: str, count: int) -> Array:
+    """`count` values of an element type, flat: zero-copy, or one value a byte where they were packed."""
+    import numpy as np
+
+    kind = DTYPES[dtype]
+    if kind.bits >= 8:
+        return np.frombuffer(view, numpy_dtype(dtype))
+    return unpack(view, kind.bits, kind.kind == "i", count).view(numpy_dtype(dtype))
+
+
+class Data:
+    """The bytes of a constant: contiguous, logical order, little-endian, sub-byte values packed.
+
+    Subclasses say where they lie. `view` may verify, read or convert on each call; it keeps nothing.
+    """
+
+    __slots__ = ("nbytes",)
+
+    nbytes: int
+
+    def view(self) -> memoryview:
+        """All bytes, read-only, format "B"."""
+        raise NotImplementedError
+
+    def sha256(self) -> bytes:
+        return hashlib.sha256(self.view()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Data):
+            return NotImplemented
+        return self.nbytes == other.nbytes and self.sha256() == other.sha256()
+
+    def __hash__(self) -> int:
+        return hash(self.sha256())
+
+
+class ArrayData(Data):
+    """Data that lies in a NumPy array."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        import numpy as np
+
+        little = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
+        self._array = np.ascontiguousarray(array, little)
+        self.nbytes = self._array.nbytes
+
+    def view(self) -> memoryview:
+        import numpy as np
+
+        return self._array.reshape(-1).view(np.uint8).data.toreadonly()
+
+
+class StoredArray(NamedTuple):
+    """An array as it is stored: an element type, a shape, and the bytes that they need."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Data
+
+    @classmethod
+    def of(cls, values: ArrayLike, dtype: str | None = None, *, where: str = "") -> StoredArray:
+        """`values` as they are stored; `dtype` is needed only for sub-byte integers (one value a byte).
+
+        Raises QfmtError, at `where`, for what cannot be stored: another dtype than the array has, integers that do
+        not fit.
+        """
+        import numpy as np
+
+        array = np.asarray(values)
+        kind = dtype or array.dtype.name
+        if kind not in DTYPES:
+            raise QfmtError(f"arrays of {kind} cannot be stored", where=where)
+        _check_values(array, DTYPES[kind], where)
+        packed = pack(array, DTYPES[kind].bits) if DTYPES[kind].bits < 8 else array
+        return cls(kind, tuple(array.shape), ArrayData(packed))
+
+    @property
+    def nbytes_needed(self) -> int:
+        return -(-prod(self.shape) * DTYPES[self.dtype].bits // 8)
+
+    @property
+    def array(self) -> Array:
+        """The values: read-only, zero-copy; sub-byte types unpacked, one value a byte.
+
+        Raises DigestError if the bytes were changed.
+        """
+        values = elements(self.data.view(), self.dtype, prod(self.shape)).reshape(self.shape)
+        values.flags.writeable = False
+        return values
+
+
+def _check_values(values: Array, kind: DType, where: str) -> None:
+    """QfmtError if the values are not of that type: they would be stored as others."""
+    if values.dtype.name == kind.name:
+        return
+    if kind.bits >= 8 or not kind.is_integer:
+        raise QfmtError(f"an array of {values.dtype} is not one of {kind.name}", where=where)
+    if not (
+        values.dtype.kind in "iu" and kind.minimum <= values.min(initial=0) <= values.max(initial=0) <= kind.maximum
+    ):
+        raise QfmtError(f"does not hold integers of {kind.name}", where=where)

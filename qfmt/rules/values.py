@@ -1,0 +1,111 @@
+"""V11–V12, V26, V29: what is stored, value by value. `check` and `save` apply them, opening a file does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from ..arrays import elements
+from ..model import DTYPES, Blocks, StoredArray, Tensor, static_shape
+from .rule import Stage
+
+VALUES = Stage()
+
+_PART = 1 << 20
+
+
+@VALUES.rule(11, "A bool is stored as the byte 0 or 1.")
+def _bool(tensor: Tensor) -> str:
+    if tensor.dtype != "bool" or tensor.data is None:
+        return ""
+    bytes_ = _parts(StoredArray("uint8", static_shape(tensor), tensor.data))
+    worst = max((int(part.max(initial=0)) for part in bytes_), default=0)
+    return "" if worst <= 1 else f"a byte is {worst}"
+
+
+@VALUES.rule(12, "The bits of the last byte that no element of less than 8 bits uses are zero.")
+def _unused_bits(tensor: Tensor) -> str:
+    for stored in _arrays(tensor):
+        used = prod(stored.shape) * DTYPES[stored.dtype].bits % 8
+        if used and stored.data.view()[-1] >> used:
+            return f"the last byte is {stored.data.view()[-1]:#04x}, {used} bits of it are used"
+    return ""
+
+
+@VALUES.rule(
+    26, "The integers of a quantized constant are inside [quant_min, quant_max], as are floats that are finite."
+)
+def _stored_range(tensor: Tensor) -> str:
+    quantization, dtype = tensor.quantization, DTYPES[tensor.dtype]
+    if quantization is None or tensor.data is None:
+        return ""
+    import numpy as np
+
+    low, high = quantization.quant_min, quantization.quant_max
+    if (low, high) == (dtype.minimum, dtype.maximum):
+        return ""
+    for part in _parts(StoredArray(tensor.dtype, static_shape(tensor), tensor.data)):
+        if not dtype.is_integer:
+            part = part[np.isfinite(part.astype(np.float32))].astype(np.float32)
+        if part.size and not low <= part.min() <= part.max() <= high:
+            return f"holds values in [{part.min()}, {part.max()}], outside [{low}, {high}]"
+    return ""
+
+
+@VALUES.rule(
+    29,
+    "Scales of blocks are finite, as float32 too, and greater than 0 unless the tensor is a constant. Zero points of "
+    "blocks are finite, inside the range of an int32 if they are integers, and not all equal.",
+)
+def _block_values(tensor: Tensor) -> str:
+    if tensor.quantization is None or tensor.quantization.blocks is None:
+        return ""
+    blocks = tensor.quantization.blocks
+    return _scale_values(blocks.scale, tensor.is_constant) or _zero_point_values(blocks)
+
+
+def _scale_values(scale: StoredArray, is_constant: bool) -> str:
+    import numpy as np
+
+    for part in _parts(scale):
+        with np.errstate(over="ignore", under="ignore"):
+            scales = part.astype(np.float32)
+        if not np.isfinite(scales).all():
+            return f"the scale {scales[~np.isfinite(scales)][0]} of a block"
+        if not is_constant and not (scales > 0).all():
+            return f"the scale {scales[~(scales > 0)][0]} of a block, to which nothing can be quantized"
+    return ""
+
+
+def _zero_point_values(blocks: Blocks) -> str:
+    import numpy as np
+
+    if blocks.zero_point is None:
+        return ""
+    limit, first = (1 << 31) - 1, blocks.zero_point.array.reshape(-1)[:1]
+    differ = False
+    for part in _parts(blocks.zero_point):
+        differ = differ or bool((part != first).any())
+        if not np.isfinite(part.astype(np.float64)).all() or (part.dtype.kind == "u" and (part > limit).any()):
+            return "a zero point of a block is not finite, or not an int32"
+    return "" if differ else f"the zero points of all blocks are {first[0]}"
+
+
+def _arrays(tensor: Tensor) -> Iterator[StoredArray]:
+    """All that is stored with a tensor."""
+    if tensor.data is not None:
+        yield StoredArray(tensor.dtype, static_shape(tensor), tensor.data)
+    if tensor.quantization is not None and tensor.quantization.blocks is not None:
+        blocks = tensor.quantization.blocks
+        yield from filter(None, (blocks.scale, blocks.zero_point))
+
+
+def _parts(stored: StoredArray) -> Iterator[Any]:
+    """The values of an array in parts, so that a large one is not unpacked all at once."""
+    view, left, kind = stored.data.view(), prod(stored.shape), DTYPES[stored.dtype]
+    for start in range(0, len(view), _PART):
+        part = view[start : start + _PART]
+        count = min(left, len(part) * 8 // kind.bits)
+        left -= count
+        yield elements(part, stored.dtype, count)
