@@ -347,6 +347,209 @@ def recurrent(rng: Random, gates: int, states: int, *, cell: bool, **attributes:
     return Case([x, *weights, *biases, *begin], {"reduce_range": 0, **direction, **attributes})
 
 
+def inside(rng: Random) -> Case:
+    """Between -1 and 1."""
+    return Case([rng.uniform(-0.95, 0.95, sizes(rng, 3)).astype(f32)], {})
+
+
+def from_one(rng: Random) -> Case:
+    return Case([np.abs(floats(rng, *sizes(rng, 3))) + f32(1.1)], {})
+
+
+def bits(rng: Random, count: int = 2, kind: str = "int32") -> Case:
+    """Integers that broadcast; equal ones are not rare."""
+    return Case([each.astype(kind) for each in broadcast(rng, count).inputs], {})
+
+
+def truths(rng: Random, count: int = 2) -> Case:
+    return Case([each > 0 for each in broadcast(rng, count).inputs], {})
+
+
+def is_nan(rng: Random) -> Case:
+    x = unary(rng).inputs[0]
+    return Case([np.where(rng.random(x.shape) < 0.5, x, f32(rng.choice([np.nan, np.inf, -np.inf]))).astype(f32)], {})
+
+
+def is_infinite(rng: Random) -> Case:
+    choices = {name: int(rng.integers(0, 2)) for name in ("detect_negative", "detect_positive")}
+    return Case(is_nan(rng).inputs, choices)
+
+
+def bit_shift(rng: Random) -> Case:
+    x, y = bits(rng, kind="uint8").inputs
+    return Case([x, y % 7], {"direction": str(rng.choice(["LEFT", "RIGHT"]))})
+
+
+def modulo(rng: Random) -> Case:
+    if rng.random() < 0.5:
+        a, b = broadcast(rng).inputs
+        return Case([a, b], {"fmod": 1})
+    a, b = bits(rng).inputs
+    return Case([a * 3, np.where(b == 0, np.int32(2), b)], {"fmod": int(rng.integers(0, 2))})
+
+
+def where(rng: Random) -> Case:
+    condition, x, y = broadcast(rng, 3).inputs
+    return Case([condition > 0, x, y], {})
+
+
+def gemm(rng: Random) -> Case:
+    rows, inner, columns = sizes(rng, 3)
+    trans_a, trans_b = (int(flag) for flag in rng.integers(0, 2, 2))
+    a, b = floats(rng, *([inner, rows] if trans_a else [rows, inner])), floats(rng, inner, columns)
+    c = [floats(rng), floats(rng, columns), floats(rng, rows, 1), floats(rng, rows, columns), None][rng.integers(0, 5)]
+    factors = {"alpha": 1.0, "beta": 1.0} if rng.random() < 0.5 else {"alpha": 0.5, "beta": 1.25}
+    return Case([a, b.T.copy() if trans_b else b, c], {"transA": trans_a, "transB": trans_b, **factors})
+
+
+def einsum(rng: Random) -> Case:
+    i, j, k, b = sizes(rng, 4)
+    equation, *shapes = [
+        ("ij,jk->ik", [i, j], [j, k]),
+        ("bij,bjk->bik", [b, i, j], [b, j, k]),
+        ("...ij,jk->...ik", [b, i, j], [j, k]),
+        ("ij,jk", [i, j], [j, k]),
+        ("ij->ji", [i, j]),
+        ("ii->i", [i, i]),
+        ("bij->b", [b, i, j]),
+    ][rng.integers(0, 7)]
+    return Case([floats(rng, *shape) for shape in shapes], {"equation": equation})
+
+
+def matmul_integer(rng: Random) -> Case:
+    case = matmul(rng)
+    a, b = (rng.integers(0, 256, each.shape).astype(np.uint8) for each in case.inputs)
+    points = [maybe(rng, np.array(int(point), np.uint8)) for point in rng.integers(0, 256, 2)]
+    if b.ndim > 1 and rng.random() < 0.5:
+        points[1] = rng.integers(0, 256, b.shape[-1]).astype(np.uint8)
+    return Case([a, b, *points], {})
+
+
+def conv_integer(rng: Random) -> Case:
+    x, w, _ = (case := conv(rng)).inputs
+    x, w = (rng.integers(0, 256, each.shape).astype(np.uint8) for each in (x, w))
+    points = [maybe(rng, np.array(int(point), np.uint8)) for point in rng.integers(0, 256, 2)]
+    return Case([x, w, *points], case.attributes)
+
+
+def reduction(rng: Random) -> Case:
+    x, axes = (case := reduce(rng)).inputs
+    if axes is not None and rng.random() < 0.2:
+        axes = vector()
+    empty = 0 if axes is None else int(rng.integers(0, 2))
+    return Case([x, axes], {**case.attributes, "noop_with_empty_axes": empty})
+
+
+def positive_reduction(rng: Random) -> Case:
+    x, axes = (case := reduction(rng)).inputs
+    return Case([np.abs(x) + f32(0.1), axes], case.attributes)
+
+
+def position(rng: Random) -> Case:
+    x = (case := along_axis(rng)).inputs[0]
+    flags = {name: int(rng.integers(0, 2)) for name in ("keepdims", "select_last_index")}
+    return Case([np.rint(x)], {**case.attributes, **flags})
+
+
+def cumulative_sum(rng: Random) -> Case:
+    case = along_axis(rng)
+    flags = {name: int(rng.integers(0, 2)) for name in ("exclusive", "reverse")}
+    return Case([*case.inputs, np.array(case.attributes["axis"])], flags)
+
+
+def top(rng: Random) -> Case:
+    x, axis = (case := along_axis(rng)).inputs[0], case.attributes["axis"]
+    count = vector(int(rng.integers(0, x.shape[axis] + 1)))
+    return Case([np.rint(x), count], {"axis": axis, "largest": int(rng.integers(0, 2)), "sorted": 1})
+
+
+def gather_elements(rng: Random) -> Case:
+    x, axis = (case := along_axis(rng)).inputs[0], case.attributes["axis"]
+    shape = [int(rng.integers(1, size + 1)) for size in x.shape]
+    return Case([x, rng.integers(-x.shape[axis], x.shape[axis], shape)], {"axis": axis})
+
+
+def scatter_elements(rng: Random) -> Case:
+    """Indices that name no place twice, but for those that add up."""
+    x, indices = (case := gather_elements(rng)).inputs
+    axis, reduction = case.attributes["axis"], str(rng.choice(["none", "add", "mul", "min", "max"]))
+    if reduction == "none":
+        indices = rng.permuted(np.indices(x.shape)[axis], axis=axis)
+    return Case([x, indices, floats(rng, *indices.shape)], {"axis": axis, "reduction": reduction})
+
+
+def gather_nd(rng: Random) -> Case:
+    x, batch = floats(rng, *sizes(rng, 4)), int(rng.integers(0, 2))
+    depth = int(rng.integers(1, 4 - batch))
+    lead = [*x.shape[:batch], *sizes(rng, rng.integers(0, 3))]
+    columns = [rng.integers(-x.shape[batch + i], x.shape[batch + i], lead) for i in range(depth)]
+    return Case([x, np.stack(columns, -1)], {"batch_dims": batch})
+
+
+def scatter_nd(rng: Random) -> Case:
+    x, depth = floats(rng, *sizes(rng, 3)), int(rng.integers(1, 4))
+    places = np.array(list(np.ndindex(x.shape[:depth])))
+    chosen = places[rng.permutation(len(places))[: rng.integers(1, len(places) + 1)]]
+    reduction = str(rng.choice(["none", "add", "mul", "min", "max"]))
+    return Case([x, chosen, floats(rng, len(chosen), *x.shape[depth:])], {"reduction": reduction})
+
+
+def non_zero(rng: Random) -> Case:
+    return Case([np.rint(floats(rng, *sizes(rng, int(rng.integers(1, 4)))))], {})
+
+
+def compress(rng: Random) -> Case:
+    x, axis = (case := along_axis(rng)).inputs[0], case.attributes["axis"]
+    return Case([x, rng.random(int(rng.integers(1, x.shape[axis] + 1))) < 0.5], {"axis": axis})
+
+
+def one_hot(rng: Random) -> Case:
+    rank, depth = int(rng.integers(1, 4)), int(rng.integers(1, 6))
+    indices = rng.integers(-depth, depth, sizes(rng, rank))
+    axis = int(rng.integers(-rank - 1, rank + 1))
+    return Case([indices, vector(depth), floats(rng, 2)], {"axis": axis})
+
+
+def reverse_sequence(rng: Random) -> Case:
+    x, batch = floats(rng, *sizes(rng, int(rng.integers(2, 5)))), int(rng.integers(0, 2))
+    lengths = rng.integers(1, x.shape[1 - batch] + 1, x.shape[batch])
+    return Case([x, lengths], {"batch_axis": batch, "time_axis": 1 - batch})
+
+
+def triangle(rng: Random) -> Case:
+    x = floats(rng, *sizes(rng, int(rng.integers(2, 5))))
+    return Case([x, maybe(rng, np.array(int(rng.integers(-3, 4))))], {"upper": int(rng.integers(0, 2))})
+
+
+def eye(rng: Random) -> Case:
+    kind = str(rng.choice(["float32", "int64", "bool"]))
+    return Case([floats(rng, *sizes(rng, 2))], {"dtype": kind, "k": int(rng.integers(-2, 3))})
+
+
+def scaled(rng: Random, x: np.ndarray) -> tuple[list[np.ndarray | None], dict[str, Any]]:
+    """A scale and maybe a zero point for x: scalars, along an axis, or by blocks."""
+    axis = int(rng.integers(-x.ndim, x.ndim))
+    shape: list[int] = [[], [x.shape[axis]], list(x.shape)][rng.integers(0, 3)]
+    block = 0
+    if len(shape) == x.ndim:
+        block, shape[axis] = 2, -(-x.shape[axis] // 2)
+    scale = rng.uniform(0.01, 0.2, shape).astype(f32)
+    points = rng.integers(0, 256, shape).astype(np.uint8)
+    return [scale, points if rng.random() < 0.7 or x.dtype == np.uint8 else None], {"axis": axis, "block_size": block}
+
+
+def quantize(rng: Random) -> Case:
+    x = floats(rng, *sizes(rng, int(rng.integers(2, 4))))
+    grid, attributes = scaled(rng, x)
+    return Case([x, *grid], {**attributes, "output_dtype": "uint8", "saturate": 1})
+
+
+def dequantize(rng: Random) -> Case:
+    x = rng.integers(0, 256, sizes(rng, int(rng.integers(2, 4)))).astype(np.uint8)
+    grid, attributes = scaled(rng, x)
+    return Case([x, *grid], {**attributes, "output_dtype": "float32"})
+
+
 def number_range(rng: Random) -> Case:
     start, step = int(rng.integers(-5, 6)), int(rng.choice([-3, -2, -1, 1, 2, 3]))
     kind = np.int64 if rng.random() < 0.5 else f32
@@ -355,6 +558,47 @@ def number_range(rng: Random) -> Case:
 
 
 CASES: dict[str, Callable[[Random], Case]] = {
+    **dict.fromkeys(("Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Erf", "Sign", "Softsign"), unary),
+    **dict.fromkeys(("Ceil", "Floor", "Round"), unary),
+    **dict.fromkeys(("Asin", "Acos", "Atanh"), inside),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), bits),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), bits),
+    **dict.fromkeys(("And", "Or", "Xor"), truths),
+    "Acosh": from_one,
+    "Shrink": lambda rng: unary(rng, bias=0.5, lambd=1.0),
+    "Swish": lambda rng: unary(rng, alpha=1.25),
+    "Not": lambda rng: truths(rng, 1),
+    "BitwiseNot": lambda rng: bits(rng, 1),
+    "IsNaN": is_nan,
+    "IsInf": is_infinite,
+    "BitShift": bit_shift,
+    "Mod": modulo,
+    "Where": where,
+    "Hardmax": along_axis,
+    "Gemm": gemm,
+    "Einsum": einsum,
+    "MatMulInteger": matmul_integer,
+    "ConvInteger": conv_integer,
+    "DynamicQuantizeLinear": lambda rng: Case([floats(rng, *sizes(rng, 3))], {}),
+    **dict.fromkeys(("ArgMax", "ArgMin"), position),
+    "CumSum": cumulative_sum,
+    "TopK": top,
+    "GatherElements": gather_elements,
+    "ScatterElements": scatter_elements,
+    "GatherND": gather_nd,
+    "ScatterND": scatter_nd,
+    "NonZero": non_zero,
+    "Compress": compress,
+    "OneHot": one_hot,
+    "ReverseSequence": reverse_sequence,
+    "Trilu": triangle,
+    "EyeLike": eye,
+    "Size": unary,
+    "Sum": lambda rng: broadcast(rng, int(rng.integers(1, 4))),
+    "Mean": lambda rng: broadcast(rng, int(rng.integers(1, 4))),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"), reduction),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"), reduction),
+    "ReduceLogSum": positive_reduction,
     "Add": broadcast,
     "Sub": broadcast,
     "Mul": broadcast,
@@ -399,6 +643,8 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "qfmt.GRUCell": lambda rng: recurrent(rng, 3, 1, cell=True),
     "qfmt.RNNCell": lambda rng: recurrent(rng, 1, 1, cell=True, activation=str(rng.choice(["tanh", "relu"]))),
     "Range": number_range,
+    "ai.onnx.QuantizeLinear": quantize,
+    "ai.onnx.DequantizeLinear": dequantize,
     "qfmt.Embedding": embedding,
     "qfmt.EmbeddingBag": embedding_bag,
     "MatMul": matmul,
@@ -410,10 +656,6 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "AveragePool": average_pool,
     "GlobalAveragePool": spatial,
     "qfmt.AdaptiveAveragePool": adaptive,
-    "ReduceMean": reduce,
-    "ReduceSum": reduce,
-    "ReduceMax": reduce,
-    "ReduceMin": reduce,
     "Resize": resize,
     "Reshape": reshape,
     "Flatten": flatten,

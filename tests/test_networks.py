@@ -32,10 +32,29 @@ UNPACK = {
 OPERATORS_OF: dict[tuple[str, str], set[str]] = {}
 """What the networks converted so far consist of."""
 
-NOT_FROM_TORCH = {"Identity", "ReduceMin", "SpaceToDepth"}
+NOT_FROM_TORCH = {
+    *(
+        "ArgMax",
+        "ArgMin",
+        "CumSum",
+        "Einsum",
+        "Gemm",
+        "Hardmax",
+        "Identity",
+        "Mean",
+        "Size",
+        "SpaceToDepth",
+        "Sum",
+        "TopK",
+    ),
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMin", "ReduceProd", "ReduceSumSquare"),
+}
 """Operators that no call of torch becomes."""
 
-OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"}
+OF_ONNX = {"functions", "indexing", "integer_products", "logic"}
+"""Families whose operators come from ONNX only."""
+
+OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"} | OF_ONNX
 """Families whose networks are those of test_dynamic.py and test_recurrent.py."""
 
 

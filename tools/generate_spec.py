@@ -38,18 +38,24 @@ PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.DOT
 FAMILIES = {
     "convolution": "Convolutions",
     "linear": "Matrix products",
+    "integer_products": "Products of integers",
     "dynamic": "Products with inputs that are quantized while they run",
     "recurrent": "Recurrent layers",
     "embedding": "Tables",
     "creation": "Making numbers",
     "quantization": "Into and out of integers",
     "elementwise": "Elements",
+    "functions": "Functions of elements",
+    "logic": "Logic",
     "activation": "Activations",
+    "softmax": "Along an axis",
     "normalization": "Normalizations",
-    "pooling": "Pooling and reductions",
+    "pooling": "Pooling",
+    "reduction": "Reductions",
     "resize": "Resizing",
     "layout": "Layout",
     "selection": "Parts and joins",
+    "indexing": "Elements by index",
 }
 
 WAYS = {
@@ -158,7 +164,7 @@ def _operator(operator: Operator) -> str:
     left, right = (", ".join(p.name + "?" * p.optional + "*" * p.variadic for p in end) for end in ends)
     head = f"`{left}` → `{right}` · version {operator.version} · {WAYS[operator.quantized]}"
     if operator.dtype != "same":
-        head += f" · output {operator.dtype.replace('attribute:', 'dtype by attribute ')}"
+        head += f" · output {', '.join(_output(operator, word) for word in operator.dtype.split())}"
     lines = [f"#### {operator.name}", "", head, "", operator.meaning, ""]
     if operator.integer is not None and operator.integer.__doc__:
         lines += [f"On integers: {_paragraph(operator.integer.__doc__)}", ""]
@@ -171,6 +177,15 @@ def _operator(operator: Operator) -> str:
         ]
         lines += [_table(("attribute", "kind", "default", "meaning"), rows)]
     return "\n".join(lines)
+
+
+def _output(operator: Operator, word: str) -> str:
+    kind, _, argument = word.partition(":")
+    if kind == "attribute":
+        return f"dtype by attribute {argument}"
+    if kind == "input" or word == "same":
+        return f"as {operator.inputs[int(argument or 0)].name}"
+    return word
 
 
 def _rule_names(rules: tuple[str, ...], engines: Mapping[str, str]) -> str:

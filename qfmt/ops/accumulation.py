@@ -69,9 +69,9 @@ def requantize_sums(
     scales = _scales(w.quantization, along, repeat)
     bias = None
     if b is not None and _in_units_of_sums(b, x.quantization.scale[0], w.quantization.scale * repeat):
-        acc = acc + b.array.astype(np.float64).reshape(along)
+        acc = acc + _spread(b.array.astype(np.float64), along)
     elif b is not None:
-        bias = real(b).reshape(along)
+        bias = _spread(real(b), along)
     return requantize(acc, bias, x.quantization.scale[0], scales, result.quantization, result.dtype, result.rule)
 
 
@@ -89,6 +89,11 @@ def real_sums(
 def real(operand: Operand) -> Array:
     """The real values of an operand, quantized or not."""
     return operand.array if operand.quantization is None else dequantize(operand.array, operand.quantization)
+
+
+def _spread(bias: Array, along: list[int]) -> Array:
+    """A bias of each channel along that axis; that of Gemm may be of two dimensions, and broadcasts as it is."""
+    return bias.reshape(along) if bias.ndim == 1 else bias
 
 
 def _along(acc: Array, channels: int) -> list[int]:

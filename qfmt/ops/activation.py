@@ -1,4 +1,4 @@
-"""Activations: functions of one element, and softmax."""
+"""Activations: functions of one element."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ..arithmetic import clamp, f32, quantize, rescale
 from ..errors import QfmtError
 from ..model import Shape
 from .accumulation import centred
+from .functions import erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, optional
-from .shapes import axis_of, broadcast_pair, same
+from .shapes import broadcast_pair, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -267,47 +268,5 @@ def gelu(x: Array, *, approximate: str) -> Array:
     if approximate == "tanh":
         inner = kind(sqrt(2 / np.pi)) * (x + kind(0.044715) * x * x * x)
         return kind(0.5) * x * (kind(1) + np.tanh(inner))
-    return (x.astype(np.float64) * 0.5 * (1 + _erf(x.astype(np.float64) / sqrt(2)))).astype(x.dtype)
-
-
-def _erf(x: Array) -> Array:
-    """The error function, float64."""
-    from math import erf
-
-    return np.vectorize(erf, otypes=[np.float64])(x)
-
-
-def _along_axis(given: Inference) -> list[Shape]:
-    shape = given.shapes[0]
-    if shape is not None:
-        axis_of(given.attributes["axis"], len(shape))
-    return [shape]
-
-
-@operator(
-    "Softmax",
-    13,
-    "input -> output",
-    attributes={"axis": optional(-1, "the axis that sums to 1")},
-    shape=_along_axis,
-    quantized=Quantized.COMPUTES,
-    torch=("quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",),
-)
-def softmax(x: Array, *, axis: int) -> Array:
-    """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
-    powers = np.exp(x - x.max(axis, keepdims=True))
-    return powers / powers.sum(axis, keepdims=True)
-
-
-@operator(
-    "LogSoftmax",
-    13,
-    "input -> output",
-    attributes={"axis": optional(-1, "the axis whose exponentials sum to 1")},
-    shape=_along_axis,
-    quantized=Quantized.COMPUTES,
-)
-def log_softmax(x: Array, *, axis: int) -> Array:
-    """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""
-    shifted = x - x.max(axis, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+    exact = x.astype(np.float64)
+    return (exact * 0.5 * (1 + erf(exact / sqrt(2)))).astype(x.dtype)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import QfmtError
-from ..model import Shape
-from .registry import Inference, Quantized, operator
+from ..model import Shape, numpy_dtype
+from .registry import Inference, Quantized, operator, optional, required
+from .shapes import same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,3 +39,19 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
     """output[i] = start + i · delta, for i from 0 to ⌈(limit - start) / delta⌉ - 1; all inputs are scalars."""
     steps = np.arange(_count(start, limit, delta)).astype(start.dtype)
     return start.reshape(()) + steps * delta.reshape(())
+
+
+@operator(
+    "EyeLike",
+    22,
+    "input -> output",
+    attributes={"dtype": required("s", "the dtype of the output, by name"), "k": optional(0, "the diagonal")},
+    shape=same,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="attribute:dtype",
+)
+def eye_like(x: Array, *, dtype: str, k: int) -> Array:
+    """output = ones on the k-th diagonal of a matrix of the shape of input, zeros elsewhere."""
+    if x.ndim != 2:
+        raise QfmtError(f"EyeLike needs a matrix, not {x.ndim} dimensions")
+    return np.eye(x.shape[0], x.shape[1], k).astype(numpy_dtype(dtype))

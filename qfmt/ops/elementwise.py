@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,10 +154,7 @@ def reciprocal(x: Array) -> Array:
 )
 def minimum(*data: Array) -> Array:
     """min = the smallest of the inputs, element by element."""
-    result = data[0]
-    for other in data[1:]:
-        result = np.minimum(result, other)
-    return result
+    return reduce(np.minimum, data)
 
 
 @operator(
@@ -169,10 +167,20 @@ def minimum(*data: Array) -> Array:
 )
 def maximum(*data: Array) -> Array:
     """max = the largest of the inputs, element by element."""
-    result = data[0]
-    for other in data[1:]:
-        result = np.maximum(result, other)
-    return result
+    return reduce(np.maximum, data)
+
+
+@operator("Sum", 13, "data_0* -> sum", shape=broadcast, quantized=Quantized.COMPUTES)
+def total(*data: Array) -> Array:
+    """sum = the inputs added up, element by element, from the first on."""
+    return reduce(np.add, data)
+
+
+@operator("Mean", 13, "data_0* -> mean", shape=broadcast, quantized=Quantized.COMPUTES)
+def mean(*data: Array) -> Array:
+    """mean = Sum of the inputs, divided by how many there are."""
+    added = reduce(np.add, data)
+    return np.asarray(added / added.dtype.type(len(data)))
 
 
 @operator(

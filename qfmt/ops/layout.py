@@ -213,6 +213,12 @@ def shape(x: Array, *, end: int, start: int) -> Array:
     return np.array(x.shape[start:end], np.int64)
 
 
+@operator("Size", 23, "data -> size", shape=lambda given: [()], quantized=Quantized.FLOAT_ONLY, dtype="int64")
+def size(x: Array) -> Array:
+    """size = the number of elements of data, int64."""
+    return np.array(x.size, np.int64)
+
+
 def _depth_to_space_shape(given: Inference) -> list[Shape]:
     x, block = given.known(0), given.attributes["blocksize"]
     if len(x) != 4:

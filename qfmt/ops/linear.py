@@ -8,9 +8,21 @@ import numpy as np
 
 from ..arithmetic import fma
 from ..errors import QfmtError
-from ..model import Shape
+from ..model import Dimension, Shape
 from .accumulation import centred, exact_dtype, requantize_sums, whole
-from .registry import REQUANTIZE_ENGINES, Inference, Operand, Quantized, Result, by_engine, operator
+from .registry import (
+    QUANTIZE_RULES,
+    REQUANTIZE_ENGINES,
+    REQUANTIZE_RULES,
+    Inference,
+    Operand,
+    Quantized,
+    Result,
+    by_engine,
+    operator,
+    optional,
+    required,
+)
 from .shapes import broadcast_pair
 
 if TYPE_CHECKING:
@@ -74,7 +86,7 @@ def _in_order(x: Array, w: Array) -> Array:
     return y
 
 
-def _matmul_shape(given: Inference) -> list[Shape]:
+def matmul_shape(given: Inference) -> list[Shape]:
     a, b = given.shapes[0], given.shapes[1]
     if a is None or b is None:
         return [None]
@@ -102,7 +114,7 @@ def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     "MatMul",
     13,
     "A B -> Y",
-    shape=_matmul_shape,
+    shape=matmul_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_matmul_integer,
     engines=by_engine("affine", onnx="integer_bias"),
@@ -116,3 +128,111 @@ def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
 def matmul(a: Array, b: Array) -> Array:
     """NumPy's matrix product: over the last two dimensions, the leading ones broadcast."""
     return np.matmul(a, b)
+
+
+def _gemm_shape(given: Inference) -> list[Shape]:
+    a, b = given.known(0), given.known(1)
+    for name, shape in (("A", a), ("B", b)):
+        if len(shape) != 2:
+            raise QfmtError(f"Gemm takes matrices, and {name} has {len(shape)} dimensions")
+    rows, inner = reversed(a) if given.attributes["transA"] else a
+    columns, other = b if given.attributes["transB"] else reversed(b)
+    if isinstance(inner, int) and isinstance(other, int) and inner != other:
+        raise QfmtError(f"Gemm cannot multiply rows of {inner} with columns of {other}")
+    c = given.shapes[2]
+    if c is not None and len(broadcast_pair((rows, columns), c)) != 2:
+        raise QfmtError(f"C of {len(c)} dimensions does not fit a matrix")
+    return [(rows, columns)]
+
+
+def _gemm_integer(
+    a: Operand, b: Operand, c: Operand | None, *, result: Result, alpha: float, beta: float, **transposed: int
+) -> Array:
+    """where alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, C being the bias."""
+    if alpha != 1 or beta != 1:
+        raise QfmtError("on integers Gemm takes an alpha and a beta of 1", hint="a quantize rule takes any")
+    transposes_a, transposes_b = transposed["transA"], transposed["transB"]
+    if b.quantization is not None and b.quantization.axis not in (None, 0 if transposes_b else 1):
+        raise QfmtError("Gemm takes a B quantized per tensor or per column of the product")
+    right = whole(b)
+    dtype = exact_dtype(a, right, (1 if transposes_b else 0,))
+    left = centred(a, dtype)
+    acc = np.matmul(left.T if transposes_a else left, (right.T if transposes_b else right).astype(dtype))
+    return requantize_sums(acc, a, b, c, result, channels=-1)
+
+
+@operator(
+    "Gemm",
+    13,
+    "A B C? -> Y",
+    attributes={
+        "alpha": optional(1.0, "factor of the product"),
+        "beta": optional(1.0, "factor of C"),
+        "transA": optional(0, "1: A is transposed"),
+        "transB": optional(0, "1: B is transposed"),
+    },
+    shape=_gemm_shape,
+    quantized=Quantized.ACCUMULATES,
+    integer=_gemm_integer,
+    rules=(*REQUANTIZE_RULES, *QUANTIZE_RULES),
+    engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
+)
+def gemm(a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **transposed: int) -> Array:
+    """Y = alpha · A · B + beta · C, A and B matrices, transposed first where so stated; C broadcasts to the product."""
+    kind = a.dtype.type
+    y = np.matmul(a.T if transposed["transA"] else a, b.T if transposed["transB"] else b)
+    if alpha != 1:
+        y = (y * alpha).astype(a.dtype) if a.dtype.kind in "iu" else y * kind(alpha)
+    if c is None:
+        return y
+    if beta != 1:
+        c = (c * beta).astype(c.dtype) if c.dtype.kind in "iu" else c * kind(beta)
+    return y + c
+
+
+def _einsum_shape(given: Inference) -> list[Shape]:
+    """Sizes by their letters; an ellipsis stands for axes that broadcast."""
+    terms, output = _equation(given.attributes["equation"], len(given.shapes))
+    sizes: dict[str, Dimension] = {}
+    shared: tuple[Dimension, ...] = ()
+    for index, term in enumerate(terms):
+        shape = given.known(index)
+        before, dots, after = term.partition("...")
+        rest = len(shape) - len(before) - len(after)
+        if rest < 0 or (rest and not dots):
+            raise QfmtError(f"the term {term!r} does not fit an input of {len(shape)} dimensions")
+        shared = broadcast_pair(shared, shape[len(before) : len(before) + rest])
+        own = (*shape[: len(before)], *shape[len(before) + rest :])
+        for letter, size in zip(before + after, own, strict=True):
+            known = sizes.get(letter, 1)
+            sizes[letter] = broadcast_pair((known,), (size,))[0]
+    before, dots, after = output.partition("...")
+    return [(*(sizes[each] for each in before), *(shared if dots else ()), *(sizes[each] for each in after))]
+
+
+def _equation(text: str, count: int) -> tuple[list[str], str]:
+    """The terms of the inputs, and that of the output: where it is not said, all letters that stand once, in order."""
+    left, arrow, right = text.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != count:
+        raise QfmtError(f"the equation {text!r} has {len(terms)} terms for {count} inputs")
+    letters = "".join(terms).replace(".", "")
+    if arrow:
+        if missing := set(right.replace(".", "")) - set(letters):
+            raise QfmtError(f"the equation {text!r} does not say what {min(missing)} is")
+        return terms, right
+    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return terms, ("..." if "..." in left else "") + once
+
+
+@operator(
+    "Einsum",
+    12,
+    "Inputs* -> Output",
+    attributes={"equation": required("s", "letters for the axes of the inputs, and of the output: `bij,bjk->bik`")},
+    shape=_einsum_shape,
+    quantized=Quantized.FLOAT_ONLY,
+)
+def einsum(*inputs: Array, equation: str) -> Array:
+    """Output = the products of elements of the inputs at equal letters, summed over letters that it does not have."""
+    return np.asarray(np.einsum(equation.replace(" ", ""), *inputs, optimize=len(inputs) > 2))

@@ -22,7 +22,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import axis_of, same
+from .shapes import along_axis, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,13 +101,6 @@ def _moments(q: Array, grid: Quantization, axes: tuple[int, ...], epsilon: float
     return mean - f32(grid.zero_point[0]), (float(scale) / deviation).astype(f32)
 
 
-def _axis_shape(given: Inference) -> list[Shape]:
-    shape = given.shapes[0]
-    if shape is not None:
-        axis_of(given.attributes["axis"], len(shape))
-    return [shape]
-
-
 def _layer_normalization_integer(
     x: Operand, scale: Operand, b: Operand | None, *, result: Result, axis: int, epsilon: float
 ) -> Array:
@@ -129,7 +122,7 @@ def _layer_normalization_integer(
     17,
     "X Scale B? -> Y",
     attributes={"axis": optional(-1, "the first of the normalized axes"), "epsilon": EPSILON},
-    shape=_axis_shape,
+    shape=along_axis,
     quantized=Quantized.OWN,
     integer=_layer_normalization_integer,
     rules=("moments", *QUANTIZE_RULES),

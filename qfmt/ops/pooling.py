@@ -1,4 +1,4 @@
-"""Pooling and reductions."""
+"""Pooling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import axis_of, positions, tap, window
+from .shapes import positions, tap, window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,10 +139,11 @@ def _global_shape(given: Inference) -> list[Shape]:
 
 def _global_average_integer(x: Operand, *, result: Result) -> Array:
     """By the stated mean rule, over Σ (q - z) of all spatial dimensions."""
-    return _mean_over(x, tuple(range(2, x.array.ndim)), 1, result)
+    return mean_over(x, tuple(range(2, x.array.ndim)), 1, result)
 
 
-def _mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:
+def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:
+    """By the stated mean rule, over Σ (q - z) of the axes."""
     total = _centred(x, result).sum(axes, keepdims=bool(keepdims), dtype=np.int64)
     return _mean(total, prod(x.array.shape[axis] for axis in axes), result)
 
@@ -210,63 +211,3 @@ def adaptive_average_pool(x: Array, *, output_size: tuple[int, ...]) -> Array:
     """Y[…, i] = the mean of X[…, floor(i · in / out) … ceil((i + 1) · in / out) - 1], in each spatial dimension."""
     total, counts = _bin_sums(x, output_size, x.dtype)
     return total / counts.astype(x.dtype)
-
-
-def _reduce_shape(given: Inference) -> list[Shape]:
-    x = given.known(0)
-    keep = bool(given.attributes["keepdims"])
-    if len(given.values) < 2 or (given.shapes[1] is None and given.values[1] is None):
-        axes = set(range(len(x)))
-    elif given.values[1] is None:
-        return [tuple(None for _ in x) if keep else None]
-    else:
-        axes = {axis_of(int(axis), len(x)) for axis in given.values[1]}
-    return [tuple(1 if i in axes else size for i, size in enumerate(x) if keep or i not in axes)]
-
-
-def _axes(x: Array, axes: Array | None) -> tuple[int, ...]:
-    return tuple(range(x.ndim)) if axes is None else tuple(int(axis) for axis in axes)
-
-
-def _reduce_mean_integer(x: Operand, axes: Operand | None, *, result: Result, keepdims: int) -> Array:
-    """By the stated mean rule, over Σ (q - z) of the axes."""
-    return _mean_over(x, _axes(x.array, axes and axes.array), keepdims, result)
-
-
-KEEPDIMS = {"keepdims": optional(1, "1: reduced axes stay with size 1")}
-
-
-@operator(
-    "ReduceMean",
-    18,
-    "data axes? -> reduced",
-    attributes=KEEPDIMS,
-    shape=_reduce_shape,
-    quantized=Quantized.OWN,
-    integer=_reduce_mean_integer,
-    rules=MEAN_RULES,
-    engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
-)
-def reduce_mean(x: Array, axes: Array | None, *, keepdims: int) -> Array:
-    """reduced = the mean over the axes (an int64 vector); over all of them if absent."""
-    return x.mean(_axes(x, axes), keepdims=bool(keepdims))
-
-
-@operator(
-    "ReduceSum", 13, "data axes? -> reduced", attributes=KEEPDIMS, shape=_reduce_shape, quantized=Quantized.COMPUTES
-)
-def reduce_sum(x: Array, axes: Array | None, *, keepdims: int) -> Array:
-    """reduced = the sum over the axes (an int64 vector); over all of them if absent."""
-    return x.sum(_axes(x, axes), keepdims=bool(keepdims), dtype=x.dtype)
-
-
-@operator("ReduceMax", 20, "data axes? -> reduced", attributes=KEEPDIMS, shape=_reduce_shape, quantized=Quantized.MOVES)
-def reduce_max(x: Array, axes: Array | None, *, keepdims: int) -> Array:
-    """reduced = the largest element over the axes (an int64 vector); over all of them if absent."""
-    return np.asarray(x.max(_axes(x, axes), keepdims=bool(keepdims)))
-
-
-@operator("ReduceMin", 20, "data axes? -> reduced", attributes=KEEPDIMS, shape=_reduce_shape, quantized=Quantized.MOVES)
-def reduce_min(x: Array, axes: Array | None, *, keepdims: int) -> Array:
-    """reduced = the smallest element over the axes (an int64 vector); over all of them if absent."""
-    return np.asarray(x.min(_axes(x, axes), keepdims=bool(keepdims)))

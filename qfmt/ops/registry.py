@@ -152,6 +152,20 @@ class Operator:
             values[name] = value
         return values
 
+    def output_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str | None:
+        """The element type of an output that is not quantized; None where it is that of an input that is not known.
+
+        `inputs` are the element types of the inputs, None for an absent one, float32 for a quantized one.
+        """
+        words = self.dtype.split()
+        kind, _, argument = words[min(index, len(words) - 1)].partition(":")
+        if kind == "attribute":
+            return str(attributes[argument])
+        if kind in ("same", "input"):
+            place = int(argument or 0)
+            return inputs[place] if place < len(inputs) else None
+        return kind
+
 
 OPERATORS: dict[str, Operator] = {}
 """Every operator by name; filled when `qfmt.ops` is imported."""
@@ -184,8 +198,9 @@ def operator(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated float reference as an operator.
 
-    `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, or a dtype name, or
-    "attribute:NAME". `engines`: the rule that each engine uses, where it rounds.
+    `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, "input:1" as the second, a dtype
+    name, or "attribute:NAME"; where outputs differ a word for each, "same int64". `engines`: the rule that each
+    engine uses, where it rounds.
     """
 
     def register(reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,14 @@ def same(given: Inference) -> list[Shape]:
     return [given.shapes[0]]
 
 
+def along_axis(given: Inference) -> list[Shape]:
+    """The shape of the first input, which has the dimension `axis`."""
+    shape = given.shapes[0]
+    if shape is not None:
+        axis_of(given.attributes["axis"], len(shape))
+    return [shape]
+
+
 def broadcast(given: Inference) -> list[Shape]:
     """NumPy's broadcasting over all inputs."""
     result: Shape = ()

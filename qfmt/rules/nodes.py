@@ -108,9 +108,10 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not node.inputs:
         return ""
-    first = tensors[node.inputs[0]] if node.inputs[0] else None
-    for tensor in (tensors[name] for name in node.outputs):
-        expected = _output_dtype(operator, node, first, tensor)
+    inputs = [tensors[name] if name else None for name in node.inputs]
+    for index, name in enumerate(node.outputs):
+        tensor = tensors[name]
+        expected = _output_dtype(operator, node, inputs, index, tensor)
         if expected is not None and tensor.dtype != expected:
             return f"{tensor.name!r} is {tensor.dtype}, the operator gives {expected}"
     return ""
@@ -185,18 +186,15 @@ class _Values(Sequence["Any"]):
         return self._tensors[name].array if name and self._tensors[name].is_constant else None
 
 
-def _output_dtype(operator: Operator, node: Node, first: Tensor | None, output: Tensor) -> str | None:
+def _output_dtype(
+    operator: Operator, node: Node, inputs: Sequence[Tensor | None], index: int, output: Tensor
+) -> str | None:
     if operator.quantized.name == "MOVES":
-        return None if first is None else first.dtype
+        return None if inputs[0] is None else inputs[0].dtype
     if output.quantization is not None:
         return None
-    if operator.dtype.startswith("attribute:"):
-        return str(node.attributes[operator.dtype.partition(":")[2]])
-    if operator.dtype != "same":
-        return operator.dtype
-    if first is None:
-        return None
-    return "float32" if first.quantization is not None else first.dtype
+    dtypes = [None if x is None else x.dtype if x.quantization is None else "float32" for x in inputs]
+    return operator.output_dtype(index, dtypes, node.attributes)
 
 
 def _agree(a: Shape, b: Shape) -> bool:

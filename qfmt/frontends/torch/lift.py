@@ -140,7 +140,7 @@ class Lifter:
         values = [None if value is None else self.tensor(value) for value in inputs]
         complete = entry.complete(attributes or {})
         shapes = self._infer(operator, values, complete)
-        kind = dtype or self._dtype(operator, values, complete)
+        kinds = [dtype or self._dtype(operator, values, complete, i) for i in range(outputs)]
         first = values[0]
         origin = first.origin if first is not None and entry.shape is same else ""
         has_weights = any(value is not None and value.quantization is not None for value in values)
@@ -148,7 +148,9 @@ class Lifter:
         rule = (rule or OPERATORS[like or operator].engines.get(self.engine, "")) if rounds else ""
         if entry.quantized is Quantized.MOVES:
             quantization, rule = (first.quantization if first is not None else None), ""
-        results = [self._new(kind, shapes[min(i, len(shapes) - 1)], quantization, origin) for i in range(outputs)]
+        results = [
+            self._new(kind, shapes[min(i, len(shapes) - 1)], quantization, origin) for i, kind in enumerate(kinds)
+        ]
         node = Node(
             operator=operator,
             inputs=tuple("" if value is None else value.key for value in values),
@@ -468,11 +470,12 @@ class Lifter:
         except UnknownRank:
             return [None]
 
-    def _dtype(self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any]) -> str:
-        rule = OPERATORS[operator].dtype
-        if rule == "same":
-            return next(value.dtype for value in values if value is not None)
-        return str(attributes[rule.partition(":")[2]]) if rule.startswith("attribute:") else rule
+    def _dtype(
+        self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any], index: int
+    ) -> str:
+        dtypes = [None if value is None else value.dtype for value in values]
+        known = next(dtype for dtype in dtypes if dtype is not None) if any(dtypes) else "float32"
+        return OPERATORS[operator].output_dtype(index, dtypes, attributes) or known
 
     def _fold(self, node: Node) -> list[TensorValue] | None:
         """The outputs of a node all of whose inputs are constants, as constants."""

@@ -1,0 +1,90 @@
+"""Functions of one element, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf as _erf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .registry import Quantized, operator, optional
+from .shapes import same
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def erf(x: Array) -> Array:
+    """The error function, computed in float64."""
+    return np.vectorize(_erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
+def _softsign(x: Array) -> Array:
+    return x / (x.dtype.type(1) + np.abs(x))
+
+
+def _function(
+    name: str, version: int, function: Callable[[Array], Array], meaning: str, signature: str = "input -> output"
+) -> None:
+    """An operator that is one function of NumPy."""
+
+    def reference(x: Array) -> Array:
+        return function(x)
+
+    reference.__doc__ = meaning
+    operator(name, version, signature, shape=same, quantized=Quantized.COMPUTES)(reference)
+
+
+for _entry in (
+    ("Sin", 22, np.sin, "output = sin(input)."),
+    ("Cos", 22, np.cos, "output = cos(input)."),
+    ("Tan", 22, np.tan, "output = tan(input)."),
+    ("Asin", 22, np.arcsin, "output = arcsin(input)."),
+    ("Acos", 22, np.arccos, "output = arccos(input)."),
+    ("Atan", 22, np.arctan, "output = arctan(input)."),
+    ("Sinh", 22, np.sinh, "output = sinh(input)."),
+    ("Cosh", 22, np.cosh, "output = cosh(input)."),
+    ("Asinh", 22, np.arcsinh, "output = arsinh(input)."),
+    ("Acosh", 22, np.arccosh, "output = arcosh(input)."),
+    ("Atanh", 22, np.arctanh, "output = artanh(input)."),
+    ("Erf", 13, erf, "output = the error function of input, computed in float64."),
+    ("Sign", 13, np.sign, "output = -1, 0 or 1, the sign of input."),
+    ("Softsign", 22, _softsign, "output = input / (1 + |input|)."),
+    ("Ceil", 13, np.ceil, "Y = the least integer that is not below X.", "X -> Y"),
+    ("Floor", 13, np.floor, "Y = the greatest integer that is not above X.", "X -> Y"),
+    ("Round", 22, np.rint, "Y = the integer nearest to X; of two the even one.", "X -> Y"),
+):
+    _function(*_entry)
+
+
+@operator(
+    "Shrink",
+    9,
+    "input -> output",
+    attributes={"bias": optional(0.0, "what is taken off"), "lambd": optional(0.5, "threshold")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+)
+def shrink(x: Array, *, bias: float, lambd: float) -> Array:
+    """output = input + bias where input < -lambd, input - bias where input > lambd, 0 elsewhere."""
+    kind = x.dtype.type
+    zero = np.zeros((), x.dtype)
+    less = np.asarray(x + kind(bias)).astype(x.dtype)
+    return np.where(x < -lambd, less, np.where(x > lambd, x - kind(bias), zero))
+
+
+@operator(
+    "Swish",
+    24,
+    "X -> Y",
+    attributes={"alpha": optional(1.0, "steepness of the sigmoid")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+)
+def swish(x: Array, *, alpha: float) -> Array:
+    """Y = X / (1 + exp(-alpha · X))."""
+    kind = x.dtype.type
+    return x / (kind(1) + np.exp(-kind(alpha) * x))

@@ -1,0 +1,218 @@
+"""Elements chosen, placed and found by tensors of indices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QfmtError
+from ..model import Shape
+from .registry import Inference, Quantized, operator, optional, required
+from .shapes import along_axis, axis_of, integers, same
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+REDUCTION = optional("none", "how an update joins the element: `none` (replaces it), `add`, `mul`, `min` or `max`")
+
+
+def _inside(indices: Array, size: int, axis: int) -> Array:
+    """Indices from 0, of those that may count from the end; QfmtError for one outside."""
+    if ((indices < -size) | (indices >= size)).any():
+        raise QfmtError(f"an index is outside of dimension {axis}, which has size {size}")
+    return np.where(indices < 0, indices + size, indices)
+
+
+def _along(indices: Array, axis: int, size: int) -> tuple[Array, ...]:
+    """The index of an array at `indices` along an axis, and everywhere at their own place along the others."""
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
+    places[axis] = _inside(indices, size, axis)
+    return tuple(places)
+
+
+def _elements_shape(given: Inference) -> list[Shape]:
+    x, indices = given.shapes[0], given.shapes[1]
+    if x is not None and indices is not None and len(x) != len(indices):
+        raise QfmtError(f"indices of {len(indices)} dimensions do not fit data of {len(x)}")
+    return [indices]
+
+
+@operator(
+    "GatherElements",
+    13,
+    "data indices -> output",
+    attributes={"axis": optional(0, "the axis that indices count")},
+    shape=_elements_shape,
+    quantized=Quantized.MOVES,
+)
+def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
+    """output[…, i, …] = data[…, indices[…, i, …], …]: along the axis by index, elsewhere at the same place."""
+    along = axis_of(axis, x.ndim)
+    return x[_along(indices, along, x.shape[along])]
+
+
+@operator(
+    "ScatterElements",
+    18,
+    "data indices updates -> output",
+    attributes={"axis": optional(0, "the axis that indices count"), "reduction": REDUCTION},
+    shape=along_axis,
+    quantized=Quantized.FLOAT_ONLY,
+)
+def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> Array:
+    """output = data, with each of the updates at the place that its index names, as in GatherElements."""
+    along = axis_of(axis, x.ndim)
+    return _scattered(x, _along(indices, along, x.shape[along]), updates, reduction)
+
+
+def _scattered(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    result = x.copy()
+    if reduction == "none":
+        result[places] = updates
+    elif reduction in REDUCTIONS:
+        REDUCTIONS[reduction].at(result, places, updates)
+    else:
+        raise QfmtError(f"the reduction {reduction!r} is not known", hint=f"known are none, {', '.join(REDUCTIONS)}")
+    return result
+
+
+def _tuples(indices: Array, shape: tuple[int, ...], first: int) -> tuple[Array, ...]:
+    """The last axis of indices as indices of the axes from `first` on."""
+    if indices.shape[-1] > len(shape) - first:
+        raise QfmtError(f"indices of {indices.shape[-1]} axes do not fit {len(shape) - first}")
+    return tuple(_inside(indices[..., i], shape[first + i], first + i) for i in range(indices.shape[-1]))
+
+
+def _gather_nd_shape(given: Inference) -> list[Shape]:
+    x, indices, batch = given.known(0), given.known(1), given.attributes["batch_dims"]
+    if not indices or not isinstance(indices[-1], int):
+        return [None]
+    return [(*indices[:-1], *x[batch + indices[-1] :])]
+
+
+@operator(
+    "GatherND",
+    13,
+    "data indices -> output",
+    attributes={"batch_dims": optional(0, "how many leading axes data and indices share")},
+    shape=_gather_nd_shape,
+    quantized=Quantized.MOVES,
+)
+def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
+    """output[i] = data[indices[i]]: the last axis of indices holds indices of the axes of data, from the first on."""
+    lead: list[Array] = list(np.indices(indices.shape[:batch_dims], sparse=True))
+    shared = tuple(axis.reshape(*axis.shape, *(1,) * (indices.ndim - 1 - batch_dims)) for axis in lead)
+    return x[(*shared, *_tuples(indices, x.shape, batch_dims))]
+
+
+@operator(
+    "ScatterND",
+    18,
+    "data indices updates -> output",
+    attributes={"reduction": REDUCTION},
+    shape=same,
+    quantized=Quantized.FLOAT_ONLY,
+)
+def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str) -> Array:
+    """output = data, with updates[i] at data[indices[i]], as in GatherND."""
+    return _scattered(x, _tuples(indices, x.shape, 0), updates, reduction)
+
+
+def _non_zero_shape(given: Inference) -> list[Shape]:
+    x = given.shapes[0]
+    return [(None if x is None else len(x), None)]
+
+
+@operator("NonZero", 13, "X -> Y", shape=_non_zero_shape, quantized=Quantized.FLOAT_ONLY, dtype="int64")
+def non_zero(x: Array) -> Array:
+    """Y = the places of the elements that are not 0, in order, a column each: [rank, number]."""
+    return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+
+
+def _compress_shape(given: Inference) -> list[Shape]:
+    x = given.known(0)
+    axis, condition = axis_of(given.attributes["axis"], len(x)), given.values[1]
+    count = None if condition is None else int(np.count_nonzero(condition))
+    return [tuple(count if i == axis else size for i, size in enumerate(x))]
+
+
+@operator(
+    "Compress",
+    11,
+    "input condition -> output",
+    attributes={"axis": required("i", "the axis of which parts are taken")},
+    shape=_compress_shape,
+    quantized=Quantized.MOVES,
+)
+def compress(x: Array, condition: Array, *, axis: int) -> Array:
+    """output = the parts of input along the axis at which condition (a vector of bool, maybe shorter) is true."""
+    return np.compress(condition, x, axis)
+
+
+def _one_hot_shape(given: Inference) -> list[Shape]:
+    indices, depth = given.known(0), integers(given, 1)
+    axis = axis_of(given.attributes["axis"], len(indices) + 1)
+    return [(*indices[:axis], None if depth is None else depth[0], *indices[axis:])]
+
+
+@operator(
+    "OneHot",
+    11,
+    "indices depth values -> output",
+    attributes={"axis": optional(-1, "the new axis, in the output")},
+    shape=_one_hot_shape,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="input:2",
+)
+def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
+    """output = values[1] at the place of the index along a new axis of size depth, values[0] elsewhere.
+
+    Indices may count from the end; one outside of [-depth, depth - 1] has no place.
+    """
+    size = int(depth.reshape(-1)[0])
+    along = axis_of(axis, indices.ndim + 1)
+    whole = indices.astype(np.int64)
+    outside = (whole < -size) | (whole >= size)
+    places = np.where(outside, -1, np.where(whole < 0, whole + size, whole))
+    row = np.arange(size).reshape([-1 if i == along else 1 for i in range(indices.ndim + 1)])
+    return np.where(np.expand_dims(places, along) == row, values[1], values[0]).astype(values.dtype)
+
+
+@operator(
+    "ReverseSequence",
+    10,
+    "input sequence_lens -> Y",
+    attributes={
+        "batch_axis": optional(1, "0 or 1: the axis of the sequences"),
+        "time_axis": optional(0, "0 or 1: the axis of the steps"),
+    },
+    shape=same,
+    quantized=Quantized.MOVES,
+)
+def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> Array:
+    """Y = input, of each sequence the first sequence_lens steps (an int64 vector) in reverse."""
+    y = x.copy()
+    source, target = np.moveaxis(x, (batch_axis, time_axis), (0, 1)), np.moveaxis(y, (batch_axis, time_axis), (0, 1))
+    for i, length in enumerate(lengths):
+        target[i, :length] = source[i, :length][::-1]
+    return y
+
+
+@operator(
+    "Trilu",
+    14,
+    "input k? -> output",
+    attributes={"upper": optional(1, "1: the upper triangle stays; 0: the lower")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+)
+def triangle(x: Array, k: Array | None, *, upper: int) -> Array:
+    """output = a triangle of the last two axes, from the k-th diagonal on (0 if absent), zeros elsewhere."""
+    diagonal = 0 if k is None else int(k.reshape(()))
+    rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
+    stays = columns - rows >= diagonal if upper else columns - rows <= diagonal
+    return np.where(stays, x, x.dtype.type(0))

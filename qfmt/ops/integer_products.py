@@ -1,0 +1,89 @@
+"""Products of integers as ONNX has them: zero points are inputs, sums come out as int32."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import quantize_dynamically
+from ..model import Shape
+from .convolution import ATTRIBUTES, conv, conv_shape
+from .linear import matmul_shape
+from .registry import Inference, Quantized, operator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
+    """x - zero_point in float64, whose sums of such products are exact; a vector of zero points runs along the axis."""
+    wide = x.astype(np.float64)
+    if zero_point is None:
+        return wide
+    points = zero_point.astype(np.float64)
+    if points.size == 1:
+        return wide - points.reshape(())
+    if points.ndim == 1:
+        points = points.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    return wide - points
+
+
+def _sums(exact: Array) -> Array:
+    """As int32 holds them, which wraps around."""
+    return exact.astype(np.int64).astype(np.int32)
+
+
+@operator(
+    "MatMulInteger",
+    10,
+    "A B a_zero_point? b_zero_point? -> Y",
+    shape=matmul_shape,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="int32",
+)
+def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None) -> Array:
+    """Y = (A - a_zero_point) · (B - b_zero_point), exact sums as int32. A and B are int8 or uint8.
+
+    A zero point is a scalar, or a vector: of the rows of A, of the columns of B.
+    """
+    return _sums(np.matmul(_less(a, a_zero_point, -2), _less(b, b_zero_point, -1)))
+
+
+@operator(
+    "ConvInteger",
+    10,
+    "x w x_zero_point? w_zero_point? -> y",
+    attributes=ATTRIBUTES,
+    shape=conv_shape,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="int32",
+)
+def conv_integer(
+    x: Array, w: Array, x_zero_point: Array | None, w_zero_point: Array | None, **attributes: Any
+) -> Array:
+    """y = Conv of (x - x_zero_point) and (w - w_zero_point), exact sums as int32; padding is x_zero_point.
+
+    x and w are int8 or uint8; w_zero_point is a scalar, or a vector along the output channels.
+    """
+    return _sums(conv(_less(x, x_zero_point, 1), _less(w, w_zero_point, 0), None, **attributes))
+
+
+def _dynamic_shape(given: Inference) -> list[Shape]:
+    return [given.shapes[0], (), ()]
+
+
+@operator(
+    "DynamicQuantizeLinear",
+    11,
+    "x -> y y_scale y_zero_point",
+    shape=_dynamic_shape,
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="uint8 float32 uint8",
+)
+def dynamic_quantize_linear(x: Array) -> list[Array]:
+    """y = x on the grid of uint8 that its range gives, by the rule `dynamic_divide`; and that grid."""
+    y, grid = quantize_dynamically(x, "dynamic_divide", 255)
+    return [y, np.array(grid.scale[0], np.float32), np.array(grid.zero_point[0], np.uint8)]

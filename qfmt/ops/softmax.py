@@ -1,0 +1,59 @@
+"""Softmax and its kin: one element of an axis against the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .registry import Quantized, operator, optional
+from .shapes import along_axis
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+@operator(
+    "Softmax",
+    13,
+    "input -> output",
+    attributes={"axis": optional(-1, "the axis that sums to 1")},
+    shape=along_axis,
+    quantized=Quantized.COMPUTES,
+    torch=("quantized::softmax(qx:input, dim:axis, output_scale:$scale, output_zero_point:$zero_point)",),
+)
+def softmax(x: Array, *, axis: int) -> Array:
+    """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+@operator(
+    "LogSoftmax",
+    13,
+    "input -> output",
+    attributes={"axis": optional(-1, "the axis whose exponentials sum to 1")},
+    shape=along_axis,
+    quantized=Quantized.COMPUTES,
+)
+def log_softmax(x: Array, *, axis: int) -> Array:
+    """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""
+    shifted = x - x.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+@operator(
+    "Hardmax",
+    13,
+    "input -> output",
+    attributes={"axis": optional(-1, "the axis along which there is one 1")},
+    shape=along_axis,
+    quantized=Quantized.COMPUTES,
+)
+def hardmax(x: Array, *, axis: int) -> Array:
+    """output = 1 at the first of the largest elements along the axis, 0 elsewhere."""
+    first = np.expand_dims(x.argmax(axis), axis)
+    places = np.arange(x.shape[axis]).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    return (places == first).astype(x.dtype)
