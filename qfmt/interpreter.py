@@ -10,7 +10,7 @@ import numpy as np
 
 from .arithmetic import QUANTIZE, dequantize, quantize
 from .errors import QfmtError, RunError
-from .model import Model, Node, Quantization, Tensor, numpy_dtype
+from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, Operand, Operator, Quantized, Result
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
             array = array.astype(dtype)
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
-        outside = array[(array < low) | (array > high)]
+        values = array if array.dtype.kind in "iu" else array.astype(np.float32)
+        outside = array[(values < low) | (values > high)]
         if outside.size:
             raise RunError(f"takes integers in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
     if tensor.shape is None:
@@ -135,6 +136,8 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = dict(node.attributes)
+    if operator.integer is not None and node.arithmetic not in QUANTIZE and node.arithmetic:
+        _check_integers(operands, outputs)
     if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:
         _check_per_tensor(operator, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
@@ -158,6 +161,15 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     if operator.quantized is Quantized.MOVES:
         return [np.asarray(result) for result in results]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
+
+
+def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> None:
+    """RunError where a formula on integers would meet scales by blocks, or floats."""
+    grids = [(str(each.array.dtype), each.quantization) for each in operands if each is not None]
+    for dtype, grid in (*grids, *((tensor.dtype, tensor.quantization) for tensor in outputs)):
+        if grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer):
+            what = "scales by blocks" if grid.is_blocked else f"quantized {dtype}"
+            raise RunError(f"computes on integers, not with {what}", hint="state a quantize rule: dequantize, compute")
 
 
 def _check_per_tensor(operator: Operator, operands: Sequence[Operand | None], wanted: Quantization) -> None:

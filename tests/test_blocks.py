@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -10,9 +11,12 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from qfmt import Quantization, Tensor
+from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.arithmetic import dequantize, quantize
+from qfmt.errors import RunError, ValidityError
+from qfmt.interpreter import run
 from qfmt.model import DTYPES, numpy_dtype
+from qfmt.ops import OPERATORS
 
 ONNX = {
     "int8": TensorProto.INT8,
@@ -99,3 +103,81 @@ def test_blocks_along_an_axis_are_those_of_onnx(dtype: str, shape: tuple[int, ..
     )
     print(f"quantize: {(mine == theirs.astype(mine.dtype)).sum()} of {mine.size} equal")
     assert (mine == theirs.astype(mine.dtype)).all()
+
+
+# A network with such weights
+
+
+def networks() -> dict[str, Model]:
+    """x · w + b and then a table's rows, w by blocks of each kind, or a quantized float."""
+    random = np.random.default_rng(3)
+    grids = {}
+    for dtype in ("uint4", "int4", "int8", "float8_e4m3fn", "float4_e2m1fn"):
+        for block in ((32, 1), (5, 3), (48, 10), (1, 10)):
+            counts = tuple(-(-size // each) for size, each in zip((48, 10), block, strict=True))
+            scale = random.uniform(0.01, 0.1, counts).astype(np.float16)
+            points = random_values(random, dtype, counts) if DTYPES[dtype].is_integer else 0
+            grids[f"{dtype} {block}"] = dtype, Quantization.of_blocks(dtype, (48, 10), block, scale, points)
+    beyond = {name: each for name, each in grids.items() if each[1].is_blocked or each[0].startswith("float")}
+    return {name: network(*each) for name, each in beyond.items()}
+
+
+def network(dtype: str, grid: Quantization) -> Model:
+    random = np.random.default_rng(4)
+    w = Tensor.constant("w", random_values(random, dtype, (48, 10)), grid, dtype=dtype)
+    tensors = [
+        Tensor("x", "float32", ("N", 48)),
+        w,
+        Tensor("product", "float32", ("N", 10)),
+        Tensor("f8", "float8_e4m3fn", ("N", 10), None, Quantization.per_tensor(0.0625, 0, "float8_e4m3fn")),
+        Tensor("y", "float32", ("N", 10)),
+    ]
+    nodes = (
+        Node("MatMul", ("x", "w"), ("product",), version=OPERATORS["MatMul"].version),
+        Node("QuantizeLinear", ("product",), ("f8",), version=23, arithmetic="divide"),
+        Node("DequantizeLinear", ("f8",), ("y",), version=23),
+    )
+    return Model(Graph(("x",), ("product", "f8", "y"), nodes, {tensor.name: tensor for tensor in tensors}))
+
+
+NETWORKS = networks()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("engine", ["reference", "onednn", "native", "qdq", "auto"])
+def test_every_engine_of_torch_computes_them_as_the_reference_does(name: str, engine: str) -> None:
+    import torch
+
+    model = NETWORKS[name]
+    x = np.random.default_rng(5).normal(size=(7, 48)).astype(np.float32)
+    ours = model.run({"x": x})
+    assert np.array_equal(ours["product"], x @ model.tensors["w"].dequantize())
+    module = model.to_torch(engine)
+    assert module.to_model().tensors["w"] == model.tensors["w"]
+    theirs = dict(zip(ours, module(torch.from_numpy(x)), strict=True))
+    for output, mine in ours.items():
+        assert np.array_equal(mine.astype(np.float32), theirs[output].to(torch.float32).numpy()), output
+
+
+def test_integers_with_blocks_are_not_summed() -> None:
+    model = NETWORKS["int8 (5, 3)"]
+    tensors = {
+        **model.tensors,
+        "x": Tensor("x", "uint8", ("N", 48), None, Quantization.per_tensor(0.5, 3, "uint8")),
+        "product": Tensor("product", "uint8", ("N", 10), None, Quantization.per_tensor(0.5, 3, "uint8")),
+    }
+    x = np.full((2, 48), 7, np.uint8)
+    nodes = [replace(node, arithmetic=node.arithmetic or "") for node in model.nodes[:1]]
+    for rule in ("float_bias", "divide"):
+        nodes[0] = replace(nodes[0], arithmetic=rule)
+        changed = Model(Graph(("x",), ("product",), tuple(nodes), {n: tensors[n] for n in ("x", "w", "product")}))
+        if rule == "divide":
+            real = np.full((2, 48), 2, np.float32) @ tensors["w"].dequantize()
+            grid = tensors["product"].quantization
+            assert grid is not None
+            assert np.array_equal(changed.run({"x": x})["product"], quantize(real, grid, np.dtype(np.uint8), rule))
+            continue
+        with pytest.raises(ValidityError, match=r"V47 .* the rounding rule is 'float_bias', not reciprocal"):
+            changed.run({"x": x})
+        with pytest.raises(RunError, match="computes on integers, not with scales by blocks"):
+            run(changed, {"x": x})

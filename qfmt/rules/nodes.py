@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError
-from ..model import Dimension, Node, Shape, Tensor, attribute_kind
+from ..model import DTYPES, Dimension, Node, Shape, Tensor, attribute_kind
 from .rule import Stage, first_of, is_int
 
 if TYPE_CHECKING:
@@ -152,15 +152,26 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, where that has any; so does one "
-    "with a quantized input, of an operator that takes quantized weights; any other states none.",
+    "with a quantized input, of an operator that takes quantized weights; any other states none. Where tensors with "
+    "blocks or quantized floats take part, an operator that accumulates states a quantize rule instead.",
 )
 def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     deciding = node.inputs if operator.quantized.name == "WEIGHTS" else node.outputs
     rounds = any(tensors[name].quantization is not None for name in deciding if name)
     allowed = operator.rules if rounds and operator.rules else ("",)
+    if rounds and operator.quantized.name == "ACCUMULATES" and _is_beyond_integers(node, tensors):
+        from ..ops.registry import QUANTIZE_RULES
+
+        allowed = QUANTIZE_RULES
     if node.arithmetic in allowed:
         return ""
     return f"the rounding rule is {node.arithmetic!r}, not {' or '.join(allowed) or 'empty'}"
+
+
+def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether there are scales by blocks, or quantized floats, which no sum of integers can be made of."""
+    grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
+    return any(grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 
 
 def _first_version(operator: str) -> int:

@@ -16,7 +16,7 @@ from torch import fx
 
 from ...errors import QfmtError, RunError
 from ...interpreter import place
-from ...model import Model, Node, Tensor
+from ...model import DTYPES, Model, Node, Tensor
 from . import sizes
 from .arithmetic import Grid
 from .values import check_input, torch_dtype
@@ -33,11 +33,15 @@ class Lacks(Exception):
 
 
 class Table(NamedTuple):
-    """Who computes: a name for reports, the form of its tensors, and the emitter of an operator, if it has one."""
+    """Who computes: a name for reports, the form of its tensors, and the emitter of an operator, if it has one.
+
+    `any_grid`: it takes scales by blocks and quantized floats, too.
+    """
 
     name: str
     form: str
     emitter: Callable[[str], Emitter | None]
+    any_grid: bool = False
 
 
 class Engine(NamedTuple):
@@ -160,9 +164,11 @@ class Builder:
         if self._is_about_sizes(node):
             self._sizes[node.outputs[0]] = sizes.EMITTERS[node.operator](Site(self, node, PLAIN))
             return
-        reason = ""
+        reason = beyond = self._beyond_integers(node)
         for index, table in enumerate(self.engine.tables):
             emitter = table.emitter(node.operator)
+            if beyond and not table.any_grid:
+                continue
             if emitter is None:
                 reason = reason or f"has no {node.operator}"
                 continue
@@ -182,6 +188,15 @@ class Builder:
                 self.fallbacks.append(Row(node.name or node.outputs[0], node.operator, table.name, reason))
             return
         raise RunError(f"cannot be computed: {reason}", where=place(node))
+
+    def _beyond_integers(self, node: Node) -> str:
+        """Why only a table with `any_grid` computes the node; "" if others may."""
+        for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
+            if tensor.quantization is not None and tensor.quantization.is_blocked:
+                return "has no scales by blocks"
+            if tensor.quantization is not None and not DTYPES[tensor.dtype].is_integer:
+                return f"has no quantized {tensor.dtype}"
+        return ""
 
     def _forget(self, mark: int) -> None:
         """Take back what a table wrote before it noticed that it lacks something."""

@@ -15,6 +15,7 @@ from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import same
 from .emit import PLAIN, Lacks, Site, Table
+from .values import to_array, to_tensor
 
 # Functions of one 8-bit integer: a table of all 256 results
 
@@ -50,20 +51,25 @@ def _look_up(s: Site) -> Any:
 # NumPy: everything else
 
 
-def by_numpy(*inputs: Tensor | None, node: Node, grids: list[Any], outputs: list[ModelTensor]) -> Any:
+Given = tuple[str, Quantization | None]
+"""Element type and quantization of an input."""
+
+
+def by_numpy(*inputs: Tensor | None, node: Node, grids: list[Given], outputs: list[ModelTensor]) -> Any:
     """One node by the reference interpreter."""
     operands = [
-        None if value is None else Operand(value.detach().cpu().numpy(), grid)
-        for value, grid in zip(inputs, grids, strict=True)
+        None if value is None else Operand(to_array(value, dtype), grid)
+        for value, (dtype, grid) in zip(inputs, grids, strict=True)
     ]
-    results = [torch.from_numpy(np.ascontiguousarray(array)) for array in execute(node, operands, outputs)]
+    arrays = execute(node, operands, outputs)
+    results = [to_tensor(np.asarray(array), tensor.dtype) for array, tensor in zip(arrays, outputs, strict=True)]
     return results[0] if len(results) == 1 else results
 
 
 class ByNumPy:
     """A node that the reference interpreter computes; a callable with a name, for the generated code."""
 
-    def __init__(self, node: Node, grids: list[Quantization | None], outputs: list[ModelTensor]) -> None:
+    def __init__(self, node: Node, grids: list[Given], outputs: list[ModelTensor]) -> None:
         self.node, self.grids, self.outputs = node, grids, outputs
         self.__name__ = f"numpy_{node.operator.rpartition('.')[2]}"
         self.__module__ = __name__
@@ -78,7 +84,7 @@ def _by_numpy(s: Site) -> Any:
         raise RunError("this operator has no reference in qfmt", hint="its arrays can be read all the same")
     node, tensors = s.node, s.builder.model.tensors
     inputs = [s.x(index) for index in range(len(node.inputs))]
-    grids = [tensors[name].quantization if name else None for name in node.inputs]
+    grids = [(tensors[name].dtype, tensors[name].quantization) if name else ("", None) for name in node.inputs]
     function = ByNumPy(node, grids, [tensors[name] for name in node.outputs])
     result = s.result(function, *inputs)
     if len(node.outputs) == 1:
@@ -91,4 +97,4 @@ def _part(results: list[Tensor], index: int) -> Tensor:
 
 
 LOOK_UP = Table("look-up", PLAIN, dict.fromkeys(UNARY, _look_up).get)
-NUMPY = Table("numpy", PLAIN, lambda operator: _by_numpy)
+NUMPY = Table("numpy", PLAIN, lambda operator: _by_numpy, any_grid=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ...model import DTYPES, Data, Graph, Model, Node, Quantization
+from ...model import DTYPES, Data, Graph, Model, Node, Quantization, StoredArray
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Quantized
 from .compiled import compiled
@@ -218,14 +218,44 @@ def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.G
 
 
 def _register(paths: Paths, tensor: ModelTensor) -> str:
-    path = paths.buffer(tensor.name, to_tensor(tensor))
+    path = paths.buffer(tensor.name, to_tensor(tensor.array, tensor.dtype))
     if (q := tensor.quantization) is not None:
-        scale, zero_point = (q.scale, q.zero_point) if q.is_per_channel else (q.scale[0], q.zero_point[0])
         parent, _, last = path.rpartition(".")
         layer = paths.root.get_submodule(parent)
-        layer.register_buffer(f"{last}_scale", torch.tensor(scale, dtype=torch.float64))
-        layer.register_buffer(f"{last}_zero_point", torch.tensor(zero_point, dtype=_point_dtype(q)))
+        scale, zero_point = _parameters(q)
+        layer.register_buffer(f"{last}_scale", scale)
+        layer.register_buffer(f"{last}_zero_point", zero_point)
     return path
+
+
+def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points; those of blocks in their own type, an element for each."""
+    scale, zero_point = (q.scale, q.zero_point) if q.is_per_channel else (q.scale[:1], q.zero_point[:1])
+    shape = (-1,) if q.is_per_channel else ()
+    if q.blocks is None:
+        scales = torch.tensor(scale, dtype=torch.float64).reshape(shape)
+        return scales, torch.tensor(zero_point, dtype=_point_dtype(q)).reshape(shape)
+    scales = to_tensor(q.blocks.scale.array, q.blocks.scale.dtype)
+    if (own := q.blocks.zero_point) is not None:
+        return scales, to_tensor(own.array, own.dtype)
+    return scales, torch.tensor(zero_point[0], dtype=_point_dtype(q))
+
+
+def _quantization(q: Quantization, tensor: ModelTensor, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
+    """The inverse: `q`, which the tensor had, with the numbers of these buffers."""
+    if q.blocks is None:
+        scales, points = (values.reshape(-1).tolist() for values in (scale, zero_point))
+        return replace(q, scale=tuple(map(float, scales)), zero_point=tuple(points))
+    own = q.blocks.zero_point
+    changed = Quantization.of_blocks(
+        tensor.dtype,
+        q.blocks.tensor_shape,
+        q.blocks.shape,
+        to_array(scale, q.blocks.scale.dtype),
+        zero_point.numpy() if own is None else to_array(zero_point, own.dtype),
+        limits=(q.quant_min, q.quant_max),
+    )
+    return replace(changed, observed=q.observed)
 
 
 def _point_dtype(q: Quantization) -> torch.dtype:
@@ -235,8 +265,7 @@ def _point_dtype(q: Quantization) -> torch.dtype:
 def _from_buffers(tensor: ModelTensor, path: str, buffers: dict[str, torch.Tensor]) -> ModelTensor:
     q = tensor.quantization
     if q is not None:
-        scale, zero_point = (buffers[f"{path}_{what}"].reshape(-1).tolist() for what in ("scale", "zero_point"))
-        q = replace(q, scale=tuple(map(float, scale)), zero_point=tuple(zero_point))
+        q = _quantization(q, tensor, buffers[f"{path}_scale"], buffers[f"{path}_zero_point"])
     array = to_array(buffers[path], tensor.dtype)
     return ModelTensor.constant(tensor.name, array, q, dtype=tensor.dtype, aliases=tensor.aliases)
 
@@ -260,7 +289,16 @@ def _in_memory(model: Model) -> Model:
 
 
 def _owned(tensor: ModelTensor) -> ModelTensor:
+    q = tensor.quantization
+    if q is not None and q.blocks is not None:
+        own = q.blocks.zero_point
+        owned = replace(q.blocks, scale=_copied(q.blocks.scale), zero_point=None if own is None else _copied(own))
+        tensor = replace(tensor, quantization=replace(q, blocks=owned))
     return tensor if tensor.data is None else replace(tensor, data=BytesData(bytes(tensor.data.view())))
+
+
+def _copied(stored: StoredArray) -> StoredArray:
+    return stored._replace(data=BytesData(bytes(stored.data.view())))
 
 
 class BytesData(Data):
@@ -299,6 +337,8 @@ _USUAL = {"kernel_shape": None, "strides": 1, "pads": 0, "dilations": 1, "group"
 
 
 def _grid(q: Quantization, dtype: str) -> str:
+    if q.blocks is not None:
+        return f"scales of blocks of {'x'.join(map(str, q.blocks.shape))}"
     scale = f"scale={q.scale[0]:.6g}, zero_point={q.zero_point[0]}" if q.axis is None else f"scales along axis {q.axis}"
     limits = DTYPES[dtype]
     whole = (q.quant_min, q.quant_max) == (limits.minimum, limits.maximum)

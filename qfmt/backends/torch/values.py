@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...errors import RunError
-from ...model import DTYPES, Tensor, numpy_dtype
+from ...model import DTYPES, numpy_dtype
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -20,14 +20,13 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def _is_foreign(dtype: str) -> bool:
     """Whether NumPy has the type from ml_dtypes, which torch does not know."""
-    return dtype.startswith(("bfloat", "float8"))
+    return dtype.startswith(("bfloat", "float8", "float4"))
 
 
-def to_tensor(tensor: Tensor) -> torch.Tensor:
-    """The values of a constant, in memory of their own."""
-    array, dtype = tensor.array, torch_dtype(tensor.dtype)
-    if _is_foreign(tensor.dtype):
-        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(dtype)
+def to_tensor(array: Any, dtype: str) -> torch.Tensor:
+    """An array of one of the Model's element types, in memory of its own."""
+    if _is_foreign(dtype):
+        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(torch_dtype(dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
 
 
@@ -36,7 +35,7 @@ def to_array(value: torch.Tensor, dtype: str) -> Any:
     value = value.detach().cpu().contiguous()
     if not _is_foreign(dtype):
         return value.numpy()
-    return value.view(getattr(torch, f"int{DTYPES[dtype].bits}")).numpy().view(numpy_dtype(dtype))
+    return value.view(getattr(torch, f"int{max(DTYPES[dtype].bits, 8)}")).numpy().view(numpy_dtype(dtype))
 
 
 def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str | None] | None) -> torch.Tensor:
