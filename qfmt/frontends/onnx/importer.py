@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...errors import QfmtError, SourceError
 from ...interpreter import execute
-from ...model import DTYPES, Attribute, Data, Graph, Node, Shape, Tensor, static_shape
+from ...model import DTYPES, Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
+from .tensors import described, shape_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
 
 IMPORTS: dict[str, Callable[..., Any]] = {}
 """What the modules beside this one register: "Op" or "domain.Op" → function (importer, call)."""
+
+LARGE = 1 << 22
+"""Bytes that a computed constant may have, or twice those that it was computed from."""
+
+_NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
+"""Of constants: the passes make quantized constants of them."""
 
 DOMAINS = {"": "", "ai.onnx": ""}
 """The default domain under both of its names."""
@@ -58,22 +66,6 @@ class Call(NamedTuple):
         return f"{self.domain or 'ai.onnx'}.{self.operator}"
 
 
-class TensorData(Data):
-    """The data of an ONNX tensor; external data stays mapped in its file."""
-
-    __slots__ = ("_tensor",)
-
-    def __init__(self, tensor: Any, nbytes: int) -> None:
-        self._tensor = tensor
-        self.nbytes = nbytes
-
-    def view(self) -> memoryview:
-        if self._tensor.dtype.bitwidth < 8:
-            return memoryview(self._tensor.tobytes())
-        array = np.ascontiguousarray(self._tensor.numpy())
-        return array.reshape(-1).view(np.uint8).data.toreadonly()
-
-
 class Importer:
     """Collects nodes and tensors under the names that ONNX gave them."""
 
@@ -97,7 +89,7 @@ class Importer:
             self.tensors[name] = stored(name, value.const_value)
         given = [value for value in graph.inputs if value.name not in graph.initializers]
         for value in given:
-            tensor = _described(value)
+            tensor = described(value)
             self.tensors[tensor.name] = replace(tensor, shape=(shapes or {}).get(tensor.name, tensor.shape))
         self.inputs = tuple(value.name or "" for value in given)
 
@@ -146,6 +138,7 @@ class Importer:
         """An output under its own name, which may be only another name of an input, a constant, another output."""
         source = self.names.get(name, name)
         if source != name:
+            self.call_ = Call("Identity", "", 1, (source,), (name,), {}, "")
             self.emit("Identity", [source], [name])
         return name
 
@@ -272,7 +265,7 @@ class Importer:
             self.notes["assumed_types"] = ", ".join(self._assumed)
             first = next((each for each in call.inputs if each), "")
             return Tensor(name, self.tensors[first].dtype if first else "float32", None)
-        return _described(value)
+        return described(value)
 
     def _infer(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> list[Shape]:
         rule = OPERATORS[operator].shape
@@ -287,23 +280,26 @@ class Importer:
     def _refined(self, name: str, shape: Shape) -> Shape:
         """An inferred shape, and where that knows nothing what the model says of the value."""
         value = self.values.get(name)
-        stated = None if value is None else _shape(value)
+        stated = None if value is None else shape_of(value)
         if shape is None or stated is None or len(shape) != len(stated):
             return stated if shape is None else shape
         return tuple(b if a is None else a for a, b in zip(shape, stated, strict=True))
 
     def _dtype(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any], position: int) -> str:
-        rule = OPERATORS[operator].dtype
-        if rule.startswith("attribute:"):
-            return str(attributes[rule.partition(":")[2]])
-        return self.tensors[next(name for name in inputs if name)].dtype if rule == "same" else rule
+        dtypes = [self.tensors[name].dtype if name else None for name in inputs]
+        first = next((dtype for dtype in dtypes if dtype), "float32")
+        return OPERATORS[operator].output_dtype(position, dtypes, attributes) or first
 
     def _computed(self, node: Node) -> bool:
         """Whether all inputs are constants, so that the outputs became constants, too."""
-        if node.operator == "ai.onnx.DequantizeLinear" or not node.inputs:
+        if node.operator in _NOT_COMPUTED or not node.inputs:
             return False
         tensors = [self.tensors[name] if name else None for name in node.inputs]
         if any(tensor is not None and tensor.data is None for tensor in tensors):
+            return False
+        if node.operator == "Clip" and tensors[0] is not None and DTYPES[tensors[0].dtype].is_quantizable:
+            return False  # the range of a weight: `passes.grids` makes quant_min and quant_max of it
+        if not self._is_small(node, tensors):
             return False
         if any(name in self.outputs for name in node.outputs):
             return False
@@ -317,6 +313,19 @@ class Importer:
             self.tensors[name] = Tensor.constant(name, array, dtype=dtype, aliases=tuple(sorted(set(aliases))))
         return True
 
+    def _is_small(self, node: Node, inputs: Sequence[Tensor | None]) -> bool:
+        """Whether outputs are known to be no larger than the inputs, or than what a file may well be longer by."""
+        given = sum(tensor.data.nbytes for tensor in inputs if tensor is not None and tensor.data is not None)
+        for tensor in (self.tensors[name] for name in node.outputs):
+            if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
+                if given > LARGE:
+                    return False
+            elif prod(size for size in tensor.shape if isinstance(size, int)) * DTYPES[tensor.dtype].bits > 8 * max(
+                LARGE, 2 * given
+            ):
+                return False
+        return True
+
 
 def attribute_of(value: Any, kind: str) -> Attribute | None:
     """A value of ONNX as an attribute of the kind that the operator's table says; None if it is no such thing."""
@@ -328,46 +337,3 @@ def attribute_of(value: Any, kind: str) -> Attribute | None:
     if isinstance(value, bool | int | float) and kind != "s":
         return int(value) if kind == "i" else float(value)
     return value if isinstance(value, str) and kind == "s" else None
-
-
-def dtype_of(code: Any) -> str:
-    """The element type of a number or enum of ONNX; SourceError for one that qfmt cannot store."""
-    import onnx_ir as ir
-
-    try:
-        name = ir.DataType(code).numpy().name
-    except (TypeError, ValueError):
-        name = ir.DataType(code).name if code in set(ir.DataType) else str(code)
-    if name not in DTYPES:
-        raise SourceError(f"tensors of {name} cannot be stored in .qfb")
-    return name
-
-
-def stored(name: str, tensor: Any) -> Tensor:
-    """An initializer as a constant; its data is read when it is asked for."""
-    try:
-        dtype = dtype_of(tensor.dtype)
-    except SourceError as error:
-        raise error.at(f"initializer {name}") from None
-    shape = tuple(int(size) for size in tensor.shape)
-    count = int(np.prod(shape, dtype=np.int64))
-    result = Tensor(name, dtype, shape, TensorData(tensor, -(-count * DTYPES[dtype].bits // 8)))
-    static_shape(result)
-    return result
-
-
-def _described(value: Any) -> Tensor:
-    """A tensor of the element type and shape that the model states for a value."""
-    if value.type is None:
-        raise SourceError("has no element type", where=f"value {value.name!r}", hint="run onnx.shape_inference on it")
-    try:
-        dtype = dtype_of(value.dtype)
-    except SourceError as error:
-        raise error.at(f"value {value.name!r}") from None
-    return Tensor(value.name, dtype, _shape(value))
-
-
-def _shape(value: Any) -> Shape:
-    if value.shape is None:
-        return None
-    return tuple(size if isinstance(size, int) else size.value for size in value.shape)

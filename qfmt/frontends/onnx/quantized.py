@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import SourceError
 from ...model import Attribute
-from .importer import Call, Importer, dtype_of, imports
+from .importer import Call, Importer, imports
+from .tensors import dtype_of
 
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 
@@ -78,15 +78,11 @@ def qlinear_conv(im: Importer, call: Call) -> Any:
 
 
 def _bias(im: Importer, bias: str, *scales: str) -> str:
-    """The real values of an int32 bias in units of the accumulator."""
-    unit = np.ones(1, np.float32)
-    for name in scales:
-        value = im.value(name)
-        if value is None:
-            raise SourceError("its scales are computed while the network runs", hint="make them initializers")
-        unit = unit * value.reshape(-1).astype(np.float32)
-    scale = im.constant(unit[0] if unit.size == 1 else unit, f"{bias}.scale")
-    return real(im, bias, scale, "", 0)
+    """The real values of an int32 bias in units of the accumulator: the product of the scales."""
+    unit = scales[0]
+    for other in scales[1:]:
+        unit = im.emit("Mul", [unit, other], f"{bias}.scale")
+    return real(im, bias, unit, "", 0)
 
 
 @imports("QLinearMatMul")

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...errors import SourceError
 from ...ops.shapes import axis_of
-from .importer import Call, Importer, dtype_of, imports, stored
+from .importer import Call, Importer, imports
+from .tensors import dtype_of, stored
 
 
 @imports("Constant")
@@ -47,7 +48,7 @@ def cast(im: Importer, call: Call) -> Any:
 # -- windows -------------------------------------------------------------------------------------------------
 
 
-@imports("Conv", "ConvTranspose")
+@imports("Conv", "ConvInteger", "ConvTranspose")
 def conv(im: Importer, call: Call) -> Any:
     shape = im.shape(call.inputs[1])
     kernel = call.attributes.get("kernel_shape", shape[2:] if shape is not None else None)
