@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MissingPackageError, RunError
+from ...errors import InexpressibleNodes, MissingPackageError, RunError
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -55,6 +56,10 @@ def _checked(model: Model, form: str, opset: int | None) -> Any:
         raise MissingPackageError("an ONNX model needs onnx and onnx-ir", hint='pip install "qfmt[onnx]"') from None
     del onnx
     from .builder import build
-    from .opsets import chosen
+    from .opsets import candidates
 
-    return build(model, form, chosen(opset))
+    *better, last = candidates(opset, model)
+    for each in better:
+        with suppress(InexpressibleNodes):
+            return build(model, form, each)
+    return build(model, form, last)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ...errors import InexpressibleNodes
 from ...model import Model, Node, Shape, Tensor
-from . import grids, moves, products
+from . import dynamic, grids, moves, older, pools, products, recurrent, tables
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import Lacks, lower
 from .opsets import ir_version
@@ -23,7 +23,7 @@ from .opsets import ir_version
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FAMILIES = (moves, products)
+FAMILIES = (dynamic, moves, older, pools, products, recurrent, tables)
 """Importing them fills the table of what is written otherwise than one-to-one."""
 
 
@@ -55,7 +55,7 @@ class Builder:
         if tensor.quantization is None:
             return self.stored(name)
         if name not in self._real:
-            self._real[name] = grids.dequantized(self, tensor, self.stored(name), self.fresh(f"{name}_dequantized"))
+            self._real[name] = grids.dequantized(self, tensor, self.stored(name))
         return self._real[name]
 
     def define(self, name: str, value: ir.Value) -> None:
@@ -125,7 +125,7 @@ class Builder:
     def added(self, tensor: Tensor) -> ir.Value:
         """The real numbers of a quantized constant that the model does not have."""
         stored = self._initializer(tensor.name, stored_constant(tensor))
-        return grids.dequantized(self, tensor, stored, self.fresh(f"{tensor.name}_dequantized"))
+        return grids.dequantized(self, tensor, stored)
 
     def fresh(self, wanted: str) -> str:
         """That name, or one like it that no other value has."""

@@ -12,7 +12,7 @@ from ...model import DTYPES, Tensor, numpy_dtype, pack, static_shape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SPELLED = {"float32": "FLOAT", "float64": "DOUBLE"}
+_SPELLED = {"float32": "FLOAT", "float64": "DOUBLE", "float8_e8m0fnu": "FLOAT8E8M0", "float4_e2m1fn": "FLOAT4E2M1"}
 
 
 def onnx_dtype(name: str) -> ir.DataType:
@@ -35,10 +35,11 @@ def stored_constant(tensor: Tensor) -> ir.TensorProtocol:
 
 def constant(values: NDArray[Any], dtype: str) -> ir.TensorProtocol:
     """An array as a tensor of that element type, one value a byte if it has less than 8 bits."""
+    held = values.astype(numpy_dtype(dtype))
     if DTYPES[dtype].bits < 8:
-        packed = pack(values, DTYPES[dtype].bits)
+        packed = pack(held, DTYPES[dtype].bits)
         return ir.PackedTensor(packed, onnx_dtype(dtype), shape=ir.Shape(values.shape))
-    return ir.Tensor(values.astype(numpy_dtype(dtype)), onnx_dtype(dtype), shape=ir.Shape(values.shape))
+    return ir.Tensor(held, onnx_dtype(dtype), shape=ir.Shape(values.shape))
 
 
 def sizes(tensor: ir.TensorProtocol) -> ir.Shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import onnx_ir as ir
 
 from ...arithmetic import f32
 from ...model import DTYPES, Quantization, Tensor
+from ...quantization import Blocks
 from .constants import onnx_dtype
+from .lowering import Lacks
 from .opsets import schema
 
 if TYPE_CHECKING:
@@ -21,64 +24,115 @@ CONTRIBUTED = ("int4", "uint4", "int16", "uint16")
 """Element types that ONNX Runtime's own QuantizeLinear and DequantizeLinear have in any opset."""
 
 
-def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, name: str) -> ir.Value:
-    """The real numbers of a tensor, as a value of that name."""
-    grid = _grid(tensor)
+HALVES = ("float16", "bfloat16")
+"""Types of scales that are kept where there are many."""
+
+
+def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | None = None) -> ir.Value:
+    """The real numbers of a tensor, or of its transpose, where the scales lie along another axis."""
+    grid, name = grid_of(tensor), f"{tensor.name}_dequantized"
+    if axis is not None and grid.is_per_channel:
+        grid = replace(grid, axis=axis)
     domain = _domain(builder, "DequantizeLinear", tensor.dtype)
-    if domain is None or grid.has_float_zero_points or (DTYPES[tensor.dtype].bits == 32 and any(grid.zero_point)):
-        return _dequantized_by_formula(builder, tensor, stored, name)
+    wide = DTYPES[tensor.dtype].bits == 32
+    if domain is None or grid.has_float_zero_points or (wide and any(grid.zero_point)):
+        return _dequantized_by_formula(builder, tensor, grid, stored)
+    attributes = _layout(builder, grid, domain)
+    if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
+        attributes["output_dtype"] = int(ir.DataType.FLOAT)
     inputs = [stored, scale(builder, tensor)]
-    if DTYPES[tensor.dtype].bits < 32:
+    if not wide and (not grid.is_blocked or _has_zero_points(grid)):
         inputs.append(zero_point(builder, tensor))
-    return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **_axis(grid))
+    return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max]."""
-    grid, name = _grid(tensor), f"{tensor.name}_quantize"
+    grid, name = grid_of(tensor), f"{tensor.name}_quantize"
     domain = _domain(builder, "QuantizeLinear", tensor.dtype)
-    if domain is None:
+    if grid.is_blocked:
+        raise Lacks("has an output that is quantized by blocks, which nobody computes")
+    if domain is None or grid.has_float_zero_points:
         return _quantized_by_formula(builder, tensor, real)
     inputs = (_limited(builder, tensor, real), scale(builder, tensor), zero_point(builder, tensor))
-    return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_axis(grid))
+    return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, grid, domain))
 
 
 def scale(builder: Builder, tensor: Tensor) -> ir.Value:
-    """The scale of a tensor, float32: a scalar, or a vector along its axis."""
-    grid = _grid(tensor)
-    values = _shaped(grid, np.array(grid.scale, f32))
-    return builder.once((tensor.name, "scale"), lambda: builder.constant(f"{tensor.name}.scale", values))
+    """The scale of a tensor, float32: a scalar, a vector along its axis, or one for each block."""
+
+    def make() -> ir.Value:
+        grid, name = grid_of(tensor), f"{tensor.name}.scale"
+        if grid.blocks is None:
+            return builder.constant(name, _shaped(grid, np.array(grid.scale, f32)))
+        kept = builder.opset >= 23 and grid.scale_dtype in HALVES
+        values = _of_blocks(grid.blocks, grid.blocks.scale.array)
+        return builder.constant(name, values if kept else values.astype(f32))
+
+    return builder.once((tensor.name, "scale"), make)
 
 
 def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
-    """The zero point of a tensor, of its element type: a scalar, or a vector along its axis."""
-    grid = _grid(tensor)
-    values = _shaped(grid, np.array(grid.zero_point, np.int64))
-    name = f"{tensor.name}.zero_point"
-    return builder.once((tensor.name, "zero_point"), lambda: builder.constant(name, values, tensor.dtype))
+    """The zero point of a tensor, of its element type: a scalar, a vector along its axis, or one for each block."""
+
+    def make() -> ir.Value:
+        grid, name = grid_of(tensor), f"{tensor.name}.zero_point"
+        if grid.blocks is None:
+            return builder.constant(name, _shaped(grid, np.array(grid.zero_point, np.int64)), tensor.dtype)
+        stored = grid.blocks.zero_point
+        values = np.full(grid.blocks.scale.shape, grid.zero_point[0]) if stored is None else stored.array
+        return builder.constant(name, _of_blocks(grid.blocks, values), tensor.dtype)
+
+    return builder.once((tensor.name, "zero_point"), make)
+
+
+def grid_of(tensor: Tensor) -> Quantization:
+    """The quantization of a tensor that has one."""
+    assert tensor.quantization is not None
+    return tensor.quantization
 
 
 def _shaped(grid: Quantization, values: NDArray[Any]) -> NDArray[Any]:
     return values if grid.is_per_channel else values.reshape(())
 
 
-def _axis(grid: Quantization) -> dict[str, int]:
-    return {} if grid.axis is None else {"axis": grid.axis}
+def _has_zero_points(grid: Quantization) -> bool:
+    return any(grid.zero_point) or (grid.blocks is not None and grid.blocks.zero_point is not None)
 
 
-def _grid(tensor: Tensor) -> Quantization:
-    assert tensor.quantization is not None
-    return tensor.quantization
+def _layout(builder: Builder, grid: Quantization, domain: str) -> dict[str, int]:
+    """Along which axis the scales lie, and how many elements share one."""
+    if grid.blocks is None:
+        return {} if grid.axis is None else {"axis": grid.axis}
+    if domain or builder.opset < 21:
+        raise Lacks("has scales of blocks, which ONNX knows from opset 21 on")
+    axis = _block_axis(grid.blocks)
+    return {"axis": axis, "block_size": grid.blocks.shape[axis]}
+
+
+def _block_axis(blocks: Blocks) -> int:
+    """The axis that ONNX counts blocks along: the one on which they are largest."""
+    return int(np.argmax(blocks.shape))
+
+
+def _of_blocks(blocks: Blocks, values: NDArray[Any]) -> NDArray[Any]:
+    """One value for each block, as ONNX has them: blocks have a size along one axis only, tiles repeat theirs."""
+    for axis, size in enumerate(blocks.shape):
+        if size > 1 and axis != _block_axis(blocks):
+            values = values.repeat(size, axis).take(range(blocks.tensor_shape[axis]), axis)
+    return values
 
 
 def _domain(builder: Builder, operator: str, dtype: str) -> str | None:
     """The domain whose operator takes that type in this opset; None if none does."""
     definition = schema(operator, builder.opset)
     integers = definition.inputs[0] if operator == "DequantizeLinear" else definition.outputs[0]
-    spelled = f"tensor({dtype.replace('float8_', 'float8')})"
+    spelled = f"tensor({onnx_dtype(dtype).name.lower()})"
     for constraint in definition.type_constraints:
         if constraint.type_param_str == integers.type_str and spelled in constraint.allowed_type_strs:
             return ""
+    if dtype.startswith("float"):
+        raise Lacks(f"has a tensor of {dtype}, which that opset does not quantize")
     return "com.microsoft" if dtype in CONTRIBUTED else None
 
 
@@ -87,7 +141,7 @@ def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
 
     Rounding is monotone, and the real number of an integer is rounded to that integer: so to clamp first is the same.
     """
-    grid, dtype = _grid(tensor), DTYPES[tensor.dtype]
+    grid, dtype = grid_of(tensor), DTYPES[tensor.dtype]
     low = _limit(grid, grid.quant_min) if grid.quant_min > dtype.minimum else None
     high = _limit(grid, grid.quant_max) if grid.quant_max < dtype.maximum else None
     if low is not None and high is None and not low.any():
@@ -112,22 +166,24 @@ def _limit(grid: Quantization, integer: int) -> NDArray[Any]:
     return (integer - np.array(grid.zero_point)).astype(f32) * np.array(grid.scale).astype(f32)
 
 
-def _dequantized_by_formula(builder: Builder, tensor: Tensor, stored: ir.Value, name: str) -> ir.Value:
+def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization, stored: ir.Value) -> ir.Value:
     """f32(q - z) · f32(s), the difference exact in int64 (or, of float zero points, in float32)."""
-    grid = _grid(tensor)
     wide, dtype = (ir.DataType.FLOAT, f32) if grid.has_float_zero_points else (ir.DataType.INT64, np.int64)
-    offset = builder.constant(f"{tensor.name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, dtype)))
+    if tensor.shape is None and grid.is_per_channel:
+        raise Lacks("needs to know how many dimensions its input has")
+    rank = 0 if tensor.shape is None else len(tensor.shape)
+    offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(rank).astype(dtype))
     difference = builder.emit("Cast", stored, name=f"{tensor.name}_wide", to=int(wide))
     difference = builder.emit("Sub", difference, offset, name=f"{tensor.name}_centred")
     if wide != ir.DataType.FLOAT:
         difference = builder.emit("Cast", difference, name=f"{tensor.name}_float", to=int(ir.DataType.FLOAT))
-    step = builder.constant(f"{tensor.name}.scale", _along(grid, tensor, np.array(grid.scale, f32)))
-    return builder.emit("Mul", difference, step, name=name)
+    step = builder.constant(f"{tensor.name}.scale", grid.scales(rank, f32))
+    return builder.emit("Mul", difference, step, name=f"{tensor.name}_dequantized")
 
 
 def _quantized_by_formula(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """clamp(rint(x / s) + z), the sum in float64, which holds every integer of 32 bits."""
-    grid, name = _grid(tensor), tensor.name
+    grid, name = grid_of(tensor), tensor.name
     step = builder.constant(f"{name}.scale", _along(grid, tensor, np.array(grid.scale, f32)))
     offset = builder.constant(f"{name}.zero_point", _along(grid, tensor, np.array(grid.zero_point, np.float64)))
     limits = (

@@ -6,13 +6,16 @@ older opset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ...model import Node, Tensor
 from ...ops import OPERATORS, Operator
+from .constants import onnx_dtype
 from .opsets import schema, since
 
 if TYPE_CHECKING:
@@ -53,13 +56,33 @@ class Site:
         """An input as the model has it; None if it is absent."""
         return self.builder.stored(self.node.inputs[index]) if self.has(index) else None
 
+    def integers(self, index: int, what: str) -> list[int]:
+        """The numbers of an input that has to be constant where it is written."""
+        tensor = self.tensor(index)
+        if not tensor.is_constant:
+            raise Lacks(f"takes {what} that are computed only in a later opset")
+        return [int(each) for each in tensor.array.reshape(-1)]
+
     def emit(self, operator: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
         """A node with one output, whose name tells which node of the model it serves."""
         return self.builder.emit(operator, *inputs, name=f"{self.name}_{operator}", domain=domain, **attributes)
 
-    def constant(self, what: str, array: Any) -> ir.Value:
-        return self.builder.constant(f"{self.name}.{what}", array)
+    def emit_several(
+        self, operator: str, inputs: Sequence[ir.Value | None], count: int, **attributes: Any
+    ) -> list[ir.Value]:
+        """A node with several outputs."""
+        names = [f"{self.name}_{operator}"] * count
+        return self.builder.emit_several(operator, inputs, names, attributes=attributes)
 
+    def constant(self, what: str, array: Any) -> ir.Value:
+        """An initializer whose name tells which node of the model it serves."""
+        return self.builder.constant(f"{self.name}.{what}", np.asarray(array))
+
+
+TRIVIAL = {"dilations": 1, "strides": 1, "pads": 0, "output_padding": 0}
+"""What ONNX takes for each dimension where nothing is written."""
+
+VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 Lower = Callable[[Site], "ir.Value | Sequence[ir.Value] | None"]
 """Emits what computes a node: the real numbers of its outputs. None: it has defined the outputs itself."""
@@ -98,21 +121,41 @@ def one_to_one(site: Site) -> Sequence[ir.Value]:
     return plain(site, inputs, site.attributes)
 
 
-def plain(site: Site, inputs: Sequence[ir.Value | None], attributes: dict[str, Any]) -> Sequence[ir.Value]:
-    """The operator of that name, in the opset that is written; attributes at their defaults are left out."""
-    name = site.node.operator
+def plain(
+    site: Site, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], name: str = ""
+) -> Sequence[ir.Value]:
+    """The operator of that name in the opset that is written; Lacks if it takes something else there.
+
+    Attributes at their defaults are left out. An input that was an attribute in an older opset is written as one.
+    """
+    name = name or site.node.operator
     definition = schema(name, site.opset)
     if definition is None:
         raise Lacks(since(name))
-    written = {}
-    for key, value in attributes.items():
-        if value == site.operator.attributes[key].default:
-            continue
+    given, written = list(inputs), _without_defaults(site, attributes)
+    variadic = definition.inputs and definition.inputs[-1].option == VARIADIC
+    while len(given) > len(definition.inputs) and not variadic:
+        if given.pop() is not None:
+            parameter = site.operator.inputs[len(given)].name
+            written[parameter] = site.integers(len(given), parameter)
+    for key, value in written.items():
         if key not in definition.attributes:
-            raise Lacks(f"has no attribute {key}")
-        written[key] = value
+            raise Lacks(f"has no {key} in that opset")
+        if isinstance(value, str) and definition.attributes[key].type == onnx.defs.OpSchema.AttrType.INT:
+            written[key] = int(onnx_dtype(value))
     names = [f"{site.name}_{name}" for _ in site.node.outputs]
-    return site.builder.emit_several(name, inputs, names, attributes=written)
+    return site.builder.emit_several(name, given, names, attributes=written)
+
+
+def _without_defaults(site: Site, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    known = site.operator.attributes
+
+    def is_default(key: str, value: Any) -> bool:
+        if key in TRIVIAL:
+            return set(value) <= {TRIVIAL[key]}
+        return key in known and bool(value == known[key].default)
+
+    return {key: value for key, value in attributes.items() if not is_default(key, value)}
 
 
 def _foreign(builder: Builder, node: Node) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
-from .constants import onnx_dtype
-from .lowering import Site, lowers
+from .lowering import Site, lowers, plain
 
 
 @lowers("QuantizeLinear")
@@ -23,6 +24,13 @@ def dequantize(site: Site) -> None:
     site.builder.know_real(source, site.builder.stored(name))
 
 
-@lowers("Cast")
-def cast(site: Site) -> ir.Value:
-    return site.emit("Cast", site.real(0), to=int(onnx_dtype(site.attributes["to"])))
+@lowers("ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear")
+def with_scale(site: Site) -> Sequence[ir.Value]:
+    """With scales that are computed. The output's type is an attribute from opset 21, or 23, on."""
+    name = site.node.operator.removeprefix("ai.onnx.")
+    attributes = dict(site.attributes)
+    decides = 2 if name == "QuantizeLinear" else 1
+    follows = site.tensor(decides).dtype if site.has(decides) else "uint8"
+    if attributes["output_dtype"] == follows:
+        del attributes["output_dtype"]
+    return plain(site, [site.stored(index) for index in range(len(site.node.inputs))], attributes, name)

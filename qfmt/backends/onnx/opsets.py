@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
+import onnx.parser
 
 from ...errors import DestinationError
+
+if TYPE_CHECKING:
+    from ...model import Model
 
 OLDEST = 13
 """The first opset whose QuantizeLinear has an axis."""
@@ -19,19 +23,26 @@ WITHOUT_RUNTIME = 21
 """Taken where no ONNX Runtime is installed: the first opset with 4 and 16 bits, which runtimes of 2024 accept."""
 
 
-def chosen(opset: int | None) -> int:
-    """The opset asked for, or the newest that the installed ONNX Runtime accepts."""
+def candidates(opset: int | None, model: Model) -> list[int]:
+    """The opset asked for; or the newest ones with which the installed ONNX Runtime runs such a model, best first."""
     if opset is None:
-        return newest()
+        quantized = [tensor for tensor in model.tensors.values() if tensor.quantization is not None]
+        old_types = all(tensor.dtype in ("int8", "uint8", "int32") for tensor in quantized)
+        signed = any(tensor.dtype == "int8" and not tensor.is_constant for tensor in quantized)
+        return list(dict.fromkeys([newest(signed and old_types), newest()]))
     top = min(NEWEST, onnx.defs.onnx_opset_version())
     if not OLDEST <= opset <= top:
         raise DestinationError(f"ONNX opset {opset} cannot be written", hint=f"choose one from {OLDEST} to {top}")
-    return opset
+    return [opset]
 
 
 @cache
-def newest() -> int:
-    """The newest opset that the installed ONNX Runtime loads; it is asked, as it does not say."""
+def newest(signed: bool = False) -> int:
+    """The newest opset that the installed ONNX Runtime loads; it is asked, as it does not say.
+
+    Version 1.31 breaks a network of int8 activations while it optimizes it, if its opset is 21 or later (where it
+    moves DequantizeLinear behind a Transpose, output_dtype and zero point do not agree): `signed` asks for that, too.
+    """
     try:
         from onnxruntime import InferenceSession, SessionOptions
     except ImportError:
@@ -40,26 +51,30 @@ def newest() -> int:
     options.log_severity_level = 4
     for opset in range(min(NEWEST, onnx.defs.onnx_opset_version()), OLDEST, -1):
         try:
-            InferenceSession(_smallest(opset), options, providers=["CPUExecutionProvider"])
+            InferenceSession(_probe(opset, signed), options, providers=["CPUExecutionProvider"])
         except Exception:  # it has no type of error for this
             continue
         return opset
     return OLDEST
 
 
-def ir_version(opsets: dict[str, int]) -> int:
-    """The first version of the file format that has these opsets: the older, the more readers."""
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    return int(onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
-
-
-def _smallest(opset: int) -> bytes:
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "", ends[:1], ends[1:])
+def _probe(opset: int, signed: bool) -> bytes:
+    """The smallest network; of `signed` ones the smallest that is optimized as described above."""
+    text = """
+    agraph (float[2, 2] x, int8[2, 2] q) => (float[2, 2] y)
+    <float s = {0.5}, int8 z = {1}> { REAL  t = Transpose(r)  y = MatMul(t, x) }"""
+    real = "r = DequantizeLinear(q, s, z)" if signed else "r = Identity(x)"
+    graph = onnx.parser.parse_graph(text.replace("REAL", real))
     imports = [onnx.helper.make_opsetid("", opset)]
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=ir_version({"": opset}))
     data: bytes = model.SerializeToString()
     return data
+
+
+def ir_version(opsets: dict[str, int]) -> int:
+    """The first version of the file format that has these opsets: the older, the more readers."""
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return int(onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
 
 
 @cache

@@ -1,0 +1,120 @@
+"""Products whose input is quantized while the network runs: DynamicQuantizeLinear, and sums of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ...arithmetic import DYNAMIC
+from ...model import Tensor
+from . import grids
+from .lowering import Site, lowers, plain
+from .products import product, transposed_weight
+
+FLOAT, UINT8 = int(ir.DataType.FLOAT), int(ir.DataType.UINT8)
+
+Multiply = Callable[[ir.Value], ir.Value]
+
+
+class Quantized(NamedTuple):
+    """uint8 numbers with scale and zero point, both of which are scalars that the network computes."""
+
+    integers: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value
+
+    def real(self, site: Site) -> ir.Value:
+        return site.emit("DequantizeLinear", *self)
+
+
+def quantized_now(site: Site, x: ir.Value) -> Quantized:
+    """x on the grid that its own range gives; on 0..127 of it, where the model says so."""
+    if not site.attributes["reduce_range"]:
+        return Quantized(*site.emit_several("DynamicQuantizeLinear", [x], 3))
+    numbers = (("zero", 0), ("one", 1), ("top", 127))
+    zero, one, top = (site.constant(what, np.array(value, np.float32)) for what, value in numbers)
+    low = site.emit("Min", site.emit("ReduceMin", x, keepdims=0), zero)
+    high = site.emit("Max", site.emit("ReduceMax", x, keepdims=0), zero)
+    step = site.emit("Div", site.emit("Sub", high, low), top)
+    scale = site.emit("Where", site.emit("Equal", step, zero), one, step)
+    rounded = site.emit("Round", site.emit("Div", site.emit("Neg", low), scale))
+    zero_point = site.emit("Cast", rounded, to=UINT8)
+    return Quantized(site.emit("QuantizeLinear", x, scale, zero_point), scale, zero_point)
+
+
+def multiplier(site: Site, weight: int, bias: int) -> Multiply:
+    """What multiplies with a weight, transposed, and adds a bias; what depends on them alone is written now."""
+    tensor = site.tensor(weight)
+    b = site.real(bias)
+    if tensor.quantization is None or not _has_integer_sums(tensor):
+        transposed = transposed_weight(site, weight)
+        if tensor.quantization is None:
+            return lambda x: product(site, x, transposed, b)
+        return lambda x: product(site, quantized_now(site, x).real(site), transposed, b)
+    transposed = site.emit("Transpose", site.stored(weight), perm=[1, 0])
+    scale, zero_point = grids.scale(site.builder, tensor), _zero_point(site, tensor)
+
+    def multiply(x: ir.Value) -> ir.Value:
+        q = quantized_now(site, x)
+        sums = site.emit("MatMulInteger", q.integers, transposed, q.zero_point, zero_point)
+        y = site.emit("Mul", site.emit("Cast", sums, to=FLOAT), site.emit("Mul", q.scale, scale))
+        return y if b is None else site.emit("Add", y, b)
+
+    return multiply
+
+
+def _has_integer_sums(w: Tensor) -> bool:
+    grid = w.quantization
+    if grid is None or not grid.scale or grid.axis not in (None, 0) or grid.has_float_zero_points:
+        return False
+    return w.dtype in ("int8", "uint8")
+
+
+def _zero_point(site: Site, w: Tensor) -> ir.Value | None:
+    """None if it is zero everywhere."""
+    assert w.quantization is not None
+    return grids.zero_point(site.builder, w) if any(w.quantization.zero_point) else None
+
+
+@lowers("qfmt.DynamicLinear")
+def dynamic_linear(site: Site) -> ir.Value:
+    x = site.real(0)
+    assert x is not None
+    return multiplier(site, 1, 2)(x)
+
+
+@lowers("qfmt.DynamicConv", "qfmt.DynamicConvTranspose")
+def dynamic_convolution(site: Site) -> ir.Value | Sequence[ir.Value]:
+    """ConvInteger, where it takes the weight; else Conv on the real numbers of the quantized input."""
+    attributes = {key: value for key, value in site.attributes.items() if key != "reduce_range"}
+    name = "ConvTranspose" if site.node.operator.endswith("Transpose") else "Conv"
+    x, w = site.real(0), site.tensor(1)
+    assert x is not None
+    if w.quantization is None:
+        return plain(site, [x, site.real(1), site.real(2)], attributes, name)
+    q = quantized_now(site, x)
+    one_point = len(set(w.quantization.zero_point)) == 1
+    if name == "Conv" and site.node.arithmetic in DYNAMIC and _has_integer_sums(w) and one_point:
+        return _by_integers(site, q, attributes)
+    (y,) = plain(site, [q.real(site), site.real(1), site.real(2)], attributes, name)
+    if site.node.arithmetic in DYNAMIC:
+        return y
+    return Quantized(site.emit("QuantizeLinear", y, q.scale, q.zero_point), q.scale, q.zero_point).real(site)
+
+
+def _by_integers(site: Site, q: Quantized, attributes: dict[str, object]) -> ir.Value:
+    w = site.tensor(1)
+    assert w.quantization is not None and w.shape is not None
+    point = w.quantization.zero_point[0]
+    zero_point = site.builder.constant(f"{w.name}.zero_point", np.array(point), w.dtype) if point else None
+    (sums,) = plain(site, [q.integers, site.stored(1), q.zero_point, zero_point], attributes, "ConvInteger")
+    scales = np.array(w.quantization.scale, np.float32)
+    along = [-1, *(1 for _ in w.shape[2:])]
+    scale = site.builder.constant(f"{w.name}.scale", scales.reshape(along if scales.size > 1 else ()))
+    y = site.emit("Mul", site.emit("Cast", sums, to=FLOAT), site.emit("Mul", q.scale, scale))
+    if not site.has(2):
+        return y
+    return site.emit("Add", y, site.emit("Reshape", site.real(2), site.constant("channels", np.array(along))))

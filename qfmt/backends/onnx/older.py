@@ -1,0 +1,103 @@
+"""What an older opset says in another way, or by several operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+import onnx_ir as ir
+
+from .lowering import Lacks, Site, lowers, one_to_one, plain
+from .opsets import schema
+
+
+def reduced(site: Site, operator: str, x: ir.Value, axes: list[int], keepdims: int = 1) -> ir.Value:
+    """A reduction: its axes were an attribute once."""
+    definition = schema(operator, site.opset)
+    if "axes" in definition.attributes:
+        return site.emit(operator, x, axes=axes, keepdims=keepdims)
+    return site.emit(operator, x, site.constant("axes", np.array(axes, np.int64)), keepdims=keepdims)
+
+
+def number(site: Site, value: float) -> ir.Value:
+    return site.constant("constant", np.array(value, np.float32))
+
+
+@lowers("HardSwish")
+def hard_swish(site: Site) -> ir.Value | Sequence[ir.Value]:
+    if site.opset >= 14:
+        return one_to_one(site)
+    x = site.real(0)
+    return site.emit("Mul", x, site.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5))
+
+
+@lowers("Mish")
+def mish(site: Site) -> ir.Value | Sequence[ir.Value]:
+    if site.opset >= 18:
+        return one_to_one(site)
+    x = site.real(0)
+    return site.emit("Mul", x, site.emit("Tanh", site.emit("Softplus", x)))
+
+
+@lowers("Gelu")
+def gelu(site: Site) -> ir.Value | Sequence[ir.Value]:
+    if site.opset >= 20:
+        return one_to_one(site)
+    x = site.real(0)
+    if site.attributes["approximate"] == "tanh":
+        cube = site.emit("Mul", site.emit("Mul", x, x), x)
+        inner = site.emit("Add", x, site.emit("Mul", cube, number(site, 0.044715)))
+        bend = site.emit("Tanh", site.emit("Mul", inner, number(site, sqrt(2 / np.pi))))
+    else:
+        bend = site.emit("Erf", site.emit("Div", x, number(site, sqrt(2))))
+    half = site.emit("Mul", x, number(site, 0.5))
+    return site.emit("Mul", half, site.emit("Add", bend, number(site, 1)))
+
+
+@lowers("LayerNormalization")
+def layer_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
+    if site.opset >= 17:
+        return one_to_one(site)
+    x, shape, axis = site.real(0), site.tensor(0).shape, site.attributes["axis"]
+    if shape is None and axis >= 0:
+        raise Lacks("needs to know how many dimensions its input has")
+    axes = list(range(axis - len(shape) if shape is not None and axis >= 0 else axis, 0))
+    assert x is not None
+    shifted = site.emit("Sub", x, reduced(site, "ReduceMean", x, axes))
+    variance = reduced(site, "ReduceMean", site.emit("Mul", shifted, shifted), axes)
+    deviation = site.emit("Sqrt", site.emit("Add", variance, number(site, site.attributes["epsilon"])))
+    y = site.emit("Mul", site.emit("Div", shifted, deviation), site.real(1))
+    return site.emit("Add", y, site.real(2)) if site.has(2) else y
+
+
+@lowers("GroupNormalization")
+def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
+    """Before opset 21 scale and bias were those of groups: InstanceNormalization of them, then scale and bias."""
+    if site.opset >= 21:
+        return one_to_one(site)
+    x, shape, groups = site.real(0), site.tensor(0).shape, site.attributes["num_groups"]
+    if shape is None:
+        raise Lacks("needs to know how many dimensions its input has")
+    grouped = site.emit("Reshape", x, site.constant("groups", np.array([0, groups, -1])))
+    ones, zeros = (site.constant(what, np.full(groups, v, np.float32)) for what, v in (("ones", 1), ("zeros", 0)))
+    y = site.emit("InstanceNormalization", grouped, ones, zeros, epsilon=site.attributes["epsilon"])
+    y = site.emit("Reshape", y, site.emit("Shape", x))
+    per_channel = site.constant("channels", np.array([-1, *(1 for _ in shape[2:])]))
+    scale, shift = (site.emit("Reshape", site.real(index), per_channel) for index in (1, 2))
+    return site.emit("Add", site.emit("Mul", y, scale), shift)
+
+
+@lowers("Pad")
+def pad(site: Site) -> ir.Value | Sequence[ir.Value]:
+    """Before opset 18 there were pads for all axes."""
+    if site.opset >= 18 or not site.has(3):
+        return plain(site, [site.real(0), site.stored(1), site.real(2), site.stored(3)], site.attributes)
+    shape = site.tensor(0).shape
+    if shape is None:
+        raise Lacks("needs to know how many dimensions its input has")
+    axes, given = site.integers(3, "axes"), site.integers(1, "pads")
+    pads = np.zeros((2, len(shape)), np.int64)
+    pads[:, axes] = np.array(given).reshape(2, -1)
+    widths = site.constant("pads", pads.reshape(-1))
+    return plain(site, [site.real(0), widths, site.real(2)], site.attributes)

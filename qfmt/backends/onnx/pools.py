@@ -1,0 +1,113 @@
+"""Means over bins, whose borders may follow from sizes that are known only when the network runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ...model import Dimension
+from .lowering import Lacks, Site, lowers, plain
+from .older import reduced
+
+FLOAT = int(ir.DataType.FLOAT)
+
+
+@lowers("qfmt.AdaptiveAveragePool")
+def adaptive_average_pool(site: Site) -> ir.Value:
+    """GlobalAveragePool or AveragePool where bins are equal; else each axis times a matrix of zeros and ones."""
+    x, out = site.real(0), site.attributes["output_size"]
+    assert x is not None
+    shape = site.tensor(0).shape
+    sizes = (None,) * len(out) if shape is None else shape[-len(out) :]
+    batched = shape is not None and len(shape) == len(out) + 2
+    if batched and set(out) == {1}:
+        return site.emit("GlobalAveragePool", x)
+    steps = [size // count for size, count in zip(sizes, out, strict=True) if _divides(size, count)]
+    if batched and len(steps) == len(out):
+        return site.emit("AveragePool", x, kernel_shape=steps, strides=steps)
+    for axis, (size, count) in enumerate(zip(sizes, out, strict=True), -len(out)):
+        if count == 1:
+            x = reduced(site, "ReduceMean", x, [axis])
+        elif size != count:
+            x = _binned(site, x, axis, size, count, None if shape is None else len(shape))
+    return x
+
+
+def _divides(size: Dimension, count: int) -> bool:
+    return isinstance(size, int) and size % count == 0
+
+
+@lowers("MaxPool", "AveragePool")
+def pool(site: Site) -> Sequence[ir.Value]:
+    """Before opset 22 ceil_mode counted windows that begin behind the input: pads are written instead of it."""
+    a = dict(site.attributes)
+    if a["ceil_mode"] and site.opset < 22:
+        a |= {"ceil_mode": 0, "pads": _ceiled(site, a)}
+    return plain(site, [site.real(0)], a)
+
+
+def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
+    """Pads with which the window has as many positions as by ceil_mode."""
+    rank = len(a["kernel_shape"])
+    ends = []
+    for i, pads in enumerate(zip(a["pads"][:rank], a["pads"][rank:], strict=True)):
+        size, out = (tensor.shape[2 + i] if tensor.shape else None for tensor in (site.tensor(0), site.output()))
+        if not isinstance(size, int) or not isinstance(out, int):
+            raise Lacks("needs to know the size of its input for ceil_mode in that opset")
+        reach = a["dilations"][i] * (a["kernel_shape"][i] - 1) + 1
+        missing = (out - 1) * a["strides"][i] + reach - size - sum(pads)
+        if missing > 0 and a.get("count_include_pad"):
+            raise Lacks("cannot count pads, but not what is behind them, in that opset")
+        ends.append(pads[1] + max(missing, 0))
+        if ends[-1] >= a["kernel_shape"][i]:
+            raise Lacks("needs pads as wide as its window in that opset")
+    return (*a["pads"][:rank], *ends)
+
+
+class _Bins(NamedTuple):
+    """Which element lies in which bin, [size, count] of 0 and 1; and how many lie in each, [count]."""
+
+    members: ir.Value
+    counts: ir.Value
+
+
+def _binned(site: Site, x: ir.Value, axis: int, size: Dimension, count: int, rank: int | None) -> ir.Value:
+    bins = _constant_bins(site, size, count) if isinstance(size, int) else _bins(site, x, axis, count)
+    if axis == -1:
+        return site.emit("Div", site.emit("MatMul", x, bins.members), bins.counts)
+    if axis == -2:
+        column = site.emit("Unsqueeze", bins.counts, site.constant("column", np.array([1])))
+        return site.emit("Div", site.emit("MatMul", site.emit("Transpose", bins.members, perm=[1, 0]), x), column)
+    if rank is None:
+        raise Lacks("needs to know how many dimensions its input has")
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    y = site.emit("MatMul", site.emit("Transpose", x, perm=perm), bins.members)
+    return site.emit("Transpose", site.emit("Div", y, bins.counts), perm=perm)
+
+
+def _constant_bins(site: Site, size: int, count: int) -> _Bins:
+    at, bins = np.arange(size)[:, None], np.arange(count)
+    start, end = bins * size // count, -(-(bins + 1) * size // count)
+    members = ((start <= at) & (at < end)).astype(np.float32)
+    return _Bins(site.constant("bins", members), site.constant("counts", (end - start).astype(np.float32)))
+
+
+def _bins(site: Site, x: ir.Value, axis: int, count: int) -> _Bins:
+    """Bin i goes from floor(i · size / count) to ceil((i + 1) · size / count)."""
+
+    def number(what: str, value: object) -> ir.Value:
+        return site.constant(what, np.asarray(value, np.int64))
+
+    size, total = site.emit("Gather", site.emit("Shape", x), number("axis", axis)), number("count", count)
+    start = site.emit("Div", site.emit("Mul", number("first", np.arange(count)), size), total)
+    end = site.emit("Mul", number("next", np.arange(1, count + 1)), size)
+    end = site.emit("Div", site.emit("Add", end, number("up", count - 1)), total)
+    at = site.emit("Range", number("zero", 0), size, number("one", 1))
+    at = site.emit("Unsqueeze", at, number("column", [1]))
+    inside = site.emit("And", site.emit("LessOrEqual", start, at), site.emit("Less", at, end))
+    counts = site.emit("Cast", site.emit("Sub", end, start), to=FLOAT)
+    return _Bins(site.emit("Cast", inside, to=FLOAT), counts)

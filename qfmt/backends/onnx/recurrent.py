@@ -1,0 +1,118 @@
+"""Recurrent layers and cells: a layer is a Scan over its steps, whose body is the cell.
+
+ONNX's own LSTM and GRU cannot quantize the state of each step, which is what PyTorch's dynamic layers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ...model import Dimension
+from .dynamic import multiplier
+from .lowering import Lacks, Site, lowers
+
+Step = Callable[..., Sequence[ir.Value]]
+"""(product of the input, product of the state, *states) → the next states"""
+
+
+def _input(site: Site) -> ir.Value:
+    x = site.real(0)
+    assert x is not None
+    return x
+
+
+def _size(site: Site) -> int:
+    shape = site.tensor(2).shape
+    size: Dimension = None if shape is None else shape[1]
+    if not isinstance(size, int):
+        raise Lacks("needs to know the size of its state")
+    return size
+
+
+def _states(site: Site, x: ir.Value, count: int) -> list[ir.Value]:
+    """The first states, [batch, size]; absent ones are zeros."""
+    given = [site.real(5 + index) for index in range(count)]
+    present = [state for state in given if state is not None]
+    if len(present) == count:
+        return present
+    batch = site.emit("Shape", x)
+    start, end, size = (site.constant("size", np.array([at], np.int64)) for at in (-2, -1, _size(site)))
+    sizes = [site.emit("Slice", batch, start, end), size]
+    zeros = site.emit("ConstantOfShape", site.emit("Concat", *sizes, axis=0))
+    return [zeros if state is None else state for state in given]
+
+
+def _split(site: Site, gates: ir.Value, count: int) -> list[ir.Value]:
+    sizes = site.constant("gates", np.full(count, _size(site), np.int64))
+    return site.emit_several("Split", [gates, sizes], count, axis=-1)
+
+
+def _lstm_step(site: Site) -> Step:
+    def step(x: ir.Value, h: ir.Value, _: ir.Value, c: ir.Value) -> Sequence[ir.Value]:
+        i, f, g, o = _split(site, site.emit("Add", h, x), 4)
+        kept = site.emit("Mul", site.emit("Sigmoid", f), c)
+        added = site.emit("Mul", site.emit("Sigmoid", i), site.emit("Tanh", g))
+        cell = site.emit("Add", kept, added)
+        return site.emit("Mul", site.emit("Sigmoid", o), site.emit("Tanh", cell)), cell
+
+    return step
+
+
+def _gru_step(site: Site) -> Step:
+    def step(x: ir.Value, h: ir.Value, state: ir.Value) -> Sequence[ir.Value]:
+        (xr, xz, xn), (hr, hz, hn) = _split(site, x, 3), _split(site, h, 3)
+        r = site.emit("Sigmoid", site.emit("Add", hr, xr))
+        z = site.emit("Sigmoid", site.emit("Add", hz, xz))
+        n = site.emit("Tanh", site.emit("Add", xn, site.emit("Mul", hn, r)))
+        return [site.emit("Add", site.emit("Mul", site.emit("Sub", state, n), z), n)]
+
+    return step
+
+
+def _rnn_step(site: Site) -> Step:
+    activation = "Relu" if site.attributes["activation"] == "relu" else "Tanh"
+
+    def step(x: ir.Value, h: ir.Value, _: ir.Value) -> Sequence[ir.Value]:
+        return [site.emit(activation, site.emit("Add", h, x))]
+
+    return step
+
+
+STEPS = {"LSTM": (_lstm_step, 2), "GRU": (_gru_step, 1), "RNN": (_rnn_step, 1)}
+"""The step of a kind of layer, and how many states it has."""
+
+
+@lowers("qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell")
+def cell(site: Site) -> Sequence[ir.Value]:
+    make, count = STEPS[site.node.operator.removeprefix("qfmt.").removesuffix("Cell")]
+    x = _input(site)
+    states = _states(site, x, count)
+    return make(site)(multiplier(site, 1, 3)(x), multiplier(site, 2, 4)(states[0]), *states)
+
+
+@lowers("qfmt.LSTM", "qfmt.GRU")
+def layer(site: Site) -> Sequence[ir.Value]:
+    make, count = STEPS[site.node.operator.removeprefix("qfmt.")]
+    x = _input(site)
+    states = _states(site, x, count)
+    gates, recur = multiplier(site, 1, 3)(x), multiplier(site, 2, 4)
+    inner = [_value(site, what) for what in ("H", "C")[:count]]
+    now = _value(site, "gates")
+    with site.builder.body() as nodes:
+        after = list(make(site)(now, recur(inner[0]), *inner))
+        y = site.emit("Identity", after[0])
+    body = ir.Graph([*inner, now], [*after, y], nodes=nodes, name=f"{site.name}_step")
+    for value in (*after, y):
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    attributes = {"body": body, "num_scan_inputs": 1}
+    if site.attributes["reverse"]:
+        attributes |= {"scan_input_directions": [1], "scan_output_directions": [1]}
+    *last, steps = site.emit_several("Scan", [*states, gates], count + 1, **attributes)
+    return [steps, *last]
+
+
+def _value(site: Site, what: str) -> ir.Value:
+    return ir.Value(name=site.builder.fresh(f"{site.name}_{what}"), type=ir.TensorType(ir.DataType.FLOAT))

@@ -1,0 +1,105 @@
+"""Rows of a table, and sums of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ...model import DTYPES
+from .lowering import Lacks, Site, lowers
+from .older import reduced
+
+FLOAT, FLOAT16, INT64, UINT8, INT8 = (
+    int(kind)
+    for kind in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT64, ir.DataType.UINT8, ir.DataType.INT8)
+)
+
+
+@lowers("qfmt.Embedding")
+def embedding(site: Site) -> ir.Value:
+    return _rows(site, site.stored(1))
+
+
+def _rows(site: Site, indices: ir.Value | None) -> ir.Value:
+    """Real rows of the table: q · s - z · s, of those rows only."""
+    tensor, grid = site.tensor(0), site.tensor(0).quantization
+    table = site.stored(0)
+    if grid is None:
+        rows = site.emit("Gather", table, indices)
+        return rows if tensor.dtype == "float32" else site.emit("Cast", rows, to=FLOAT)
+    if DTYPES[tensor.dtype].bits < 8:
+        table = site.emit("Cast", table, to=INT8 if DTYPES[tensor.dtype].kind == "i" else UINT8)
+    rows = site.emit("Cast", site.emit("Gather", table, indices), to=FLOAT)
+    slope, point = (
+        site.builder.constant(f"{tensor.name}.{what}", np.array(values, np.float32).reshape(-1, 1))
+        for what, values in (("scale", grid.scale), ("zero_point", grid.zero_point))
+    )
+    if grid.is_per_channel:
+        slope, point = site.emit("Gather", slope, indices), site.emit("Gather", point, indices)
+    offset = site.emit("Mul", site.emit("Neg", point), slope)
+    if site.node.arithmetic == "lookup_float16":
+        slope, offset = _through_float16(site, slope), _through_float16(site, offset)
+    return site.emit("Add", site.emit("Mul", rows, slope), offset)
+
+
+def _through_float16(site: Site, value: ir.Value) -> ir.Value:
+    return site.emit("Cast", site.emit("Cast", value, to=FLOAT16), to=FLOAT)
+
+
+@lowers("qfmt.EmbeddingBag")
+def embedding_bag(site: Site) -> ir.Value:
+    """Rows, weighed; then their sum, mean or maximum over each bag."""
+    indices = site.emit("Cast", site.stored(1), to=INT64)
+    last = _integers(site, [-1])
+    rows = _rows(site, indices)
+    if site.has(3):
+        rows = site.emit("Mul", rows, site.emit("Unsqueeze", site.real(3), last))
+    counted = site.emit("Equal", indices, _integers(site, site.attributes["padding_idx"]))
+    counted = site.emit("Unsqueeze", site.emit("Not", counted), last)
+    count = site.emit("Cast", counted, to=FLOAT)
+    mode = site.attributes["mode"]
+    nothing = site.constant("nothing", np.array(-np.inf if mode == "max" else 0, np.float32))
+    rows = site.emit("Where", counted, rows, nothing)
+    if site.has(2):
+        total, counts = _scattered(site, rows, count, mode, nothing)
+    else:
+        total = reduced(site, "ReduceMax", rows, [1], 0) if mode == "max" else _sum(site, rows)
+        counts = _sum(site, count)
+    if mode == "mean":
+        return site.emit("Div", total, site.emit("Max", counts, site.constant("one", np.array(1, np.float32))))
+    if mode == "sum":
+        return total
+    zero = site.constant("zero", np.array(0, np.float32))
+    return site.emit("Where", site.emit("Greater", counts, zero), total, zero)
+
+
+def _integers(site: Site, values: object) -> ir.Value:
+    return site.constant("integers", np.asarray(values, np.int64))
+
+
+def _sum(site: Site, rows: ir.Value) -> ir.Value:
+    return site.emit("ReduceSum", rows, _integers(site, [1]), keepdims=0)
+
+
+def _scattered(site: Site, rows: ir.Value, count: ir.Value, mode: str, nothing: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Bags that offsets bound: each row goes to the bag whose number is how many bags began before it, less one."""
+    if site.opset < (needed := 18 if mode == "max" else 16):
+        raise Lacks(f"needs ScatterND of opset {needed} for offsets")
+    zero, one = _integers(site, [0]), _integers(site, [1])
+    starts = site.emit("Cast", site.stored(2), to=INT64)
+    if site.attributes["include_last_offset"]:
+        end = site.emit("Slice", starts, _integers(site, [-1]), _integers(site, [2**31 - 1]))
+        starts = site.emit("Slice", starts, zero, _integers(site, [-1]))
+        rows, count = site.emit("Slice", rows, zero, end), site.emit("Slice", count, zero, end)
+    total = site.emit("Slice", site.emit("Shape", rows), zero, one)
+    room = site.emit("Expand", _integers(site, 0), site.emit("Add", total, one))
+    begun = site.emit("Expand", _integers(site, 1), site.emit("Shape", starts))
+    marks = site.emit("ScatterElements", room, starts, begun, axis=0, reduction="add")
+    bag = site.emit("Sub", site.emit("CumSum", marks, _integers(site, 0)), one)
+    bag = site.emit("Unsqueeze", site.emit("Slice", bag, zero, total), _integers(site, [-1]))
+    columns = site.emit("Slice", site.emit("Shape", rows), one, _integers(site, [2]))
+    bags = site.emit("Shape", starts)
+    empty = site.emit("Expand", nothing, site.emit("Concat", bags, columns, axis=0))
+    none = site.emit("Expand", site.constant("zero", np.array(0, np.float32)), site.emit("Concat", bags, one, axis=0))
+    sums = site.emit("ScatterND", empty, bag, rows, reduction="max" if mode == "max" else "add")
+    return sums, site.emit("ScatterND", none, bag, count, reduction="add")

@@ -1,0 +1,99 @@
+"""Who else runs ONNX models: ONNX Runtime, without and with its fusions, and onnx's reference evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx.reference import ReferenceEvaluator
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
+
+from qfmt.model import Model
+
+LEVELS = {
+    "plain": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "fused": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+"""ONNX Runtime as the file says; or with integer kernels in the place of what stands between DQ and Q."""
+
+ABSENT = (NotImplemented_, Fail, ValueError, IndexError, TypeError, RuntimeError)
+"""ONNX Runtime has no kernel for an operator or its types; onnx's evaluator knows only some of its cases."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def runtime(model: onnx.ModelProto | str, inputs: Arrays, level: str = "plain") -> list[np.ndarray]:
+    """What ONNX Runtime makes of a model, or of a file."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = LEVELS[level]
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    source = model if isinstance(model, str) else model.SerializeToString()
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(inputs))
+
+
+def evaluator(model: onnx.ModelProto, inputs: Arrays) -> list[np.ndarray]:
+    """What onnx's reference evaluator makes of a model."""
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(model).run(None, dict(inputs))
+
+
+@dataclass
+class Tally:
+    """Elements of outputs by how far they are from ours; of floats `close` ones are within the tolerance."""
+
+    equal: int = 0
+    one: int = 0
+    more: int = 0
+    close: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.equal + self.one + self.more + self.close
+
+    def __str__(self) -> str:
+        text = f"{self.equal} of {self.total} equal"
+        parts = ((self.close, "close"), (self.one, "off by one"), (self.more, "more"))
+        return ", ".join([text, *(f"{count} {what}" for count, what in parts if count)])
+
+    def add(self, ours: np.ndarray, theirs: Any, where: str = "", tolerance: float = 1e-5, step: float = 0) -> None:
+        """Count one output. `step` is that of the integers a float output was made from."""
+        theirs = np.asarray(theirs)
+        if ours.size == theirs.size == 0:
+            return
+        if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+            self.faults.append(f"{where}: {ours.dtype}{ours.shape}, theirs {theirs.dtype}{theirs.shape}")
+            return
+        same = (ours == theirs) | ((ours != ours) & (theirs != theirs))
+        with np.errstate(invalid="ignore"):
+            distance = np.where(same, 0, np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
+        self.equal += int(same.sum())
+        if ours.dtype.kind == "f" and not step:
+            finite = np.abs(ours[np.isfinite(ours)]).max(initial=1).astype(np.float64)
+            close = ~same & (distance <= tolerance * finite)
+            self.close += int(close.sum())
+            off = ~same & ~close
+            self.more += int(off.sum())
+        else:
+            one = ~same & (distance <= (step or 1) * 1.001)
+            self.one += int(one.sum())
+            off = ~same & ~one
+            self.more += int(off.sum())
+        if off.any():
+            at = tuple(int(i) for i in np.argwhere(off)[0])
+            self.faults.append(f"{where}{list(at)}: ours {ours[at]}, theirs {theirs[at]}, {off.sum()} of {off.size}")
+
+
+def compare(model: Model, theirs: Iterable[Any], inputs: Arrays, tally: Tally, **options: Any) -> Tally:
+    """Count what a witness got for a model against what the model's own run gives."""
+    ours = model.run(inputs)
+    for name, array in zip(model.graph.outputs, theirs, strict=True):
+        tally.add(ours[name], array, f"{name}", **options)
+    return tally
