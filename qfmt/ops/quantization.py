@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import ml_dtypes
 import numpy as np
@@ -45,11 +46,34 @@ def dequantize_linear(x: Array) -> Array:
 
 
 def _with_scale(given: Inference) -> list[Shape]:
-    """The shape of X; the scale is a scalar, a vector along the axis, or of the rank of X where there are blocks."""
-    x, scale = given.shapes[0], given.shapes[1]
-    if x is not None and scale is not None and len(scale) > 1 and len(scale) != len(x):
-        raise QfmtError(f"a scale of {len(scale)} dimensions does not fit an input of {len(x)}")
+    """The shape of X; QfmtError for scales or zero points that do not fit it.
+
+    The scale is a scalar, a vector along the axis, or of the rank of X where there are blocks, one element for each.
+    """
+    x, scale, points = given.shapes[:3]
+    if is_static(scale) and is_static(points) and prod(scale) != prod(points):
+        raise QfmtError(f"the zero points are {list(points)}, the scales {list(scale)}")
+    if x is None or scale is None or not is_static(scale):
+        return [x]
+    block_size = given.attributes["block_size"]
+    if block_size < 0:
+        raise QfmtError(f"blocks of {block_size} elements")
+    if prod(scale) == 1 and not block_size:
+        return [x]
+    axis = axis_of(given.attributes["axis"], len(x))
+    wanted = list(x) if block_size else [x[axis]]
+    if block_size and isinstance(size := x[axis], int):
+        wanted[axis] = -(-size // block_size)
+    if len(scale) != len(wanted) or any(
+        isinstance(size, int) and size != count for size, count in zip(wanted, scale, strict=True)
+    ):
+        raise QfmtError(f"scales of shape {list(scale)} do not fit an input of shape {list(x)} along axis {axis}")
     return [x]
+
+
+def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
+    """Whether all sizes are known."""
+    return shape is not None and all(isinstance(size, int) for size in shape)
 
 
 def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:

@@ -8,21 +8,19 @@ operator that adds up products is that but for rounding ties (spec.md, "Arithmet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ..arithmetic import quantize
 from ..interpreter import execute
-from ..model import Graph, Node, Quantization, Tensor, numpy_dtype
+from ..model import Graph, Node, Tensor
 from ..ops import OPERATORS, Operand, Operator, Quantized
+from .clamps import CLAMPS, clamped, is_clamp
+from .constants import moved_constant, unused
 
-WEIGHT_AXES = {"Conv": (0,), "ConvTranspose": (1,), "qfmt.Linear": (0,), "MatMul": (-1,), "Gemm": ()}
+WEIGHT_AXES = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0, "MatMul": -1, "Gemm": 1}
 """Of operators that add up products: the axis that the scales of the second input may run along."""
-
-_CLAMPS = ("Relu", "Clip")
 
 
 def fold_sandwiches(graph: Graph, engine: str = "onnx") -> Graph:
@@ -79,8 +77,10 @@ class _Folding:
 
     def _compute(self, node: Node, operator: Operator) -> None:
         inputs = tuple(self.integers.get(name, name) for name in node.inputs)
-        if operator.quantized is Quantized.ACCUMULATES and not self._adds_up(node.operator, inputs):
-            self.kept.append(node)
+        if operator.quantized is Quantized.ACCUMULATES and not self._adds_up(node, inputs):
+            pairs = zip(inputs, node.inputs, strict=True)
+            stored = (name if name and self.tensors[name].is_constant else own for name, own in pairs)
+            self.kept.append(replace(node, inputs=tuple(stored)))
             return
         inner = replace(node, inputs=inputs)
         after = self._quantized_after(node)
@@ -90,19 +90,38 @@ class _Folding:
             return
         clamps, quantizer = after
         name = self._absorb(node, clamps, quantizer)
-        self.kept.append(replace(inner, outputs=(name,), arithmetic=self._rule(operator)))
+        self.kept.append(replace(inner, outputs=(name,), arithmetic=self._rule(operator, inputs)))
 
-    def _rule(self, operator: Operator) -> str:
-        return operator.engines.get(self.engine, "")
+    def _rule(self, operator: Operator, inputs: tuple[str, ...]) -> str:
+        """The engine's rule. ONNX's bias is integers; one that is real is not rounded to them."""
+        rule = operator.engines.get(self.engine, "")
+        if rule != "integer_bias" or len(inputs) < 3 or not inputs[2]:
+            return rule
+        x, w, bias = (self.tensors[name].quantization for name in inputs[:3])
+        assert x is not None
+        assert w is not None
+        unit = x.scale[0] * np.array(w.scale)
+        exact = bias is not None and not any(bias.zero_point) and np.allclose(bias.scale, unit, rtol=1e-6, atol=0)
+        return rule if exact else "float_bias"
 
-    def _adds_up(self, operator: str, inputs: tuple[str, ...]) -> bool:
+    def _adds_up(self, node: Node, inputs: tuple[str, ...]) -> bool:
         """Whether the grids are those that exact sums of products are known for."""
         x, w = (self.tensors[name].quantization for name in inputs[:2])
+        if any(grid is not None and (grid.is_blocked or grid.has_float_zero_points) for grid in (x, w)):
+            return False
         if x is not None and x.is_per_channel:
             return False
-        rank = len(self.tensors[inputs[1]].shape or ())
-        axes = [axis % rank for axis in WEIGHT_AXES.get(operator, ()) if rank]
-        return w is None or not w.is_per_channel or w.axis in axes
+        shape = self.tensors[inputs[1]].shape
+        axis = WEIGHT_AXES[node.operator]
+        if node.operator == "Gemm":
+            if node.attributes["alpha"] != 1 or node.attributes["beta"] != 1 or not self._is_vector(inputs[2:]):
+                return False
+            axis = 0 if node.attributes["transB"] else 1
+        return w is None or w.axis is None or (shape is not None and w.axis == axis % len(shape))
+
+    def _is_vector(self, names: tuple[str, ...]) -> bool:
+        """Whether a bias, if there is one, has a dimension."""
+        return all(not name or len(self.tensors[name].shape or ()) == 1 for name in names)
 
     def _fits(self, operator: Operator, inputs: tuple[str, ...], after: tuple[list[Node], Node]) -> bool:
         """Whether the operator can put its result on that grid directly."""
@@ -112,8 +131,8 @@ class _Folding:
             per_channel = target is None or target.is_per_channel
             return not per_channel and all(grid is not None for grid in grids[:2])
         if operator.quantized is Quantized.OWN:
-            return all(grid is None or not grid.is_per_channel for grid in (*grids, target))
-        return True
+            return all(grid is None or not (grid.is_per_channel or grid.is_blocked) for grid in (*grids, target))
+        return bool(operator.rules)
 
     def _quantized_after(self, node: Node) -> tuple[list[Node], Node] | None:
         """The clamps and the QuantizeLinear that alone read the output of a node, one after the other."""
@@ -126,16 +145,11 @@ class _Folding:
             if following.operator == "QuantizeLinear":
                 target = self.tensors[following.outputs[0]].quantization
                 return None if clamps and target is not None and target.is_per_channel else (clamps, following)
-            if not self._is_clamp(following, current.outputs[0]):
+            if not is_clamp(following, current.outputs[0], self.tensors):
                 return None
             clamps.append(following)
             current = following
         return None
-
-    def _is_clamp(self, node: Node, name: str) -> bool:
-        """Relu, or Clip with bounds that are known, of that tensor."""
-        bounds = [self.tensors[bound] for bound in node.inputs[1:] if bound]
-        return node.operator in _CLAMPS and node.inputs[0] == name and all(bound.is_constant for bound in bounds)
 
     def _absorb(self, node: Node, clamps: list[Node], quantizer: Node) -> str:
         """The quantized tensor that stands for a node's output, the clamps and the QuantizeLinear after it."""
@@ -144,7 +158,7 @@ class _Folding:
         assert last.quantization is not None
         grid = last.quantization
         for clamp in clamps:
-            grid = self._clamped(grid, last.dtype, clamp)
+            grid = clamped(grid, last.dtype, clamp, self.tensors, self.engine)
         name = last.name
         aliases = {*last.aliases, last.name, *(each.outputs[0] for each in (node, *clamps))}
         if name not in self.graph.outputs:
@@ -154,32 +168,13 @@ class _Folding:
         self.tensors[name] = Tensor(name, last.dtype, shape, None, grid, tuple(sorted(aliases - {name})))
         return name
 
-    def _clamped(self, grid: Quantization, dtype: str, clamp: Node) -> Quantization:
-        """The grid with the range that a clamp before it leaves: rounding never changes an order."""
-        low, high = self._bounds(clamp)
-        kind = numpy_dtype(dtype)
-        rule = OPERATORS["QuantizeLinear"].engines[self.engine]
-        bounds = [quantize(np.array(value, np.float32), grid, kind, rule) for value in (low, high)]
-        return replace(
-            grid, quant_min=max(grid.quant_min, int(bounds[0])), quant_max=min(grid.quant_max, int(bounds[1]))
-        )
-
-    def _bounds(self, clamp: Node) -> tuple[float, float]:
-        if clamp.operator == "Relu":
-            return 0.0, np.inf
-        given = [self.tensors[name].array if name else None for name in (*clamp.inputs[1:], "", "")][:2]
-        low, high = given
-        return (-np.inf if low is None else float(low.reshape(()))), (
-            np.inf if high is None else float(high.reshape(()))
-        )
-
     # -- operators that move integers ------------------------------------------------------------------------
 
     def _move(self, node: Node) -> None:
         source = self.tensors[self.integers.get(node.inputs[0], node.inputs[0])]
         if source.quantization is None:
             self.kept.append(node)
-        elif source.is_constant and self._move_constant(node, source):
+        elif source.is_constant and OPERATORS[node.operator].integer is None and self._move_constant(node, source):
             return
         else:
             self._move_integers(node, source)
@@ -189,54 +184,67 @@ class _Folding:
         others = [self.tensors[name] if name else None for name in node.inputs[1:]]
         if len(node.outputs) > 1 or any(other is not None and not other.is_constant for other in others):
             return False
-        assert source.quantization is not None
-        operands = [None if other is None else Operand(other.array, other.quantization) for other in others]
-        (moved,) = execute(node, [Operand(source.array, None), *operands], [replace(source, quantization=None)])
-        grid = source.quantization
-        if grid.axis is not None:
-            along = [-1 if axis == grid.axis else 1 for axis in range(source.array.ndim)]
-            numbers = np.arange(len(grid.scale), dtype=np.int32).reshape(along)
-            channels = np.broadcast_to(numbers, source.array.shape)
-            (where,) = execute(
-                node, [Operand(channels, None), *operands], [Tensor(node.outputs[0], "int32", tuple(moved.shape))]
-            )
-            axis = _axis_of_channels(where, len(grid.scale))
-            if axis is None:
-                return False
-            grid = replace(grid, axis=axis)
-        name = _unused(source.name, self.tensors)
-        aliases = tuple(sorted({*source.aliases, source.name}))
-        self.tensors[name] = Tensor.constant(name, moved, grid, dtype=source.dtype, aliases=aliases)
-        self.integers[node.outputs[0]] = name
-        self.kept.append(replace(_dequantize(name, node.outputs[0]), scope=node.scope))
+        moved = moved_constant(node, source, others, unused(source.name, self.tensors))
+        if moved is None:
+            return False
+        self.tensors[moved.name] = moved
+        self._dequantized(moved.name, node.outputs[0], node)
         return True
 
+    def _dequantized(self, source: str, target: str, like: Node) -> None:
+        """A real tensor is what comes of a quantized one from now on."""
+        entry = OPERATORS["DequantizeLinear"]
+        self.integers[target] = source
+        self.kept.append(Node(entry.name, (source,), (target,), version=entry.version, scope=like.scope))
+
     def _move_integers(self, node: Node, source: Tensor) -> None:
-        after = [self._quantized_after(replace(node, outputs=(name,))) for name in node.outputs]
-        if source.quantization is None or source.quantization.is_per_channel:
+        """Moving the integers and dequantizing them afterwards is the same; what adds others waits for their grid."""
+        grid = source.quantization
+        assert grid is not None
+        if grid.is_per_channel or grid.is_blocked:
             self.kept.append(node)
             return
-        if len(after) == 1 and after[0] is not None and node.operator in _CLAMPS:
-            clamps, quantizer = after[0]
-            name = self._absorb(node, [node, *clamps], quantizer)
-            self.kept.append(replace(quantizer, inputs=(source.name,), outputs=(name,)))
+        if OPERATORS[node.operator].integer is not None:
+            self._move_and_clamp(node, source)
             return
-        if not all(each is not None and not each[0] for each in after):
-            self.kept.append(node)
-            return
-        outputs, further = [], []
-        for name, (_, quantizer) in zip(node.outputs, [each for each in after if each is not None], strict=True):
-            target = self.tensors[quantizer.outputs[0]].quantization
-            if source.quantization.same_grid(target) and self.tensors[quantizer.outputs[0]].dtype == source.dtype:
-                outputs.append(self._absorb(replace(node, outputs=(name,)), [], quantizer))
-            else:
-                self.tensors[name] = replace(self.tensors[name], dtype=source.dtype, quantization=source.quantization)
-                outputs.append(name)
-                further.append(quantizer)
+        outputs, real = [], {}
+        for name in node.outputs:
+            after = self._quantized_after(replace(node, outputs=(name,)))
+            if after is not None and not after[0] and self._is_like(source, after[1]):
+                outputs.append(self._absorb(replace(node, outputs=(name,)), [], after[1]))
+                continue
+            moved = unused(f"{name}.quantized", self.tensors)
+            self.tensors[moved] = replace(self.tensors[name], name=moved, dtype=source.dtype, quantization=grid)
+            real[name] = moved
+            outputs.append(moved)
         self.kept.append(replace(node, inputs=(source.name, *node.inputs[1:]), outputs=tuple(outputs)))
-        for quantizer in further:
-            self.merged.add(id(quantizer))
-            self.kept.append(quantizer)
+        for name, moved in real.items():
+            self._dequantized(moved, name, node)
+
+    def _is_like(self, source: Tensor, quantizer: Node) -> bool:
+        """Whether a QuantizeLinear puts its input on the grid of `source`."""
+        target = self.tensors[quantizer.outputs[0]]
+        assert source.quantization is not None
+        return source.dtype == target.dtype and source.quantization.same_grid(target.quantization)
+
+    def _move_and_clamp(self, node: Node, source: Tensor) -> None:
+        """Clamps become the range of the QuantizeLinear behind them; padding needs its grid."""
+        after = self._quantized_after(node)
+        if after is None:
+            self.kept.append(node)
+            return
+        clamps, quantizer = after
+        target = self.tensors[quantizer.outputs[0]].quantization
+        if node.operator in CLAMPS:
+            if target is not None and target.axis is None and is_clamp(node, node.inputs[0], self.tensors):
+                name = self._absorb(node, [node, *clamps], quantizer)
+                self.kept.append(replace(quantizer, inputs=(source.name,), outputs=(name,)))
+                return
+        elif not clamps and self._is_like(source, quantizer):
+            name = self._absorb(node, [], quantizer)
+            self.kept.append(replace(node, inputs=(source.name, *node.inputs[1:]), outputs=(name,)))
+            return
+        self.kept.append(node)
 
     # -- quantizing ------------------------------------------------------------------------------------------
 
@@ -256,27 +264,6 @@ class _Folding:
             )
         else:
             self.kept.append(replace(node, inputs=(source.name,)))
-
-
-def _axis_of_channels(where: Any, count: int) -> int | None:
-    """The axis along which an array of channel numbers counts from 0 to `count` - 1, if there is one."""
-    for axis, size in enumerate(where.shape):
-        shape = [-1 if each == axis else 1 for each in range(where.ndim)]
-        if size == count and (where == np.arange(count).reshape(shape)).all():
-            return axis
-    return None
-
-
-def _dequantize(source: str, target: str) -> Node:
-    entry = OPERATORS["DequantizeLinear"]
-    return Node(entry.name, (source,), (target,), version=entry.version)
-
-
-def _unused(base: str, tensors: Mapping[str, Tensor]) -> str:
-    count = 1
-    while f"{base}_{count}" in tensors:
-        count += 1
-    return f"{base}_{count}"
 
 
 def without_unread(nodes: Iterable[Node], outputs: Iterable[str]) -> list[Node]:

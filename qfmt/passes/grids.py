@@ -9,33 +9,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from ..model import DTYPES, Graph, Node, Quantization, Tensor, static_shape
+from ..model import DTYPES, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS, Quantized
-from ..ops.shapes import axis_of
-
-QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
+from .constants import unused
+from .ranges import narrowed
+from .stated import DEQUANTIZE, QUANTIZE, stated_grid
 
 _SAME_GRID = {"Concat"}
 """Operators beside those that move integers whose inputs and output share a grid where all of them are integers."""
-
-
-class Reading(NamedTuple):
-    """A place where a tensor is read: node and position of the input."""
-
-    node: int
-    position: int
 
 
 def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     """The graph with `ai.onnx.QuantizeLinear` and `.DequantizeLinear` of known scales replaced by the qfmt operators.
 
     Integers all of whose writers and readers agree on one scale and zero point get it as their quantization,
-    through operators that only move them. Where they disagree, or something reads the bare integers, all stays:
-    But constants are split, one for each meaning.
+    through operators that only move them. Where they disagree, or something reads the bare integers, all stays.
+    But constants are split, one for each meaning; and a Clip of integers becomes quant_min and quant_max.
     """
     nodes, tensors = _split_constants(graph)
+    nodes, ranges = narrowed(nodes, tensors, graph.outputs)
     classes = _Classes()
     grids: dict[str, list[Quantization]] = defaultdict(list)
     bare: set[str] = set()
@@ -43,12 +36,16 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
         _classify(node, tensors, classes, grids, bare)
     agreed = _agreements(classes, grids, bare)
     tensors |= {
-        name: replace(tensor, quantization=agreed[root])
+        name: replace(tensor, quantization=_within(agreed[root], ranges.get(name)))
         for name, tensor in tensors.items()
         if (root := classes.root(name)) in agreed
     }
     kept = [each for node in nodes for each in _implicit(node, tensors, engine)]
     return replace(graph, nodes=kept, tensors=tensors)
+
+
+def _within(grid: Quantization, limits: tuple[int, int] | None) -> Quantization:
+    return grid if limits is None else replace(grid, quant_min=limits[0], quant_max=limits[1])
 
 
 class _Classes:
@@ -86,27 +83,15 @@ def _split_constants(graph: Graph) -> tuple[list[Node], dict[str, Tensor]]:
         for position, name in enumerate(inputs):
             if not name or not tensors[name].is_constant or not _holds_integers(tensors[name]):
                 continue
-            meaning = _grid_of(node, tensors) if (node.operator, position) == (DEQUANTIZE, 0) else None
+            meaning = stated_grid(node, tensors) if (node.operator, position) == (DEQUANTIZE, 0) else None
             if meaning not in meanings[name]:
-                own = name if not meanings[name] else _unused(f"{name}_{len(meanings[name])}", tensors)
+                own = name if not meanings[name] else unused(f"{name}_{len(meanings[name])}", tensors)
                 meanings[name][meaning] = own
                 aliases = tensors[name].aliases if own == name else tuple(sorted({*tensors[name].aliases, name}))
                 tensors[own] = replace(tensors[name], name=own, aliases=aliases)
             inputs[position] = meanings[name][meaning]
         nodes.append(replace(node, inputs=tuple(inputs)))
     return nodes, tensors
-
-
-def _unused(base: str, tensors: Mapping[str, Tensor]) -> str:
-    return next(name for name in _numbered(base) if name not in tensors)
-
-
-def _numbered(base: str) -> Iterator[str]:
-    yield base
-    count = 1
-    while True:
-        yield f"{base}_{count}"
-        count += 1
 
 
 def _classify(
@@ -120,7 +105,7 @@ def _classify(
     operator = OPERATORS.get(node.operator)
     if node.operator in (QUANTIZE, DEQUANTIZE):
         name = node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]
-        grid = _grid_of(node, tensors)
+        grid = stated_grid(node, tensors)
         if grid is None:
             bare.add(name)
         else:
@@ -155,7 +140,7 @@ def _agreements(
 ) -> dict[str, Quantization]:
     """For each class of tensors the one grid that all who know one state, if nobody reads the bare integers.
 
-    Scales along an axis stay with a tensor that is not moved: the axis may be another one afterwards.
+    Scales along an axis, or by blocks, stay with a tensor that is not moved: they may lie otherwise afterwards.
     """
     stated: dict[str, set[Quantization]] = defaultdict(set)
     for name, found in grids.items():
@@ -166,7 +151,7 @@ def _agreements(
         root: grid
         for root, found in stated.items()
         for grid in found
-        if alone[root] and (grid.axis is None or root not in classes.joined)
+        if alone[root] and (root not in classes.joined or not (grid.is_per_channel or grid.is_blocked))
     }
 
 
@@ -175,32 +160,7 @@ def _integers(names: Iterable[str], tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _holds_integers(tensor: Tensor) -> bool:
-    limits = DTYPES[tensor.dtype]
-    return limits.is_integer and limits.bits <= 32
-
-
-def _grid_of(node: Node, tensors: Mapping[str, Tensor]) -> Quantization | None:
-    """The grid that a QuantizeLinear or DequantizeLinear states, if a tensor can have it as its quantization."""
-    data = tensors[node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]]
-    scale = tensors[node.inputs[1]]
-    points = tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
-    if scale.data is None or (points is not None and points.data is None) or not _holds_integers(data):
-        return None
-    if node.attributes.get("block_size") or scale.dtype not in ("float32", "float16", "bfloat16"):
-        return None
-    values = [float(value) for value in scale.array.reshape(-1).astype("float64")]
-    if not values or not all(0 < value < float("inf") for value in values):
-        return None
-    zero = [0] * len(values) if points is None else [int(value) for value in points.array.reshape(-1)]
-    if len(zero) != len(values):
-        return None
-    axis = None
-    if len(static_shape(scale)) == 1 and len(values) > 1:
-        if data.shape is None:
-            return None
-        axis = axis_of(int(node.attributes["axis"]), len(data.shape))  # type: ignore[arg-type]
-    limits = DTYPES[data.dtype]
-    return Quantization(tuple(values), tuple(zero), limits.minimum, limits.maximum, axis, scale.dtype)
+    return DTYPES[tensor.dtype].is_quantizable
 
 
 def _implicit(node: Node, tensors: dict[str, Tensor], engine: str) -> Iterator[Node]:
@@ -244,6 +204,6 @@ def _cast(source: str, target: str, dtype: str) -> Node:
 
 def _float32_of(name: str, tensors: dict[str, Tensor]) -> str:
     """A new tensor: the same values, float32."""
-    wide = _unused(f"{name}.float32", tensors)
+    wide = unused(f"{name}.float32", tensors)
     tensors[wide] = Tensor(wide, "float32", tensors[name].shape)
     return wide

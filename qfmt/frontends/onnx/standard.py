@@ -121,28 +121,15 @@ def _two_sides(totals: Sequence[int], auto_pad: str) -> list[int]:
 
 @imports("Gemm")
 def gemm(im: Importer, call: Call) -> Any:
-    """The form of a linear layer becomes that; its weight is [out, in] there."""
+    """That of a linear layer becomes one, if its weight is [out, in] as there: no weight is turned around."""
     a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
     bias = call.input(2)
-    shape = im.shape(bias) if bias else ()
-    flat = not bias or (shape is not None and len(shape) == 1 and im.shape(call.inputs[1]) is not None)
-    if (
-        a["alpha"] != 1
-        or (a["beta"] != 1 and bias)
-        or a["transA"]
-        or not flat
-        or im.rank(call.inputs[0]) not in (None, 2)
-    ):
+    plain = a["alpha"] == 1 and not a["transA"] and a["transB"] and (a["beta"] == 1 or not bias)
+    weight, shape = im.shape(call.inputs[1]), im.shape(bias) if bias else ()
+    flat = not bias or (shape is not None and weight is not None and len(shape) == 1 and shape[0] == weight[0])
+    if not plain or not flat or im.rank(call.inputs[0]) != 2:
         return None if im.one_to_one(call) else NotImplemented
-    weight_shape = im.shape(call.inputs[1])
-    if bias and shape is not None and weight_shape is not None and shape[0] != weight_shape[0 if a["transB"] else 1]:
-        return None if im.one_to_one(call) else NotImplemented
-    weight = (
-        call.inputs[1]
-        if a["transB"]
-        else im.emit("Transpose", [call.inputs[1]], f"{call.inputs[1]}.T", {"perm": (1, 0)})
-    )
-    im.emit("qfmt.Linear", [call.inputs[0], weight, bias], call.outputs)
+    im.emit("qfmt.Linear", [call.inputs[0], call.inputs[1], bias], call.outputs)
     return None
 
 

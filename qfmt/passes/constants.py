@@ -1,0 +1,57 @@
+"""Quantized constants that are moved now instead of when the network runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..interpreter import execute
+from ..model import Node, Tensor
+from ..ops import Operand
+
+
+def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], name: str) -> Tensor | None:
+    """What a node that only moves makes of a quantized constant; None if its scales cannot be moved along.
+
+    Where each slice has a scale, the numbers of the slices are moved as well: the axis along which they count then.
+    """
+    grid = source.quantization
+    if grid is None or grid.is_blocked:
+        return None
+    operands = [None if other is None else Operand(other.array, other.quantization) for other in others]
+
+    def move(array: Any, dtype: str) -> Any:
+        (result,) = execute(node, [Operand(array, None), *operands], [Tensor(node.outputs[0], dtype, None)])
+        return result
+
+    moved = move(source.array, source.dtype)
+    if grid.axis is not None:
+        along = [-1 if axis == grid.axis else 1 for axis in range(source.array.ndim)]
+        numbers = np.arange(len(grid.scale), dtype=np.int32).reshape(along)
+        axis = _axis_of(move(np.broadcast_to(numbers, source.array.shape), "int32"), len(grid.scale))
+        if axis is None:
+            return None
+        grid = replace(grid, axis=axis)
+    aliases = tuple(sorted({*source.aliases, source.name}))
+    return Tensor.constant(name, moved, grid, dtype=source.dtype, aliases=aliases)
+
+
+def _axis_of(numbers: Any, count: int) -> int | None:
+    """The axis along which an array of numbers of slices counts from 0 to `count` - 1, if there is one."""
+    for axis, size in enumerate(numbers.shape):
+        shape = [-1 if each == axis else 1 for each in range(numbers.ndim)]
+        if size == count and (numbers == np.arange(count).reshape(shape)).all():
+            return axis
+    return None
+
+
+def unused(base: str, tensors: Mapping[str, Tensor]) -> str:
+    """A name that no tensor has: the given one, or one with a number behind."""
+    name, count = base, 0
+    while name in tensors:
+        count += 1
+        name = f"{base}_{count}"
+    return name

@@ -1,0 +1,80 @@
+"""Integers that are clipped before they are dequantized: narrow ranges, as Brevitas writes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..model import DTYPES, Node, Tensor, static_shape
+from .stated import QUANTIZE
+
+Ranges = dict[str, tuple[int, int]]
+"""Tensor → the smallest and the largest of its integers."""
+
+
+def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterable[str]) -> tuple[list[Node], Ranges]:
+    """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges.
+
+    The QuantizeLinear gives the clipped integers then: clamping twice is clamping to what both ranges have in common.
+    """
+    readers = Counter(name for node in nodes for name in node.inputs)
+    readers.update(outputs)
+    producers = {node.outputs[0]: position for position, node in enumerate(nodes) if node.operator == QUANTIZE}
+    kept: list[Node | None] = list(nodes)
+    ranges: Ranges = {}
+    for position, node in enumerate(nodes):
+        limits = _limits(node, tensors)
+        if limits is None:
+            continue
+        source, target = node.inputs[0], node.outputs[0]
+        low, high = ranges.get(source, limits)
+        limits = (max(low, limits[0]), min(high, limits[1]))
+        if limits[0] > limits[1]:
+            continue
+        if tensors[source].is_constant:
+            tensors[target] = _clipped(tensors[source], tensors[target], limits)
+        elif source in producers and readers[source] == 1:
+            at = producers.pop(source)
+            quantizer = kept[at]
+            assert quantizer is not None
+            kept[at] = replace(quantizer, outputs=(target,))
+            producers[target] = at
+            names = {*tensors[target].aliases, *tensors[source].aliases, source}
+            tensors[target] = replace(tensors[target], aliases=tuple(sorted(names)))
+        else:
+            continue
+        kept[position] = None
+        ranges[target] = limits
+    return [node for node in kept if node is not None], ranges
+
+
+def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
+    """The range that a Clip of integers leaves, if its bounds are constants."""
+    if node.operator != "Clip" or not DTYPES[tensors[node.inputs[0]].dtype].is_integer:
+        return None
+    kind = DTYPES[tensors[node.inputs[0]].dtype]
+    limits = [kind.minimum, kind.maximum]
+    if not kind.is_quantizable:
+        return None
+    for index, name in enumerate(node.inputs[1:]):
+        if not name:
+            continue
+        bound = tensors[name]
+        if not bound.is_constant or static_shape(bound) not in ((), (1,)):
+            return None
+        value = int(bound.array.reshape(()))
+        limits[index] = max(limits[0], value) if index == 0 else min(limits[1], value)
+    return limits[0], limits[1]
+
+
+def _clipped(source: Tensor, target: Tensor, limits: tuple[int, int]) -> Tensor:
+    """The constant behind the Clip: the same data where nothing is cut off."""
+    names = tuple(sorted({*target.aliases, *source.aliases, source.name} - {target.name}))
+    array = source.array
+    if array.size == 0 or (array.min() >= limits[0] and array.max() <= limits[1]):
+        return replace(source, name=target.name, aliases=names)
+    clipped = np.clip(array, *limits).astype(array.dtype)
+    return Tensor.constant(target.name, clipped, dtype=source.dtype, aliases=names)
