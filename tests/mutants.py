@@ -13,7 +13,7 @@ import numpy as np
 import qfmt
 from qfmt.errors import QfmtError
 from qfmt.file.header import SIZE, metadata_digest
-from qfmt.model import Model
+from qfmt.model import Model, Quantization
 
 EVIL = (0, 1, 2, 3, 4, 7, 8, 64, 0x7F, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF)
 
@@ -79,14 +79,15 @@ def survives(data: bytes, path: Path, *, verify: bool = True) -> bool:
 
 
 def small_file(path: Path) -> bytes:
-    """A file of less than 5 kB with two quantized constants, nodes, attributes, maps and padding."""
-    from qfmt import Graph, Model, Node, Quantization, Tensor
+    """A file of less than 6 kB with three quantized constants, nodes, attributes, maps and padding."""
+    from qfmt import Graph, Node, Tensor
 
     weight = np.array([[-127, 3], [4, 127]], np.int8)
     tensors = [
         Tensor("x", "uint8", ("N", 2), None, Quantization((0.5,), (3,), 0, 255)),
         Tensor.constant("w", weight, Quantization((0.25, 0.5), (0, 0), -127, 127, axis=0), aliases=("fc._packed",)),
         Tensor.constant("i", np.array([1, -8, 7]), Quantization((1.0,), (0,), -8, 7), dtype="int4"),
+        Tensor.constant("g", np.arange(10).reshape(2, 5), _groups(), dtype="uint4"),
         Tensor("y", "uint8", ("N", 2), None, Quantization((0.125,), (3,), 3, 255)),
     ]
     attributes = {"alpha": 0.5, "axes": (1, 2), "mode": "linear", "names": ("a", "b"), "n": 7}
@@ -94,3 +95,9 @@ def small_file(path: Path) -> bytes:
     graph = Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}, "small")
     Model(graph, "test", "fbgemm", {"framework": "none"}, {"a": "b", "c": "d"}).save(path)
     return path.read_bytes()
+
+
+def _groups() -> Quantization:
+    """Two scales and zero points a row of five."""
+    scales = np.array([[0.5, -1], [2, 0]], np.float16)
+    return Quantization.of_blocks("uint4", (2, 5), (1, 3), scales, np.array([[1, 2], [3, 4]]))

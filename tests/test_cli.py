@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -332,6 +333,31 @@ def test_inspect_one_tensor_by_any_of_its_names(tiny: Path) -> None:
     assert "real range   -32..1.5" in text
     assert "quant_min    -128 (int8 starts at -128)" in text
     assert "discarded by PyTorch's convert" in text
+
+
+def test_inspect_shows_blocks_without_reading_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = np.linspace(-1, 2, 8, dtype=np.float16).reshape(4, 2)
+    grid = Quantization.of_blocks("uint4", (4, 64), (1, 32), scale, np.arange(8).reshape(4, 2))
+    weight = Tensor.constant("w", np.arange(256).reshape(4, 64) % 16, grid, dtype="uint4")
+    Model(Graph((), (), (), {"w": weight})).save(tmp_path / "m.qfb")
+    shown = invoke("inspect", tmp_path / "m.qfb", "--tensor", "w.scale").output
+    assert shown.startswith("w.scale is the scale of the constant w\n")
+    for words in ("block(1x32, 8)", "-1..2, float16 [4,2]", "0..7, uint4 [4,2]", "can hold    -15..16"):
+        assert words in shown
+    monkeypatch.setattr("qfmt.file.reader.Stored.view", lambda self: pytest.fail("was read"))
+    assert re.search(
+        r"w +\[4,64\] +uint4 +float16 +uint4 +0\.\.15 +block\(1x32, 8\)", invoke("inspect", tmp_path / "m.qfb").output
+    )
+    monkeypatch.undo()
+    (tensor,) = json.loads(invoke("inspect", tmp_path / "m.qfb", "--json").output)["tensors"]
+    assert tensor["quantization"]["scale"] == []
+    assert tensor["quantization"]["blocks"] == {
+        "shape": [1, 32],
+        "counts": [4, 2],
+        "scale_bytes": 16,
+        "zero_point_dtype": "uint4",
+        "zero_point_bytes": 4,
+    }
 
 
 def test_inspect_says_what_a_scale_in_a_state_dict_is(tiny: Path) -> None:

@@ -53,6 +53,28 @@ def test_a_file_is_equal_to_the_model_that_was_saved(digits: Model, tmp_path: Pa
     assert found.is_equal and found.to_dict() == {"equal": True, "nodes": (), "tensors": (), "words": ()}
 
 
+def test_blocks() -> None:
+    def model(scales: list[float], points: Any = 8, block: int = 2) -> Model:
+        array = np.array(scales, np.float32).reshape(2, -1)
+        grid = Quantization.of_blocks("uint4", (2, 4), (1, block), array, points)
+        return qfmt.Model(
+            qfmt.Graph((), (), (), {"w": Tensor.constant("w", np.ones((2, 4), np.uint8), grid, dtype="uint4")})
+        )
+
+    first = model([1, 2, 3, 4])
+    assert qfmt.diff(first, model([1, 2, 3, 4])).is_equal
+    for other, words in (
+        (model([1, 2, 3.5, 4.25]), "2 of 4 scales of blocks differ by at most 0.5"),
+        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "has zero points for each block in one only"),
+        (model([1, 2, 3, 4], 7), "zero point 8 → 7"),
+        (model([1, 2, 3, 4], block=3), "blocks [1,2] → [1,3]"),
+        (model([1, 1, 2, 2, 3, 3, 4, 4], block=1), "blocks [1,2] → [1,1]; scales float32[2,2] → float32[2,4]"),
+        (model([1, 2], block=4), "has scales by blocks in one only"),
+    ):
+        (found,) = qfmt.diff(first, other).tensors
+        assert words in str(found)
+
+
 def test_values(digits: Model) -> None:
     tensor = digits.tensors["fc.weight"]
     array = tensor.array.copy()

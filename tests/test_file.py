@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from golden.model import golden_model
+from golden.model import blocks_model, golden_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import models
@@ -89,16 +89,21 @@ def _shuffled(mapping, random):
     return {key: mapping[key] for key in keys}
 
 
-def test_the_golden_file_is_read_for_ever(tmp_path: Path) -> None:
-    path = GOLDEN / "1.0.qfb"
+GOLDEN_FILES = {"1.0.qfb": golden_model, "1.0-blocks.qfb": blocks_model}
+
+
+@pytest.mark.parametrize("name", GOLDEN_FILES)
+def test_the_golden_files_are_read_for_ever(name: str, tmp_path: Path) -> None:
+    path = GOLDEN / name
     loaded = qfmt.load(path)
-    assert loaded == golden_model()
+    assert loaded == GOLDEN_FILES[name]()
     assert qfmt.check(path) == []
     assert written(loaded, tmp_path) == path.read_bytes()
 
 
-def test_the_golden_model_gives_the_golden_bytes_on_this_python(tmp_path: Path) -> None:
-    assert written(golden_model(), tmp_path) == (GOLDEN / "1.0.qfb").read_bytes()
+@pytest.mark.parametrize("name", GOLDEN_FILES)
+def test_the_golden_models_give_the_golden_bytes_on_this_python(name: str, tmp_path: Path) -> None:
+    assert written(GOLDEN_FILES[name](), tmp_path) == (GOLDEN / name).read_bytes()
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -109,9 +114,10 @@ def test_other_pythons_write_the_same_bytes(python: str, tmp_path: Path) -> None
     environment = os.environ | {"PYTHONPATH": paths}
     if subprocess.run([python, "-c", "import numpy, ml_dtypes"], capture_output=True).returncode:
         pytest.skip(f"{python} has no numpy and ml_dtypes")
-    script = "import sys; from golden.model import golden_model; golden_model().save(sys.argv[1])"
-    subprocess.run([python, "-c", script, str(tmp_path / "m.qfb")], env=environment, check=True)
-    assert (tmp_path / "m.qfb").read_bytes() == (GOLDEN / "1.0.qfb").read_bytes()
+    subprocess.run([python, str(GOLDEN / "model.py"), str(tmp_path)], env=environment, check=True)
+    assert {
+        name: (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes() for name in GOLDEN_FILES
+    } == dict.fromkeys(GOLDEN_FILES, True)
 
 
 def test_signs_of_zero_and_infinities_survive(tmp_path: Path) -> None:
@@ -156,7 +162,8 @@ def test_opening_and_listing_imports_neither_numpy_nor_flatbuffers() -> None:
         "assert not {'numpy', 'flatbuffers'} & set(sys.modules)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(qfmt.__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", script, str(GOLDEN / "1.0.qfb")], env=environment, check=True)
+    for name in GOLDEN_FILES:
+        subprocess.run([sys.executable, "-c", script, str(GOLDEN / name)], env=environment, check=True)
 
 
 def test_opening_decodes_no_tensor_and_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +177,43 @@ def test_opening_decodes_no_tensor_and_no_node(tmp_path: Path, monkeypatch: pyte
     assert model.tensors["t42"].array == 42
     assert model.tensors["t42"] is model.tensors["t42"]
     assert len(decoded) == 1
+
+
+def test_scales_of_blocks_are_read_when_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = np.linspace(0.5, 1, 1 << 12, dtype=np.float16).reshape(64, 64)
+    grid = Quantization.of_blocks("int8", (64, 2048), (1, 32), scale)
+    weight = Tensor.constant("w", np.full((64, 2048), 3, np.int8), grid)
+    data = bytearray(written(Model(Graph((), (), (), {"w": weight})), tmp_path))
+    data[-1] ^= 1  # the last scale
+    (tmp_path / "m.qfb").write_bytes(data)
+    tensor = qfmt.load(tmp_path / "m.qfb").tensors["w"]
+    assert (tensor.array == 3).all()
+    with pytest.raises(DigestError, match="tensor 'w': the data is damaged"):
+        tensor.dequantize()
+    assert [broken.rule for broken in qfmt.check(tmp_path / "m.qfb")] == ["F9"]
+    data[-1] ^= 1
+    (tmp_path / "m.qfb").write_bytes(data)
+    quantization = qfmt.load(tmp_path / "m.qfb").tensors["w"].quantization
+    assert quantization is not None and quantization.blocks is not None
+    stored = quantization.blocks.scale.array
+    assert stored.ctypes.data == quantization.blocks.scale.array.ctypes.data and stored.ctypes.data % 64 == 0
+    assert len(data) - header.PAGE == 64 * 2048 + 2 * scale.size  # nothing of it is in the metadata
+    assert np.array_equal(tensor.quantization and stored, scale)
+    tensor = qfmt.load(tmp_path / "m.qfb").tensors["w"]
+    assert np.array_equal(tensor.dequantize(), np.repeat(scale, 32, 1).astype(np.float32) * 3)
+
+
+def test_equal_blocks_are_stored_once(tmp_path: Path) -> None:
+    def weight(name: str) -> Tensor:
+        scale = np.linspace(0.5, 1, 64, dtype=np.float16).reshape(8, 8)
+        grid = Quantization.of_blocks("int8", (8, 256), (1, 32), scale)
+        return Tensor.constant(name, np.zeros((8, 256), np.int8), grid)
+
+    written(Model(Graph((), (), (), {name: weight(name) for name in "abc"})), tmp_path)
+    container = Container(tmp_path / "m.qfb", verify=True)
+    assert len(container.buffers) == 2
+    records = [container.tensors._tables[index]["quantization"] for index in range(3)]
+    assert records[0] is records[1] is records[2]
 
 
 def test_looking_up_what_is_not_there() -> None:

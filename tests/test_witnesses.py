@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden.model import golden_model
+from golden.model import blocks_model, golden_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import mutants, survives
@@ -64,10 +64,11 @@ def test_generated_code_reads_what_was_written(tmp_path: Path, witness: Path, mo
     assert list(generated_lines(path.read_bytes())) == ours
 
 
-def test_generated_code_reads_the_golden_file(witness: Path) -> None:
-    path = TESTS / "golden" / "1.0.qfb"
-    expected = list(our_lines(golden_model()))
-    assert len(expected) > 50
+@pytest.mark.parametrize(("name", "model"), [("1.0.qfb", golden_model), ("1.0-blocks.qfb", blocks_model)])
+def test_generated_code_reads_the_golden_files(name: str, model: Callable[[], Model], witness: Path) -> None:
+    path = TESTS / "golden" / name
+    expected = list(our_lines(model()))
+    assert len(expected) > 40
     assert list(our_lines(qfmt.load(path))) == expected
     assert cpp_lines(witness, path) == expected
     assert list(generated_lines(path.read_bytes())) == expected
@@ -76,7 +77,8 @@ def test_generated_code_reads_the_golden_file(witness: Path) -> None:
 def test_what_our_decoder_accepts_the_cpp_verifier_accepts(witness: Path, tmp_path: Path) -> None:
     """Mutated metadata with a fitting digest: our decoder must be at least as strict as FlatBuffers' verifier."""
     path, refused_by = tmp_path / "m.qfb", {"qfmt": 0, "verifier": 0}
-    candidates = list(mutants((TESTS / "golden" / "1.0.qfb").read_bytes(), count=4000, seed=2))
+    golden = [(TESTS / "golden" / name).read_bytes() for name in ("1.0.qfb", "1.0-blocks.qfb")]
+    candidates = [mutant for seed, data in enumerate(golden) for mutant in mutants(data, count=2000, seed=seed)]
     accepted = [survives(data, path) and not qfmt.check(path) for data in candidates]
     metadata = [data[: struct.unpack_from("<Q", data, 16)[0]] for data in candidates]
     stream = b"".join(struct.pack("<I", len(part)) + part for part in metadata)

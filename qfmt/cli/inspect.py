@@ -41,7 +41,7 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool
     """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
 
     Each node is listed with what it puts out; then come the inputs and constants. "zp" is the zero point,
-    "range" quant_min..quant_max, "per" tensor or channel(axis, number of scales).
+    "range" quant_min..quant_max, "per" tensor, channel(axis, number of scales) or block(sizes, number of scales).
     """
     if sum((name is not None, floats, nodes, tensors)) > 1:
         raise click.UsageError("--tensor, --floats, --nodes and --tensors exclude each other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from ..model import Quantization, Shape
 
@@ -30,18 +31,29 @@ def span(values: Iterable[float]) -> str:
 
 
 def granularity(quantization: Quantization) -> str:
-    """`tensor`, or `channel(axis, number of scales)`."""
+    """`tensor`, `channel(axis, number of scales)` or `block(size x size, number of scales)`."""
+    if quantization.blocks is not None:
+        return f"block({by(quantization.blocks.shape)}, {prod(quantization.blocks.scale.shape)})"
     if quantization.axis is None:
         return "tensor"
     return f"channel({quantization.axis}, {len(quantization.scale)})"
 
 
 def quantization_cells(quantization: Quantization | None) -> list[str]:
-    """Scale, zero point, quant_min..quant_max, granularity."""
+    """Scale, zero point, quant_min..quant_max, granularity. Of blocks the types of scales and zero points: no array is
+    read."""
     if quantization is None:
         return [NOTHING] * 4
-    limits = f"{quantization.quant_min}..{quantization.quant_max}"
-    return [span(quantization.scale), span(quantization.zero_point), limits, granularity(quantization)]
+    limits, blocks = f"{quantization.quant_min}..{quantization.quant_max}", quantization.blocks
+    scale = span(quantization.scale) if blocks is None else blocks.scale.dtype
+    own = None if blocks is None else blocks.zero_point
+    zero_point = span(quantization.zero_point) if own is None else own.dtype
+    return [scale, zero_point, limits, granularity(quantization)]
+
+
+def by(sizes: Iterable[int]) -> str:
+    """`1x32`"""
+    return "x".join(map(str, sizes))
 
 
 def size(count: int) -> str:

@@ -10,6 +10,8 @@ The keys are stable: later versions add some, and change or remove none.
     nodes       [index, name, operator, version, inputs, outputs, attributes, arithmetic, scope, source_operator]
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
+                blocks (null: per tensor or per slice; or shape [..], counts [..], scale_bytes, zero_point_dtype and
+                zero_point_bytes, null if `zero_point` has the one of all blocks; the scales are of type scale_dtype),
                 observed (null: the source had discarded it; or observer, minimum [..], maximum [..], and
                 the quant_min, quant_max (or null) and qscheme that the observer chose the scale for)
 
@@ -21,12 +23,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..model import Graph, Model, Node, Quantization, Tensor, static_shape
+from ..model import DTYPES, Blocks, Graph, Model, Node, Quantization, Tensor, static_shape
 from .source import QFB
 
 Facts = dict[str, Any]
@@ -110,11 +112,27 @@ def tensor_facts(tensor: Tensor, users: Users) -> Facts:
         "shape": None if tensor.shape is None else list(tensor.shape),
         "constant": tensor.is_constant,
         "bytes": None if tensor.data is None else tensor.data.nbytes,
-        "quantization": None if tensor.quantization is None else asdict(tensor.quantization),
+        "quantization": None if tensor.quantization is None else quantization_facts(tensor.quantization),
         "aliases": list(tensor.aliases),
         "written_by": users.writer.get(tensor.name),
         "read_by": users.readers.get(tensor.name, []),
     }
+
+
+def quantization_facts(quantization: Quantization) -> Facts:
+    """All but the arrays of blocks, of which it says how large they are."""
+    blocks = quantization.blocks
+    facts = asdict(replace(quantization, blocks=None))
+    if blocks is not None:
+        own = blocks.zero_point
+        facts["blocks"] = {
+            "shape": list(blocks.shape),
+            "counts": list(blocks.scale.shape),
+            "scale_bytes": blocks.scale.data.nbytes,
+            "zero_point_dtype": None if own is None else own.dtype,
+            "zero_point_bytes": None if own is None else own.data.nbytes,
+        }
+    return facts
 
 
 def stored_range(tensor: Tensor) -> Facts:
@@ -126,6 +144,8 @@ def stored_range(tensor: Tensor) -> Facts:
     if values.size == 0:
         return dict.fromkeys(("stored_min", "stored_max", "real_min", "real_max"))
     real = tensor.dequantize()
+    if DTYPES[tensor.dtype].kind == "f":
+        values = values.astype(float)
     return {
         "stored_min": values.min().item(),
         "stored_max": values.max().item(),
@@ -135,11 +155,23 @@ def stored_range(tensor: Tensor) -> Facts:
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:
-    """The real numbers that quant_min and quant_max stand for, over all slices of the axis."""
+    """The real numbers that quant_min and quant_max stand for, over all slices of the axis or all blocks."""
+    if quantization.blocks is not None:
+        return _range_of_blocks(quantization, quantization.blocks)
     pairs = list(zip(quantization.scale, quantization.zero_point, strict=True))
     low = min((quantization.quant_min - zero_point) * scale for scale, zero_point in pairs)
     high = max((quantization.quant_max - zero_point) * scale for scale, zero_point in pairs)
     return low, high
+
+
+def _range_of_blocks(quantization: Quantization, blocks: Blocks) -> tuple[float, float]:
+    import numpy as np
+
+    own = blocks.zero_point
+    points = np.array(quantization.zero_point, float) if own is None else own.array.astype(float)
+    scales = blocks.scale.array.astype(float)
+    ends = [(limit - points) * scales for limit in (quantization.quant_min, quantization.quant_max)]
+    return min(end.min().item() for end in ends), max(end.max().item() for end in ends)
 
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:

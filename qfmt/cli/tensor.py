@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..model import DTYPES, Model, Quantization, Tensor
+from ..model import DTYPES, Model, Quantization, StoredArray, Tensor
 from .notation import number, quantization_cells, shape_text, size, span
 from .output import line, pairs
 from .report import Facts, discarded_calibration, node_name, real_range
@@ -34,7 +34,8 @@ def show_tensor(model: Model, tensor: Tensor, facts: Facts, *, asked: str) -> No
 def _explain_name(asked: str, tensor: Tensor) -> str:
     owner, _, last = asked.rpartition(".")
     if asked not in tensor.aliases and last in ("scale", "zero_point"):
-        return f"{asked} is the {last.replace('_', ' ')} of the tensor that {owner} puts out"
+        of = f"the constant {owner}" if tensor.is_constant else f"the tensor that {owner} puts out"
+        return f"{asked} is the {last.replace('_', ' ')} of {of}"
     return f"{asked} is a name that this tensor had in its source"
 
 
@@ -52,8 +53,13 @@ def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization
     limits = DTYPES[tensor.dtype]
     low, high = real_range(quantization)
     yield "per", quantization_cells(quantization)[-1]
-    yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
-    yield "zero point", span(quantization.zero_point)
+    if quantization.blocks is None:
+        yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
+        yield "zero point", span(quantization.zero_point)
+    else:
+        yield "scale", _of_blocks(quantization.blocks.scale)
+        own = quantization.blocks.zero_point
+        yield "zero point", span(quantization.zero_point) if own is None else _of_blocks(own)
     yield "quant_min", f"{quantization.quant_min} ({tensor.dtype} starts at {limits.minimum})"
     yield "quant_max", f"{quantization.quant_max} ({tensor.dtype} ends at {limits.maximum})"
     yield "can hold", f"{number(low)}..{number(high)}, as (q - zero point) · scale"
@@ -72,7 +78,8 @@ def _stored_lines(tensor: Tensor, facts: Facts) -> Lines:
         return
     real = f"{number(facts['real_min'])}..{number(facts['real_max'])}"
     if tensor.quantization is not None:
-        yield "used range", f"{facts['stored_min']}..{facts['stored_max']} (smallest and largest stored integer)"
+        what = "integer" if DTYPES[tensor.dtype].is_integer else tensor.dtype
+        yield "used range", f"{facts['stored_min']}..{facts['stored_max']} (smallest and largest stored {what})"
     yield "real range", f"{real} (smallest and largest stored value)"
 
 
@@ -92,6 +99,12 @@ def _in_short(tensor: Tensor) -> str:
         return f"{tensor.name}  {tensor.dtype}, not quantized"
     scale, zero_point, _, per = quantization_cells(tensor.quantization)
     return f"{tensor.name}  {tensor.dtype}, scale {scale}, zero point {zero_point}, per {per}"
+
+
+def _of_blocks(stored: StoredArray) -> str:
+    values = stored.array.astype(float)
+    low, high = number(values.min().item()), number(values.max().item())
+    return f"{low}..{high}, {stored.dtype} {shape_text(stored.shape)}, one for each block"
 
 
 def _first(scales: Sequence[float]) -> str:

@@ -247,7 +247,28 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
     for name in ("axis", "quant_min", "quant_max"):
         yield from _changed(name, getattr(a, name), getattr(b, name))
     yield from _first_changed("scale", a.scale, b.scale)
-    yield from _first_changed("zero point", a.zero_point, b.zero_point)
+    if bool(a.zero_point) == bool(b.zero_point):
+        yield from _first_changed("zero point", a.zero_point, b.zero_point)
+    yield from _blocks_words(a, b)
+
+
+def _blocks_words(a: Quantization, b: Quantization) -> Iterator[str]:
+    mine, theirs = a.blocks, b.blocks
+    if mine is None or theirs is None:
+        if mine is not theirs:
+            yield "has scales by blocks in one only"
+        return
+    yield from _changed("blocks", _sizes(mine.shape), _sizes(theirs.shape))
+    pairs = (("scale", mine.scale, theirs.scale), ("zero point", mine.zero_point, theirs.zero_point))
+    for what, x, y in pairs:
+        if x is None or y is None:
+            if x is not y:
+                yield f"has {what}s for each block in one only"
+        elif (x.dtype, x.shape) != (y.dtype, y.shape):
+            yield from _changed(f"{what}s", f"{x.dtype}{_sizes(x.shape)}", f"{y.dtype}{_sizes(y.shape)}")
+        elif x != y:
+            different, largest = values_differ(x.array, y.array)
+            yield f"{different:,} of {prod(x.shape):,} {what}s of blocks differ by at most {largest:g}"
 
 
 def _first_changed(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator[str]:

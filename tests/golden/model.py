@@ -1,7 +1,7 @@
-"""The model in the golden files: something of everything that the format can say.
+"""The models in the golden files: something of everything that the format can say.
 
-`python tests/golden/model.py` wrote `1.0.qfb`. The file is never written again: it stands for those that people
-have. What a later minor version adds gets a file of its own.
+`python tests/golden/model.py` wrote `1.0.qfb` and `1.0-blocks.qfb`. The files are never written again: they stand for
+those that people have. What a later minor version adds gets a file of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
@@ -64,6 +65,39 @@ def golden_model() -> Model:
     return Model(graph, "qfmt", "fbgemm", {"format": "none"}, {"author": "qfmt", "licence": "MIT", "note": ""})
 
 
+def blocks_model() -> Model:
+    """Scales by blocks of every kind, quantized floats, and the element types that came with them."""
+    table = np.arange(21).reshape(3, 7) % 16
+    rows = np.array([[0.5, -0.25], [0.0, 1.5], [2.0, 0.125]], np.float16)
+    points = np.array([[0, 15], [8, 7], [1, 2]])
+    tiles = np.array([[1, 2], [0.5, 0.25]], np.float32)
+    mx = np.array([[0.25, 8], [1, 2.0**-127], [2.0**127, 4]]).astype(ml_dtypes.float8_e8m0fnu)
+    grids = {
+        "groups": ("uint4", Quantization.of_blocks("uint4", (3, 7), (1, 4), rows, points)),
+        "one zero point": ("uint4", Quantization.of_blocks("uint4", (3, 7), (1, 4), rows, 8)),
+        "float zero points": ("uint4", Quantization.of_blocks("uint4", (3, 7), (1, 4), rows, rows[::-1])),
+        "tiles": ("int8", Quantization.of_blocks("int8", (3, 7), (2, 5), tiles, limits=(-127, 127))),
+        "mx": ("float4_e2m1fn", Quantization.of_blocks("float4_e2m1fn", (3, 7), (1, 4), mx)),
+        "float8": ("float8_e4m3fn", Quantization.per_tensor(0.5, 0, "float8_e4m3fn")),
+        "channels": ("float8_e5m2", Quantization((0.5, 1.0, 2.0), (0, 0, 0), -8, 8, 0, "float8_e8m0fnu")),
+    }
+    tensors = [
+        Tensor("x", "float32", (3, 7)),
+        Tensor("x/quantized", "int8", (3, 7), None, grids["tiles"][1]),
+        Tensor("y", "float32", (3, 7)),
+        *(_constant(name) for name, entry in DTYPES.items() if entry.code > 19),
+    ]
+    for name, (dtype, grid) in grids.items():
+        values = table % 8 if DTYPES[dtype].is_integer else (table % 5).astype(numpy_dtype(dtype))
+        tensors.append(Tensor.constant(name, values.astype(numpy_dtype(dtype)), grid, dtype=dtype))
+    nodes = (
+        Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, arithmetic="divide"),
+        Node("DequantizeLinear", ("x/quantized",), ("y",), version=23),
+    )
+    graph = Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}, "blocks")
+    return Model(graph, "qfmt", "onnx", {"format": "none"})
+
+
 def _constant(dtype: str) -> Tensor:
     """Five values of a dtype: the least, the greatest, and three between."""
     entry = DTYPES[dtype]
@@ -78,4 +112,6 @@ def _constant(dtype: str) -> Tensor:
 
 
 if __name__ == "__main__":
-    golden_model().save(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / "1.0.qfb")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent)
+    golden_model().save(folder / "1.0.qfb")
+    blocks_model().save(folder / "1.0-blocks.qfb")
