@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import click
 
 import qfmt
 
-from ..frontends import TORCH_ENGINES
+from ..frontends import RUNTIMES, TORCH_ENGINES
 from .arrays import arrays, matched
 from .notation import number
 from .options import Shapes, input_shapes
@@ -31,12 +32,13 @@ MEANINGS = {
 
 
 @click.command(
-    short_help="Compare a file with its source: weights, then node by node against torch.",
+    short_help="Compare a file with its source: weights, then node by node against torch or ONNX Runtime.",
     epilog="""\b
 Examples:
   qfmt verify model.pt model.qfb                        on pseudo-random inputs
   qfmt verify model.pt model.qfb --input images.npy     on inputs of your own
   qfmt verify model.pt model.qfb --engine qnnpack       as another engine of torch computes it
+  qfmt verify model.onnx model.qfb --engine onnxruntime:all   as ONNX Runtime does after all its optimizations
 
 Exit status: 0 equal, or different only as two runs of torch may be; 1 something is wrong; 2 trouble.""",
 )
@@ -46,7 +48,10 @@ Exit status: 0 equal, or different only as two runs of torch may be; 1 something
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
 @input_shapes("Shape of a pseudo-random input, where sizes are open.")
 @click.option(
-    "--engine", type=click.Choice(TORCH_ENGINES), help="Torch's engine.  [default: whose arithmetic FILE states]"
+    "--engine",
+    type=click.Choice((*TORCH_ENGINES, *RUNTIMES)),
+    help="Who computes: torch's engine  [default: whose arithmetic FILE states], or for ONNX ONNX Runtime at this level"
+    " of optimization, or the onnx package's reference  [default: onnxruntime, not optimized]",
 )
 @click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
 @click.pass_context
@@ -60,11 +65,11 @@ def command(
     engine: str | None,
     json_: bool,
 ) -> None:
-    """Verify that FILE, a .qfb, computes what SOURCE, a TorchScript archive, computes.
+    """Verify that FILE, a .qfb, computes what SOURCE, a TorchScript archive or ONNX model, computes.
 
-    Weights, scales and zero points are compared bit by bit. Then torch carries out the calls of SOURCE, and each
+    Weights, scales and zero points are compared bit by bit. Then torch, or ONNX Runtime, carries out SOURCE, and each
     node of FILE is fed what the node of SOURCE got. No code of SOURCE is executed, only operators that qfmt knows.
-    Without torch the weights are compared, and the nodes are not.
+    Without torch the weights of an archive are compared, and the nodes are not.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that quantized dtypes are deprecated is known here
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
@@ -90,7 +95,7 @@ def _show(report: Report) -> None:
     pairs(
         [
             ("source", report.source + _origin(report)),
-            ("engine", f"{report.engine}, torch {report.torch}" if report.torch else "none: torch is not there"),
+            ("engine", f"{report.engine}, {report.version}" if report.version else "none: torch is not there"),
             *([("inputs", report.inputs)] if report.inputs else []),
             ("constants", _constants(report, off)),
             *(("note", note) for note in report.notes),
@@ -109,7 +114,7 @@ def _show(report: Report) -> None:
         _stated(report)
         line(f"nodes were not run: {report.skipped}")
     if not report.ok and all(weight.ok for weight in report.weights) and not _is_stated_otherwise(report):
-        line("file and source state the same; a kernel of torch may be at fault: --engine asks another one")
+        line("file and source state the same; a kernel of the engine may be at fault: --engine asks another one")
     line(_verdict(report))
 
 
@@ -125,8 +130,8 @@ def _origin(report: Report) -> str:
 
 def _constants(report: Report, off: list[WeightComparison]) -> str:
     total = len(report.weights)
-    unpacked = sum("torch" in weight.witnesses for weight in report.weights)
-    also = f", {unpacked} of them also to what torch unpacks" if unpacked else ""
+    others = Counter(name for weight in report.weights for name in weight.witnesses[1:])
+    also = "".join(f", {count} of them also to what {name} unpacks" for name, count in others.items())
     return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"
 
 

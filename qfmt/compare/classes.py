@@ -8,11 +8,15 @@ torch that are off because its own kernel overflows are proven, too, and told ap
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from ml_dtypes import finfo
 
 from ..arithmetic import MEAN, REQUANTIZE, f32
+from ..frontends import RUNTIMES
 from ..model import Node, Tensor
 from ..ops import OPERATORS, Operand, Quantized
 from .saturation import saturated
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 CLOSE = 1e-5
 """How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order."""
 
+LAST_BITS = 2
+"""The same in units in the last place, for float16 and bfloat16, which have fewer digits than CLOSE asks for."""
+
 RECURRENT = ("aten::quantized_lstm", "aten::quantized_gru")
 RECURRENT_CLOSE = 2.0**-6
 """States that differ in the last bit, as tanh does between two libraries, may be quantized to neighbours on a grid of
@@ -35,6 +42,9 @@ ROUNDINGS = 8
 
 WIDEST = 2.0**-7
 """Farther than this from a half, in steps of the output, nothing is a tie, however inexact float32 is."""
+
+WIDEST_OF_SUMS = 2.0**-2
+"""The same where sums of products are float32, too, and known no better than that: 16-bit activations."""
 
 INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")
 """Rules whose formulas are exact up to a few last operations on float32."""
@@ -64,19 +74,20 @@ def classify(
 ) -> Counts:
     """Two results of one node, computed from the same operands; `output` says what their integers mean.
 
-    `engine` is that of `theirs`, where it is torch's.
+    `engine` is that of `theirs`, where it is torch's or ONNX's.
     """
     if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
         return Counts(wrong=max(mine.size, 1), largest=float("inf"))
     if mine.dtype.kind == "f" or mine.dtype.name == "bfloat16":
-        return _floats(mine, theirs, RECURRENT_CLOSE if node.source_operator in RECURRENT else CLOSE)
+        near = RECURRENT_CLOSE if node.source_operator in RECURRENT else CLOSE
+        return _floats(mine, theirs, max(near, LAST_BITS * float(finfo(mine.dtype).eps)))  # type: ignore[no-untyped-call]
     off = mine != theirs
     if not off.any():
         return Counts(equal=mine.size)
     difference = np.abs(mine.astype(np.int64) - theirs.astype(np.int64))
     ties = off & (difference == 1)
     if ties.any():
-        ties &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2)
+        ties &= rounding_ties(node, operands, output, (mine.astype(np.float64) + theirs) / 2, engine)
         off &= ~ties
     overflowing = saturated(node, operands, output) if engine == "fbgemm" and off.any() else None
     overflown = off & (theirs == overflowing) if overflowing is not None else np.zeros(off.shape, bool)
@@ -107,7 +118,9 @@ def distance(a: Array, b: Array) -> Array:
     return np.where(same_numbers(a, b), 0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def rounding_ties(node: Node, operands: Sequence[Operand | None], output: Tensor, halves: Array) -> Array:
+def rounding_ties(
+    node: Node, operands: Sequence[Operand | None], output: Tensor, halves: Array, engine: str = ""
+) -> Array:
     """Where the exact value before the rounding is that of `halves`, as far as float32 can tell."""
     operator, quantization = OPERATORS[node.operator], output.quantization
     if quantization is None or operator.quantized is Quantized.MOVES:
@@ -120,7 +133,20 @@ def rounding_ties(node: Node, operands: Sequence[Operand | None], output: Tensor
         if node.arithmetic not in INTEGER_RULES:
             in_float32 = _computed(node, operands, f32).astype(np.float64) / step
             error = error + 4 * np.abs(in_float32 - exact).max(initial=0)
-        return np.abs(exact + offset - halves) <= np.minimum(error, WIDEST)
+        elif engine in RUNTIMES:
+            error = error + _sum_error(node, operands) / step
+        return np.abs(exact + offset - halves) <= np.minimum(error, WIDEST_OF_SUMS if engine in RUNTIMES else WIDEST)
+
+
+def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:
+    """How far off sums of products may be in float32, which is how ONNX has them: n · 2^-24 · Σ|x|·|w| for n terms."""
+    weight = operands[1] if len(operands) > 1 else operands[0]
+    assert weight is not None
+    shape = weight.array.shape
+    axis = {"Conv": 0, "qfmt.Linear": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}.get(node.operator)
+    terms = prod(shape) // max(shape[axis], 1) if axis is not None and shape else prod(shape[2:])
+    sizes = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
+    return terms * 2.0**-24 * np.abs(_computed(replace(node, arithmetic=""), sizes, np.float64))
 
 
 def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floating[Any]]) -> Array:

@@ -25,6 +25,9 @@ SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
 CHANNELS = 3
 """For the second dimension of images and volumes, where it is not known."""
 
+_FEATURES = {"Linear": 1, "DynamicLinear": 1, "MatMul": -2, "MatMulInteger": -2}
+"""Operator → the dimension of its second input that is as long as the last one of its first."""
+
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor, which is where inputs then lie."""
 
@@ -40,10 +43,16 @@ def shapes(
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
     tried = []
     for size, batch in [(size, 1) for size in SIZES] + [(SIZES[0], None)]:
-        chosen = {}
+        chosen: dict[str, tuple[int, ...]] = {}
+        named: dict[str, int] = {}
         for index, name in enumerate(model.graph.inputs):
             example = examples[index] if index < len(examples) else None
-            chosen[name] = tuple(given[name]) if name in given else _shape(model, name, example, size, batch)
+            guessed = tuple(given[name]) if name in given else _shape(model, name, example, size, batch)
+            stated = model.tensors[name].shape or (None,) * len(guessed)
+            chosen[name] = tuple(  # sizes of one name are equal
+                named.setdefault(word, number) if isinstance(word, str) else number
+                for word, number in zip(stated, guessed, strict=True)
+            )
         if chosen not in tried:
             tried.append(chosen)
             yield chosen
@@ -68,14 +77,16 @@ def _guessed(rank: int, size: int, features: int | None) -> list[int]:
 
 
 def _features(model: Model, name: str) -> int | None:
-    """How many features a linear layer takes that reads this input, quantized or not."""
+    """How many features a linear layer or a product takes that reads this input, quantized or not."""
     same = {name} | {
-        node.outputs[0] for node in model.nodes if name in node.inputs and node.operator == "QuantizeLinear"
+        node.outputs[0] for node in model.nodes if name in node.inputs and "QuantizeLinear" in node.operator
     }
     for node in model.nodes:
-        if node.operator in ("qfmt.Linear", "qfmt.DynamicLinear") and node.inputs[0] in same:
+        axis = _FEATURES.get(node.operator.rpartition(".")[2])
+        if axis is not None and node.inputs[0] in same:
             shape = model.tensors[node.inputs[1]].shape
-            return shape[1] if shape and isinstance(shape[1], int) else None
+            size = shape[axis] if shape and len(shape) > 1 else None
+            return size if isinstance(size, int) else None
     return None
 
 
@@ -91,19 +102,22 @@ def _array(model: Model, tensor: Tensor, shape: tuple[int, ...], engine: str, ge
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
         top = low + (high - low) // 2 if engine in REDUCED else high
-        return generator.integers(low, top, shape, endpoint=True).astype(kind)
+        return np.asarray(generator.integers(low, top, shape, endpoint=True), kind)
     if DTYPES[tensor.dtype].kind != "f":
-        return _indices(model, tensor.name, shape, generator).astype(kind)
+        return np.asarray(_indices(model, tensor.name, shape, generator), kind)
     middle, spread = _expected(model, tensor.name, engine)
-    return (middle + spread * generator.standard_normal(shape)).astype(kind)
+    return np.asarray(middle + spread * generator.standard_normal(shape), kind)
 
 
 def _expected(model: Model, name: str, engine: str) -> tuple[float, float]:
     """Mean and standard deviation: two of these either way fill the range that the input's quantizer was calibrated
     for. Standard normal where the input is not quantized at once."""
+    same = {name}
     for node in model.nodes:
         quantization = model.tensors[node.outputs[0]].quantization
-        if node.operator == "QuantizeLinear" and node.inputs[0] == name and quantization is not None:
+        if node.operator == "Cast" and node.inputs[0] in same:
+            same.add(node.outputs[0])
+        if node.operator == "QuantizeLinear" and node.inputs[0] in same and quantization is not None:
             low, high = _calibrated(quantization, engine)
             return (low + high) / 2, (high - low) / 4
     return 0.0, 1.0

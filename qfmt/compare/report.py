@@ -13,7 +13,7 @@ class WeightComparison:
 
     `different` of `elements` stored values are not the same, by at most `largest`. `differences` says, as
     "source → file", what else is not: dtype, shape, quantization. `witnesses` are who was asked for the source's:
-    "conversion" (qfmt, anew) and "torch" (its own reader and unpack).
+    "conversion" (qfmt, anew) and "torch" (its own reader and unpack) or "onnx".
     """
 
     name: str
@@ -74,6 +74,7 @@ class OutputComparison:
 class Report:
     """The result of `qfmt.verify`.
 
+    `engine` carried the source out, in the package `version` ("" if nobody could).
     `same_source`: whether the file says that it was made from this very source (None: it does not say).
     `missing` are nodes that only the source has. `skipped` says why no nodes were compared, "" if they were;
     `notes` are remarks that change nothing.
@@ -81,7 +82,7 @@ class Report:
 
     source: str
     engine: str
-    torch: str
+    version: str
     same_source: bool | None
     inputs: str
     weights: tuple[WeightComparison, ...]

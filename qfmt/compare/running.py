@@ -11,14 +11,14 @@ import numpy as np
 from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
-from ..ops import Operand
+from ..ops import OPERATORS, Operand
 from .classes import Counts, classify, distance, same_numbers
 from .difference import node_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..frontends.torch.execution import Computed
+    from ..frontends.witness import Computed
 
     Array = NDArray[Any]
 
@@ -29,6 +29,8 @@ class NodeFindings:
 
     counts: Counts = field(default_factory=Counts)
     fault: str = ""
+    unknown: bool = False
+    """Whether qfmt has no reference for its operator, which was kept as the source had it."""
 
 
 @dataclass
@@ -52,7 +54,7 @@ class SideBySide:
         self._constants: dict[str, Array] = {}
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        """One run. `theirs` is what torch computed, by the names of the file, as far as it has it.
+        """One run. `theirs` is what the source computed, by the names of the file, as far as it has it.
 
         Where it has nothing, because one call of the source became several nodes, ours is passed on.
         """
@@ -77,13 +79,14 @@ class SideBySide:
                     if name in given and _same(alone[index], given[name]):
                         agreed.add(name)
         for name, output in self.outputs.items():
-            if name in theirs:
+            if name in theirs and (name in own or not any(found.unknown for found in self.nodes.values())):
                 _count_output(output, own.get(name), theirs[name].array)
 
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
         """What a node computes from these values; None, and the reason in `found`, if it cannot."""
         operands = self._operands(node, values)
-        if operands is None:
+        found.unknown = node.operator not in OPERATORS
+        if operands is None or found.unknown:
             return None
         try:
             return execute(node, operands, [self.model.tensors[name] for name in node.outputs])
@@ -111,7 +114,7 @@ class SideBySide:
     ) -> None:
         tensor = self.model.tensors[name]
         if not _same_grid(tensor.quantization, theirs):
-            found.fault = f"torch has {name} with {_grid(theirs)}"
+            found.fault = f"the source has {name} with {_grid(theirs)}"
         operands = self._operands(node, given) or []
         found.counts = found.counts.plus(classify(node, operands, tensor, mine, theirs.array, self.engine))
 

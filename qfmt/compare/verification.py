@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import MissingPackageError, QfmtError, RunError
-from ..frontends import TORCH_ENGINES
+from ..frontends.sniff import sniff
 from ..interpreter import checked_inputs
 from ..model import Model
 from . import random_inputs
@@ -22,8 +22,7 @@ from .running import SideBySide
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from ..frontends.torch.execution import Computed
-    from ..frontends.torchscript.witness import Witness
+    from ..frontends.witness import Computed, Witness
 
     Array = NDArray[Any]
 
@@ -39,33 +38,32 @@ def verify(
     samples: int = SAMPLES,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
-    """Compare a model, or a `.qfb`, with the TorchScript archive that it was made from.
+    """Compare a model, or a `.qfb`, with the TorchScript archive or the ONNX model that it was made from.
 
-    Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks. Then torch
-    carries out the archive's calls under `engine` (default: whose arithmetic the file states), and each node of
-    the file is fed what the source's node got. No code of the archive is executed, only operators that qfmt knows.
+    Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks, or onnx reads. Then
+    torch carries out the archive's calls under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
+    states), or ONNX Runtime the model's nodes (one of RUNTIMES, default: not optimized), and each node of the file is
+    fed what the source's node got. No code of the archive is executed, only operators that qfmt knows.
     `inputs` maps names to arrays; else `samples` pseudo-random ones are drawn, of `input_shapes` where the file
-    leaves sizes open. Without torch nodes are skipped, and the report says so.
+    leaves sizes open. Without torch nodes are skipped, and the report says so; without ONNX Runtime the reference
+    implementation of the onnx package takes its place.
 
-    Raises SourceError if the source is not a TorchScript archive or cannot be converted, RunError if the inputs do
-    not fit or torch cannot carry out a call with this engine.
+    Raises SourceError if the source is neither or cannot be converted, RunError if the inputs do
+    not fit or a call cannot be carried out with this engine.
     """
     from ..file import load
-    from ..frontends.torch.execution import running
-    from ..frontends.torchscript.witness import Witness
 
     file = model if isinstance(model, Model) else load(model)
     path = Path(fspath(source))
     try:
-        witness = Witness.of(path, file)
+        witness = _witness(path, file, engine)
     except QfmtError as error:
-        error.hint = error.hint or "verify compares a .qfb with the TorchScript archive that it was made from"
+        error.hint = error.hint or "verify compares a .qfb with the TorchScript archive or ONNX model it was made from"
         raise error.at(str(path)) from None
-    stated = file.arithmetic if file.arithmetic in TORCH_ENGINES else TORCH_ENGINES[0]
-    comparison = Comparison(file, witness, engine or stated)
+    comparison = Comparison(file, witness)
     try:
-        with running(comparison.engine) as version:
-            comparison.torch = version
+        with witness.running() as version:
+            comparison.version = version
             comparison.unpack()
             if comparison.has_same_inputs():
                 comparison.run(inputs, samples, input_shapes or {})
@@ -76,15 +74,25 @@ def verify(
     return comparison.report(path)
 
 
-class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when torch is there."""
+def _witness(path: Path, file: Model, engine: str | None) -> Witness:
+    if sniff(path).key == "onnx":
+        from ..frontends.onnx.witness import Witness as OnnxWitness
 
-    def __init__(self, file: Model, witness: Witness, engine: str) -> None:
-        self.file, self.witness, self.engine = file, witness, engine
+        return OnnxWitness(path, file, engine)
+    from ..frontends.torchscript.witness import Witness as TorchWitness
+
+    return TorchWitness.of(path, file, engine)
+
+
+class Comparison:
+    """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it."""
+
+    def __init__(self, file: Model, witness: Witness) -> None:
+        self.file, self.witness = file, witness
         self.pairing = Pairing(witness.model.graph, file.graph)
         self.weights = {weight.name: weight for weight in self._constants()}
-        self.side_by_side = SideBySide(file, engine)
-        self.torch = self.inputs = self.skipped = ""
+        self.side_by_side = SideBySide(file, witness.engine)
+        self.version = self.inputs = self.skipped = ""
         self.notes: list[str] = []
 
     def _constants(self) -> Iterator[WeightComparison]:
@@ -98,31 +106,33 @@ class Comparison:
             yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
 
     def unpack(self) -> None:
-        """The same constants, against what torch's own reader and `unpack` make of the source."""
+        """The same constants, against what the source's own reader makes of it."""
         self.witness.load()
         if self.witness.trouble:
-            self.notes.append(f"torch itself cannot load the source ({self.witness.trouble}); qfmt's reading is used")
+            trouble = f"{self.witness.name} itself cannot load the source ({self.witness.trouble})"
+            self.notes.append(f"{trouble}; qfmt's reading is used")
         for name, theirs in self.witness.unpacked():
             weight = self.weights.get(self.pairing.tensors.get(name, ""))
-            if weight is not None and "torch" not in weight.witnesses:
-                self.weights[weight.name] = self._as_torch_has_it(weight, theirs)
+            if weight is not None and self.witness.name not in weight.witnesses:
+                self.weights[weight.name] = self._as_unpacked(weight, theirs)
 
-    def _as_torch_has_it(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
+    def _as_unpacked(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
         tensor = self.file.tensors[weight.name]
-        mine, unpacked = tensor.array, theirs.array
+        mine, unpacked, who = tensor.array, theirs.array, f"{self.witness.name} unpacks"
         if mine.dtype == np.float16 and unpacked.dtype == np.float32:  # torch keeps what it narrowed in float32
             unpacked = narrowed(unpacked)
         if (mine.dtype, mine.size) != (unpacked.dtype, unpacked.size):
-            words = ["torch unpacks another dtype or shape"]
+            words = [f"{who} another dtype or shape"]
         else:
             different, _ = values_differ(unpacked, mine)
-            words = [f"torch unpacks {different} other values"] if different else []
+            words = [f"{who} {different} other values"] if different else []
         if tensor.quantization is not None:
             stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
-            words += [f"torch unpacks {word}" for word in quantization_words(stated, tensor.quantization)]
+            words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
         if not weight.ok:  # what differs from the conversion has been said
             words = []
-        return replace(weight, differences=(*weight.differences, *words), witnesses=(*weight.witnesses, "torch"))
+        witnesses = (*weight.witnesses, self.witness.name)
+        return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
 
     def has_same_inputs(self) -> bool:
         """Whether file and source can be run on the same arrays."""
@@ -138,11 +148,11 @@ class Comparison:
             return
         chosen, values = self._fitting(shapes)
         self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
-        for index, drawn in enumerate(random_inputs.draw(self.file, chosen, count, self.engine)):
+        for index, drawn in enumerate(random_inputs.draw(self.file, chosen, count, self.witness.engine)):
             self.side_by_side.sample(drawn, values if index == 0 else self._theirs(drawn))
 
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
-        """The likeliest shapes that the source can be run on, and what torch computes from the first sample."""
+        """The likeliest shapes that the source can be run on, and what it computes from the first sample."""
         refused: RunError | None = None
         for chosen in random_inputs.shapes(self.file, given, self.witness.example_shapes()):
             values = self._tried(chosen)
@@ -155,12 +165,12 @@ class Comparison:
 
     def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
         try:
-            return self._theirs(next(random_inputs.draw(self.file, shapes, 1, self.engine)))
+            return self._theirs(next(random_inputs.draw(self.file, shapes, 1, self.witness.engine)))
         except RunError as error:
             return error
 
     def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What torch computes, by the names of the file."""
+        """What the source computes, by the names of the file."""
         names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
         seen = self.witness.run({mine: inputs[theirs] for mine, theirs in names})
         return {self.pairing.tensors[name]: value for name, value in seen.items() if name in self.pairing.tensors}
@@ -170,8 +180,8 @@ class Comparison:
         stated = self.file.source.get("sha256")
         return Report(
             source=str(path),
-            engine=self.engine,
-            torch=self.torch,
+            engine=self.witness.engine,
+            version=self.version,
             same_source=None if stated is None else stated == self.witness.model.source["sha256"],
             inputs=self.inputs,
             weights=tuple(self.weights.values()),
@@ -187,6 +197,8 @@ class Comparison:
             if found.name in missing:
                 continue
             ran = self.side_by_side.nodes[found.name]
+            if ran.unknown:
+                self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
             words = (*found.words, ran.fault) if ran.fault and not found.words else found.words
             counts = ran.counts
             yield NodeComparison(found.name, found.operator, counts.total, *counts, words)

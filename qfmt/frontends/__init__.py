@@ -17,6 +17,11 @@ ENGINES = (*TORCH_ENGINES, "onnx")
 """Whose arithmetic the nodes may state; that of ONNX is taken for its models where nothing is said."""
 
 
+RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:all", "reference")
+"""What runs an ONNX model for `verify`: ONNX Runtime, each node as it stands or after its optimizations of that level,
+or the reference implementation of the onnx package. The first, or else the last, is taken where nothing is said."""
+
+
 def convert(
     source: Any,
     *,

@@ -6,10 +6,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingPackageError, RunError, SourceError
 from ..stored import PerTensor, StoredTensor
+from ..witness import Computed
 from .calls import Packed, PackedState
 from .lift import is_known
 from .tape import Slot, Tape
@@ -24,22 +25,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-class Computed(NamedTuple):
-    """A tensor that torch computed or unpacked: its integers with their quantization, or floats without."""
-
-    array: Array
-    scale: tuple[float, ...] = ()
-    zero_point: tuple[int, ...] = ()
-    axis: int | None = None
-
-    @property
-    def is_quantized(self) -> bool:
-        return bool(self.scale)
-
-
 @contextmanager
 def running(name: str) -> Iterator[str]:
-    """Torch by one engine for quantized operators, without warnings of deprecation and gradients; gives its version."""
+    """Torch by one engine for quantized operators, without warnings of deprecation and gradients; gives its
+    name and version."""
     try:
         import torch
     except ImportError:
@@ -53,7 +42,7 @@ def running(name: str) -> Iterator[str]:
         warnings.simplefilter("ignore")
         torch.backends.quantized.engine = name
         try:
-            yield str(torch.__version__).partition("+")[0]
+            yield f"torch {torch.__version__}".partition("+")[0]
         finally:
             torch.backends.quantized.engine = before
 

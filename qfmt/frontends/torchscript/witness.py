@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SourceError
+from ...errors import RunError, SourceError
 from ...model import Model, Shape
+from .. import TORCH_ENGINES
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState
-from ..torch.execution import Computed, carry_out, computed, input_tensor, made
+from ..torch.execution import carry_out, computed, input_tensor, made, running
 from ..torch.tape import Tape
+from ..witness import Computed
 from .archive import Archive
 from .convert import describe, lift_archive
 from .folding import fold, on_values
@@ -20,15 +23,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-DEFAULT_ARITHMETIC = "fbgemm"
-
-
 class Witness:
     """The source of a file. `model` is what it is converted to now.
 
-    With torch, inside `execution.running`: `load`, then `unpacked` and `run`. No code of the archive is executed:
+    With torch, inside `running`: `load`, then `unpacked` and `run`. No code of the archive is executed:
     the calls that qfmt's own evaluation found are carried out one by one.
     """
+
+    name = "torch"
 
     def __init__(
         self,
@@ -36,8 +38,12 @@ class Witness:
         arithmetic: str,
         input_shapes: Mapping[str, Shape],
         input_quantization: Mapping[str, tuple[float, int, str]],
+        engine: str | None = None,
     ) -> None:
         self.path = path
+        self.engine = engine or (arithmetic if arithmetic in TORCH_ENGINES else TORCH_ENGINES[0])
+        if self.engine not in TORCH_ENGINES:
+            raise RunError(f"{self.engine} cannot run TorchScript", hint=f"torch has {', '.join(TORCH_ENGINES)}")
         self.archive = Archive(path)
         lifted = lift_archive(self.archive, arithmetic, input_shapes, input_quantization, Tape)
         assert isinstance(lifted.recorder, Tape)
@@ -50,10 +56,11 @@ class Witness:
         self._made: dict[int, Any] = {}
 
     @classmethod
-    def of(cls, path: Path, file: Model) -> Witness:
+    def of(cls, path: Path, file: Model, engine: str | None = None) -> Witness:
         """The source of a file, converted as the file was: for its engine, with its inputs' shapes and quantization.
 
-        Where the source does not take those, it is converted without, and the two will differ.
+        Where the source does not take those, it is converted without, and the two will differ. `engine` is torch's
+        that carries it out; None: the one whose arithmetic the file states.
         """
         tensors = [file.tensors[name] for name in file.graph.inputs]
         archive = Archive(path)
@@ -65,11 +72,15 @@ class Witness:
             if tensor.quantization is not None
         }
         shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
-        arithmetic = file.arithmetic or DEFAULT_ARITHMETIC
+        arithmetic = file.arithmetic or TORCH_ENGINES[0]
         try:
-            return cls(path, arithmetic, shapes, quantized)
+            return cls(path, arithmetic, shapes, quantized, engine)
         except SourceError:
-            return cls(path, arithmetic, {}, {})
+            return cls(path, arithmetic, {}, {}, engine)
+
+    def running(self) -> AbstractContextManager[str]:
+        """Torch, with the engine; gives its version."""
+        return running(self.engine)
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         """The shapes that the network was traced with, input by input, as far as the archive says."""

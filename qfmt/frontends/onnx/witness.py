@@ -1,0 +1,232 @@
+"""An ONNX model as the witness against a `.qfb`: converted anew, its initializers, and run by others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import SourceError
+from ...model import Model, Tensor, numpy_dtype
+from ..sniff import sha256_of
+from ..torch.attempts import Given
+from ..witness import Computed
+from .convert import convert_onnx
+from .runtime import Runner, first_installed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+OUTPUT = -1
+"""In _GRIDS: the first output."""
+
+_GRIDS: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "QuantizeLinear": ((OUTPUT, 1, 2),),
+    "DequantizeLinear": ((0, 1, 2),),
+    "QLinearConv": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
+    "QLinearMatMul": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
+    "QLinearAdd": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
+    "QLinearMul": ((0, 1, 2), (3, 4, 5), (OUTPUT, 6, 7)),
+    "QGemm": ((0, 1, 2), (3, 4, 5), (OUTPUT, 7, 8)),
+    "QLinearSigmoid": ((0, 1, 2), (OUTPUT, 3, 4)),
+    "QLinearLeakyRelu": ((0, 1, 2), (OUTPUT, 3, 4)),
+    "QLinearSoftmax": ((0, 1, 2), (OUTPUT, 3, 4)),
+    "QLinearAveragePool": ((0, 1, 2), (OUTPUT, 3, 4)),
+    "QLinearGlobalAveragePool": ((0, 1, 2), (OUTPUT, 3, 4)),
+}
+"""Operator → positions of (integers, scale, zero point)."""
+
+
+class Grid(NamedTuple):
+    """What one node says of integers: names of scale and zero point, and the axis."""
+
+    scale: str
+    zero_point: str
+    axis: int
+
+
+class Witness:
+    """The source of a file. `model` is what it is converted to now; the rest is read by onnx alone."""
+
+    name = "onnx"
+    trouble = ""
+
+    def __init__(self, path: Path, file: Model, engine: str | None = None) -> None:
+        import onnx
+
+        self.engine = engine or first_installed()
+        self.model = _like(path, file)
+        self.proto = onnx.load(path, load_external_data=False)
+        self.folder = path.parent
+        self.runner: Runner | None = None
+        graph = self.proto.graph
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._producers = {name: node for node in graph.node for name in node.output if name}
+        self._constants: dict[str, Array | None] = {}
+        self._grids: dict[str, list[Grid]] = {}
+        for name, grid in _stated(graph):
+            self._grids.setdefault(name, []).append(grid)
+        self._places: dict[str, str] = {}
+        """Tensor of `model` → the value of ONNX that it is."""
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        self.runner = Runner(self.proto, self.folder, self.engine)
+        yield self.runner.version
+
+    def example_shapes(self) -> list[tuple[int, ...] | None]:
+        return []
+
+    def load(self) -> None:
+        """Nothing: onnx has read it."""
+
+    # -- constants -------------------------------------------------------------------------------------------
+
+    def unpacked(self) -> Iterator[tuple[str, Computed]]:
+        """Constants under the name that they have in the source, by onnx's own reader and reference."""
+        for name, tensor in self.model.tensors.items():
+            if not tensor.is_constant:
+                continue
+            array, grid, quantization = self._constant(name), self._grid(tensor, name), tensor.quantization
+            if array is None or (array.dtype, array.shape) != (tensor.array.dtype, tensor.shape):
+                continue  # packed or laid out in another way: the nodes tell
+            if quantization is None or (quantization.blocks is None and grid is not None):
+                yield name, Computed(array, *(grid or ()))
+
+    def _grid(self, tensor: Tensor, name: str) -> tuple[Any, ...] | None:
+        """Scale, zero point and axis that the nodes around a value state; None if none does, or not as constants.
+
+        Nodes may take the same integers for different numbers: of two such tensors each must be one of them.
+        """
+        found = [grid for each in self._grids.get(name, ()) if (grid := self._read(each, tensor)) is not None]
+        mine = tensor.quantization
+        like = [grid for grid in found if mine is not None and grid == (mine.scale, mine.zero_point, mine.axis)]
+        return next(iter((*like, *found)), None)
+
+    def _read(self, stated: Grid, tensor: Tensor) -> tuple[Any, ...] | None:
+        scale = self._constant(stated.scale)
+        if scale is None:
+            return None
+        point = self._constant(stated.zero_point) if stated.zero_point else np.zeros(scale.shape, np.int32)
+        if point is None or point.size != scale.size or point.dtype.name.startswith("float"):
+            return None
+        rank = len(tensor.shape or ())
+        axis = None if scale.size == 1 else stated.axis % rank if rank else None
+        scales = tuple(float(each) for each in scale.reshape(-1).astype(np.float64))
+        return scales, tuple(int(each) for each in point.reshape(-1)), axis
+
+    def _constant(self, name: str) -> Array | None:
+        """An initializer, or what nodes make of initializers alone; None for what depends on inputs."""
+        if name not in self._constants:
+            self._constants[name] = None  # for a cycle
+            self._constants[name] = self._evaluated(name)
+        return self._constants[name]
+
+    def _evaluated(self, name: str) -> Array | None:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        if name in self._initializers:
+            return np.asarray(onnx.numpy_helper.to_array(self._initializers[name], str(self.folder)))
+        node = self._producers.get(name)
+        if node is None or len(node.output) != 1:
+            return None
+        inputs = {each: self._constant(each) for each in node.input if each}
+        if any(array is None for array in inputs.values()):
+            return None
+        untyped = [onnx.ValueInfoProto(name=each) for each in inputs]
+        graph = onnx.helper.make_graph([node], "constant", untyped, [onnx.ValueInfoProto(name=name)])
+        try:
+            alone = onnx.helper.make_model(graph, opset_imports=self.proto.opset_import)
+            (result,) = ReferenceEvaluator(alone).run(None, inputs)
+            return np.asarray(result)
+        except Exception:  # whatever the library raises: then the fresh conversion is the only witness
+            return None
+
+    # -- values ----------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """Every tensor of `model` that is a value of the source, too."""
+        assert self.runner is not None
+        names = list(dict.fromkeys(self._places.values()))
+        values = self.runner.run(inputs, names) if self._places else self._placed(inputs)
+        values.update(inputs)
+        seen = {}
+        for name, place in self._places.items():
+            if place in values:
+                tensor = self.model.tensors[name]
+                seen[name] = Computed(values[place], *self._stated_of(tensor, place))
+        return seen
+
+    def _stated_of(self, tensor: Tensor, place: str) -> tuple[Any, ...]:
+        """What ONNX says that a value means; what it does not say itself, as a value that is only moved, is ours."""
+        mine = tensor.quantization
+        if mine is None:
+            return ()
+        return self._grid(tensor, place) or (mine.scale, mine.zero_point, mine.axis)
+
+    def _placed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The first run, not optimized, of all values: each tensor is the value of its name and its type.
+
+        An operator that took its clamps and its quantization in keeps the names of all of them, as aliases.
+        """
+        assert self.runner is not None
+        candidates = {
+            name: [each for each in (name, *tensor.aliases) if each in self._producers]
+            for name, tensor in self.model.tensors.items()
+            if not tensor.is_constant
+        }
+        names = sorted({each for several in candidates.values() for each in several})
+        plain = self.engine.partition(":")[0]
+        values = self.runner.run(inputs, names, plain)
+        for name, several in candidates.items():
+            tensor = self.model.tensors[name]
+            alike = [each for each in several if each in values and _is_alike(tensor, values[each])]
+            if alike:
+                self._places[name] = max(alike, key=lambda each: each in self._grids)
+        self._places.update((name, name) for name in inputs)
+        if plain == self.engine:
+            return values
+        return self.runner.run(inputs, list(dict.fromkeys(set(self._places.values()) - set(inputs))))
+
+
+def _like(path: Path, file: Model) -> Model:
+    """The source converted as the file was; without its shapes of inputs where they do not go."""
+    description = {"sha256": sha256_of(path)}
+    shapes = {name: file.tensors[name].shape for name in file.graph.inputs}
+    try:
+        given = {name: shape for name, shape in shapes.items() if shape is not None}
+        return convert_onnx(path, Given(file.arithmetic or "onnx", given), description)
+    except SourceError:
+        return convert_onnx(path, Given(file.arithmetic or "onnx"), description)
+
+
+def _stated(graph: Any) -> Iterator[tuple[str, Grid]]:
+    """Value → what a node says of its integers."""
+    for node in graph.node:
+        if any(attribute.name == "block_size" and attribute.i for attribute in node.attribute):
+            continue
+        for data, scale, point in _GRIDS.get(node.op_type, ()):
+            if scale < len(node.input) and node.input[scale]:
+                name = node.output[0] if data == OUTPUT else node.input[data]
+                zero_point = node.input[point] if point < len(node.input) else ""
+                yield name, Grid(node.input[scale], zero_point, _axis(node, data))
+
+
+def _axis(node: Any, data: int) -> int:
+    given = {attribute.name: attribute.i for attribute in node.attribute}
+    if node.op_type == "QGemm":
+        return 0 if given.get("transB") else 1
+    if node.op_type == "QLinearMatMul":
+        return -1 if data == 3 else -2
+    return given.get("axis", 1) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else 0
+
+
+def _is_alike(tensor: Tensor, array: Array) -> bool:
+    """Whether a value can be this tensor: the integers, not the real numbers that they were made of."""
+    return array.dtype == numpy_dtype(tensor.dtype)
