@@ -92,7 +92,8 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
         values = array if array.dtype.kind in "iu" else array.astype(np.float32)
         outside = array[(values < low) | (values > high)]
         if outside.size:
-            raise RunError(f"takes integers in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
+            what = "integers" if array.dtype.kind in "iu" else tensor.dtype
+            raise RunError(f"takes {what} in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
     if tensor.shape is None:
         return array
     if array.ndim != len(tensor.shape):

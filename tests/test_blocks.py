@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.arithmetic import dequantize, quantize
-from qfmt.errors import RunError, ValidityError
+from qfmt.arithmetic import QUANTIZE, dequantize, quantize
+from qfmt.errors import QfmtError, RunError, ValidityError
 from qfmt.interpreter import run
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS
@@ -103,6 +106,161 @@ def test_blocks_along_an_axis_are_those_of_onnx(dtype: str, shape: tuple[int, ..
     )
     print(f"quantize: {(mine == theirs.astype(mine.dtype)).sum()} of {mine.size} equal")
     assert (mine == theirs.astype(mine.dtype)).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_an_element_has_the_scale_and_zero_point_of_its_block(data: st.DataObject) -> None:
+    """Any blocks of any tensor, against the definition: index divided by block."""
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    block = tuple(data.draw(st.integers(1, size + 2)) for size in shape)
+    counts = tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    dtype = data.draw(st.sampled_from(["uint4", "int8", "uint16", "int32"]))
+    scale = random.choice([0.5, -1, 0, 3], counts).astype(np.float16)
+    points = random_values(random, dtype, counts)
+    grid = Quantization.of_blocks(dtype, shape, block, scale, points)
+    scales, zero_points = (
+        np.broadcast_to(each, shape) for each in (grid.scales(len(shape)), grid.zero_points(len(shape)))
+    )
+    for index in np.ndindex(*shape):
+        at = tuple(place // each for place, each in zip(index, block, strict=True))
+        assert (scales[index], zero_points[index]) == (scale[at], points[at])
+    per_slice = sum(count > 1 for count in counts) <= 1 and all(
+        each == 1 or count == 1 for each, count in zip(block, counts, strict=True)
+    )
+    assert grid.is_blocked is not per_slice
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    scale, points = np.ones((3, 2), np.float32), np.arange(6).reshape(3, 2)
+    for arguments, words in (
+        (("uint4", (3, 5), (1, 3), scale[:2]), "4 scales, 1 zero points for 6 blocks"),
+        (("uint4", (3, 5), (1, 3), scale, points[:2]), "6 scales, 4 zero points for 6 blocks"),
+        (("uint4", (3, 5), (1, 0), scale), "do not divide"),
+        (("uint4", (3, 5), (1, 3, 1), scale), "do not divide"),
+        (("uint4", (3, 5), (1, 3), scale, points + 11), r"zero points in 11..16 are not all of uint4"),
+        (("float4_e2m1fn", (3, 5), (1, 3), scale, points), "the zero point of float4_e2m1fn is 0"),
+        (("uint4", (3, 5), (1, 3), scale.astype(complex)), "arrays of complex128 cannot be stored"),
+    ):
+        with pytest.raises(QfmtError, match=re.escape(words)):
+            Quantization.of_blocks(*arguments)
+
+
+def test_zero_points_that_are_packed_elsewhere_are_taken_as_they_are() -> None:
+    points = np.arange(6).reshape(3, 2)
+    made = [
+        Quantization.of_blocks("int4", (3, 5), (1, 3), np.ones((3, 2), np.float32), each)
+        for each in (points, points.astype(np.int8), points.astype(ml_dtypes.int4), points.astype(np.uint64))
+    ]
+    assert made == made[:1] * 4
+    assert made[0].blocks is not None and made[0].blocks.zero_point is not None
+    assert bytes(made[0].blocks.zero_point.data.view()) == bytes([0x10, 0x32, 0x54])
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_four_bit_weights_of_onnx_runtime(symmetric: bool) -> None:
+    """Its quantizer, whose scales may be negative and 0, and its own dequantization of the same integers."""
+    runtime = pytest.importorskip("onnxruntime")
+    quantizer = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
+    random = np.random.default_rng(11)
+    weight = random.normal(size=(80, 48)).astype(np.float32)
+    weight[:32, 0] = 0
+    blocks = 3
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 80])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 48])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    made = quantizer.MatMulNBitsQuantizer(model, bits=4, block_size=32, is_symmetric=symmetric)
+    made.process()
+    stored = {each.name: numpy_helper.to_array(each) for each in made.model.model.graph.initializer}
+    session = runtime.InferenceSession(made.model.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    theirs = session.run(None, {"x": np.eye(80, dtype=np.float32)})[0]
+
+    codes = np.stack([stored["w_Q4"] & 15, stored["w_Q4"] >> 4], -1).reshape(48, blocks * 32)[:, :80]
+    scale = stored["w_scales"].reshape(48, blocks)
+    points: Any = 8
+    if not symmetric:
+        packed = stored["w_zero_points"].reshape(48, -1)
+        points = np.stack([packed & 15, packed >> 4], -1).reshape(48, -1)[:, :blocks]
+    assert not symmetric or (scale < 0).any()
+    grid = Quantization.of_blocks("uint4", (48, 80), (1, 32), scale, points)
+    ours = Tensor.constant("w", codes, grid, dtype="uint4").dequantize().T
+    print(f"{(ours == theirs).sum()} of {ours.size} equal, {(scale < 0).sum()} of {scale.size} scales negative")
+    assert np.array_equal(ours, theirs)
+
+
+# Floats of 8 and 4 bits
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_code_is_dequantized_as_onnx_does(dtype: str) -> None:
+    codes = np.arange(1 << DTYPES[dtype].bits).astype(np.uint8).view(numpy_dtype(dtype))
+    grid = Quantization.per_tensor(0.3, 0, dtype)
+    scale = np.array(0.3, np.float32)
+    kinds = [ONNX[dtype], TensorProto.FLOAT]
+    theirs = by_onnx("DequantizeLinear", {}, codes, scale, kinds=kinds, to=TensorProto.FLOAT)
+    ours = dequantize(codes, grid)
+    print(f"{dtype}: {(ours == theirs).sum()} of {ours.size} equal, {np.isnan(ours).sum()} not a number")
+    assert np.array_equal(ours, theirs, equal_nan=True)
+    assert np.array_equal(np.signbit(ours), np.signbit(theirs))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_lies_at_and_between_two_values_is_rounded_as_onnx_does(dtype: str) -> None:
+    """Every value, every tie, their neighbours in float32, what is beyond the range, NaN."""
+    codes = np.arange(1 << DTYPES[dtype].bits).astype(np.uint8).view(numpy_dtype(dtype)).astype(np.float32)
+    values = np.unique(codes[np.isfinite(codes)])
+    points = np.concatenate([values, (values[1:] + values[:-1]) / 2])
+    points = np.concatenate(
+        [points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf))]
+    )
+    x = np.concatenate([points, [np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0]]).astype(np.float32)
+    if dtype == "float4_e2m1fn":
+        x = x[:-1]  # here the evaluator adds the zero point, and -0.0 + 0.0 is 0.0
+    grid = Quantization.per_tensor(1.0, 0, dtype)
+    kinds = [TensorProto.FLOAT, TensorProto.FLOAT, ONNX[dtype]]
+    zero = np.zeros((), numpy_dtype(dtype))
+    theirs = by_onnx("QuantizeLinear", {}, x, np.ones((), np.float32), zero, kinds=kinds, to=ONNX[dtype])
+    for rule in QUANTIZE:  # with a scale of 1 they are all the same
+        ours = quantize(x, grid, numpy_dtype(dtype), rule)
+        assert np.array_equal(ours.view(np.uint8), np.asarray(theirs).astype(ours.dtype).view(np.uint8))
+    print(f"{dtype}: {x.size} of {x.size} equal, by {len(QUANTIZE)} rules")
+    undefined = quantize(np.array([np.nan], np.float32), grid, numpy_dtype(dtype), "divide").astype(np.float32)
+    assert np.isnan(undefined).all() if DTYPES[dtype].bits == 8 else undefined == -6
+
+
+def test_the_range_of_a_float_is_its_clamp() -> None:
+    grid = Quantization((0.5,), (0,), 0, 16)
+    x = np.array([-1, 0.25, 7.9, 9, np.inf], np.float32)
+    assert quantize(x, grid, numpy_dtype("float8_e5m2"), "divide").astype(float).tolist() == [0, 0.5, 16, 16, 16]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "float8_e4m3fn", "float4_e2m1fn"])
+def test_a_graph_takes_and_gives_narrow_numbers(dtype: str) -> None:
+    grid = Quantization.per_tensor(0.5, 0, dtype)
+    tensors = [
+        Tensor("x", dtype, ("N",), None, grid),
+        Tensor("y", "float32", ("N",)),
+        Tensor("z", dtype, ("N",), None, grid),
+    ]
+    nodes = (
+        Node("DequantizeLinear", ("x",), ("y",), version=23),
+        Node("QuantizeLinear", ("y",), ("z",), version=23, arithmetic="divide"),
+    )
+    model = Model(Graph(("x",), ("y", "z"), nodes, {tensor.name: tensor for tensor in tensors}))
+    x = np.arange(2).astype(numpy_dtype(dtype))
+    found = model.run({"x": x})
+    assert found["y"].tolist() == [0, 0.5]
+    assert found["z"].dtype == x.dtype and found["z"].tolist() == x.tolist()
+    limited = replace(tensors[0], quantization=replace(grid, quant_max=0))
+    narrow = Model(Graph(("x",), ("y",), nodes[:1], {"x": limited, "y": tensors[1]}))
+    with pytest.raises(RunError, match=r"input x: takes (integers|float.*) in \[.*, 0\], not 1"):
+        narrow.run({"x": x})
 
 
 # A network with such weights
