@@ -7,7 +7,7 @@ tables; each node goes to the first that takes it, and conversions between the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, NamedTuple, TypeAlias
 
@@ -90,8 +90,7 @@ class Builder:
 
     def build(self) -> fx.Graph:
         """The graph; afterwards `derived` holds what it reads beside the buffers, `fallbacks` who had to help."""
-        for name in self.model.graph.inputs:
-            self._input(self.model.tensors[name])
+        self._inputs({name: self.model.tensors[name] for name in self.model.graph.inputs})
         for node in self.model.nodes:
             self._node(node)
         outputs = tuple(self.value(name, PLAIN) for name in self.model.graph.outputs)
@@ -139,13 +138,22 @@ class Builder:
     def buffer(self, path: str) -> Value:
         return self.graph.create_node("get_attr", path)
 
-    def _input(self, tensor: Tensor) -> None:
-        taken = {str(node.target) for node in self.graph.find_nodes(op="placeholder")}
-        name = _identifier(tensor.name, taken.__contains__)
-        given = self.graph.placeholder(name, default_value=None)
-        shape = None if tensor.shape is None else list(tensor.shape)
-        checked = self.call(check_input, given, tensor.name, torch_dtype(tensor.dtype), shape, name=name)
-        self._values[tensor.name, PLAIN] = checked
+    def _inputs(self, tensors: Mapping[str, Tensor]) -> None:
+        """All arguments before anything else: nothing may get the name of one that is still to be read."""
+        words: list[str] = []
+        for name in tensors:
+            words.append(_identifier(name, words.__contains__))
+        given = [self._argument(word, words) for word in words]
+        for tensor, word, value in zip(tensors.values(), words, given, strict=True):
+            shape = None if tensor.shape is None else list(tensor.shape)
+            checked = self.call(check_input, value, tensor.name, torch_dtype(tensor.dtype), shape, name=word)
+            self._values[tensor.name, PLAIN] = checked
+
+    def _argument(self, word: str, others: Sequence[str]) -> Value:
+        """An argument; fx calls the value otherwise if the word means something in Python, as `input` does."""
+        means_nothing = fx.Graph().placeholder(word).name == word
+        name = word if means_nothing else _identifier(f"{word}_", others.__contains__)
+        return self.graph.create_node("placeholder", word, (None,), name=name)
 
     def _convert(self, tensor: Tensor, form: str) -> Value:
         q, other = tensor.quantization, QUANTIZED if form == PLAIN else PLAIN

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import SourceError
 from ...model import Model, Shape
 from ..sniff import sha256_of
-from ..stored import StoredTensor
-from ..torch import InputSpec, Lifter
-from ..torch.attempts import Given, Lifted, lift, own_names
+from ..torch import Lifter
+from ..torch.attempts import Given, Lifted, lift
 from ..torch.calls import Recorder
-from ..torch.values import RANK_NAMES
-from .archive import Archive, Argument
+from .archive import Archive
+from .arguments import Arguments
 from .evaluator import evaluate
 
 
@@ -40,33 +38,9 @@ def lift_archive(
     recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
 ) -> Lifted:
     """Evaluate `forward` and lift its calls; `recorder` may put somebody before the lifter who hears them, too."""
-    traced = _traced(archive)
-    inputs = [traced.get(argument.name, InputSpec(argument.name)) for argument in _tensor_arguments(archive)]
-    specs = Given(engine, input_shapes, input_quantization).specs(inputs)
-    return lift(lambda to, values: evaluate(archive, to, values), engine, specs, recorder)
-
-
-def _tensor_arguments(archive: Archive) -> Iterator[Argument]:
-    """The arguments of `forward` that become inputs; those with a default keep it."""
-    for argument in archive.inputs:
-        if argument.optional:
-            continue
-        if argument.annotation not in ("Tensor", "Optional[Tensor]"):
-            what = f"`forward` takes {argument.name}: {argument.annotation}; only tensors can be inputs"
-            raise SourceError(what, hint="wrap the model in a module that takes tensors, and save that")
-        yield argument
-
-
-def _traced(archive: Archive) -> dict[str, InputSpec]:
-    """The ranks and dtypes that a trace was made with; its sizes are an example, so they stay open."""
-    known: dict[str, InputSpec] = {}
-    examples = archive.example_inputs()
-    for argument, example in zip(archive.inputs, examples, strict=False):
-        if isinstance(example, StoredTensor) and len(example.shape) in RANK_NAMES:
-            shape = own_names(argument.name, RANK_NAMES[len(example.shape)], len(archive.inputs))
-            dtype = example.dtype if example.quantizer is None else "float32"
-            known[argument.name] = InputSpec(argument.name, shape, dtype)
-    return known
+    arguments = Arguments(archive)
+    specs = Given(engine, input_shapes, input_quantization).specs(arguments.specs())
+    return lift(lambda to, values: evaluate(archive, to, arguments.filled(values)), engine, specs, recorder)
 
 
 def describe(path: Path, archive: Archive) -> dict[str, Any]:
