@@ -16,6 +16,7 @@ from ..torch.execution import carry_out, computed, input_tensor, made, running
 from ..torch.tape import Tape
 from ..witness import Computed
 from .archive import Archive
+from .arguments import Arguments
 from .convert import describe, lift_archive
 from .folding import fold, on_values
 
@@ -64,7 +65,7 @@ class Witness:
         """
         tensors = [file.tensors[name] for name in file.graph.inputs]
         archive = Archive(path)
-        names = [argument.name for argument in archive.inputs if not argument.optional]
+        names = [leaf.name for leaf in Arguments(archive).leaves]
         like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
         quantized = {
             name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
@@ -84,8 +85,8 @@ class Witness:
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         """The shapes that the network was traced with, input by input, as far as the archive says."""
-        examples = self.archive.example_inputs()
-        return [tuple(example.shape) if isinstance(example, StoredTensor) else None for example in examples]
+        examples = [leaf.example for leaf in Arguments(self.archive).leaves]
+        return [None if example is None else tuple(example.shape) for example in examples]
 
     def load(self) -> None:
         """Have torch read the archive as well; `trouble` says if it cannot.
