@@ -8,7 +8,6 @@ operator that adds up products is that but for rounding ties (spec.md, "Arithmet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..model import Graph, Node, Tensor
 from ..ops import OPERATORS, Operand, Operator, Quantized
 from .clamps import CLAMPS, clamped, is_clamp
 from .constants import moved_constant, unused
+from .order import only_read, without_unread
 
 WEIGHT_AXES = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0, "MatMul": -1, "Gemm": 1}
 """Of operators that add up products: the axis that the scales of the second input may run along."""
@@ -50,10 +50,7 @@ class _Folding:
             if id(node) not in self.merged:
                 self._visit(node)
         nodes = without_unread(self.kept, self.graph.outputs)
-        named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-        named |= {*self.graph.inputs, *self.graph.outputs}
-        tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
-        return replace(self.graph, nodes=nodes, tensors=tensors)
+        return only_read(replace(self.graph, nodes=nodes, tensors=self.tensors))
 
     def _visit(self, node: Node) -> None:
         node = replace(node, inputs=tuple(self.names.get(name, name) for name in node.inputs))
@@ -264,14 +261,3 @@ class _Folding:
             )
         else:
             self.kept.append(replace(node, inputs=(source.name,)))
-
-
-def without_unread(nodes: Iterable[Node], outputs: Iterable[str]) -> list[Node]:
-    """The nodes that an output depends on, in their order."""
-    wanted = set(outputs)
-    kept = []
-    for node in reversed(list(nodes)):
-        if wanted.intersection(node.outputs):
-            wanted.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]

@@ -10,6 +10,7 @@ from typing import Any
 from ... import __version__
 from ...errors import SourceError
 from ...model import Model
+from ...passes.dynamic import fold_dynamic
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ..torch.attempts import Given
@@ -32,7 +33,7 @@ def convert_onnx(
     given.check_names([value.name or "" for value in onnx.graph.inputs])
     importer = Importer(onnx, given.shapes)
     graph = importer.run(onnx.graph)
-    graph = fold_sandwiches(attach_quantization(graph, given.engine), given.engine)
+    graph = fold_sandwiches(attach_quantization(fold_dynamic(graph), given.engine), given.engine)
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **(description or {})}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(

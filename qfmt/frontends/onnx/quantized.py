@@ -138,3 +138,34 @@ def qlinear_concat(im: Importer, call: Call) -> Any:
     sy, zy, *rest = call.inputs
     parts = [real(im, *operand) for operand in zip(rest[::3], rest[1::3], rest[2::3], strict=True)]
     on_grid(im, computed(im, call, "Concat", parts, call.attributes), sy, zy, call)
+
+
+@imports("com.microsoft.DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(im: Importer, call: Call) -> Any:
+    """A, B, sb, zb, bias: DynamicQuantizeLinear of A, then the product of integers"""
+    a, b, scale = call.inputs[:3]
+    names = [im.fresh(f"{a}.{part}") for part in ("quantized", "scale", "zero_point")]
+    im.emit("DynamicQuantizeLinear", [a], names)
+    _real_product(im, call, names[0], b, names[1], scale, names[2], call.input(3), call.input(4))
+
+
+@imports("com.microsoft.MatMulIntegerToFloat")
+def matmul_integer_to_float(im: Importer, call: Call) -> Any:
+    """A, B, sa, sb, za, zb, bias"""
+    a, b, a_scale, b_scale = call.inputs[:4]
+    _real_product(im, call, a, b, a_scale, b_scale, *(call.input(position) for position in (4, 5, 6)))
+
+
+def _real_product(
+    im: Importer, call: Call, a: str, b: str, a_scale: str, b_scale: str, a_zero: str, b_zero: str, bias: str
+) -> None:
+    """f32(Σ (A - za) · (B - zb)) · (sa · sb) + bias"""
+    result = call.outputs[0]
+    acc = im.emit("MatMulInteger", [a, b, a_zero, b_zero], f"{result}.sums")
+    wide = im.emit("Cast", [acc], f"{result}.real", {"to": im.tensors[a_scale].dtype})
+    unit = im.emit("Mul", [a_scale, b_scale], f"{result}.unit")
+    if bias:
+        wide = im.emit("Mul", [wide, unit], f"{result}.scaled")
+        im.emit("Add", [wide, bias], call.outputs)
+    else:
+        im.emit("Mul", [wide, unit], call.outputs)

@@ -1,0 +1,147 @@
+"""What quantizes its input while the network runs, written as ONNX Runtime does, becomes one operator.
+
+    DynamicQuantizeLinear(x) → y, s, z;  MatMulInteger or ConvInteger(y, W, z, zw) → Cast → · (s · sw) [→ + B]
+
+is `qfmt.DynamicLinear` or `qfmt.DynamicConv` by the rule `dynamic_divide`: the same sums, the same roundings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from ..model import DTYPES, Graph, Node, Quantization, Tensor
+from ..ops import OPERATORS
+from ..rules.quantization import is_float32_scale
+from .constants import unused
+from .order import only_read, without_unread
+
+RULE = "dynamic_divide"
+
+
+def fold_dynamic(graph: Graph) -> Graph:
+    """The graph with every complete pattern replaced; DynamicQuantizeLinear goes where nobody else reads it."""
+    return _Dynamic(graph).result()
+
+
+class _Dynamic:
+    """Each product of integers, and the chain of nodes that alone read what comes of it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors = dict(graph.tensors)
+        self.producer = {name: node for node in graph.nodes for name in node.outputs}
+        self.readers = Counter(name for node in graph.nodes for name in node.inputs)
+        self.readers.update(graph.outputs)
+        self.reader = {name: node for node in graph.nodes for name in node.inputs}
+
+    def result(self) -> Graph:
+        merged: dict[int, Node] = {}
+        for node in self.graph.nodes:
+            if node.operator in ("MatMulInteger", "ConvInteger"):
+                merged.update(self._merged(node))
+        if not merged:
+            return self.graph
+        nodes = without_unread((merged.get(id(node), node) for node in self.graph.nodes), self.graph.outputs)
+        return only_read(replace(self.graph, nodes=nodes, tensors=self.tensors))
+
+    def _merged(self, product: Node) -> dict[int, Node]:
+        """The last node of the pattern that starts at a product → what stands in its place; empty if there is none."""
+        y, weight, zero_point, weight_zero = (*product.inputs, "", "")[:4]
+        source = self.producer.get(y)
+        if source is None or source.operator != "DynamicQuantizeLinear" or (y, zero_point) != source.outputs[::2]:
+            return {}
+        cast = self._only_reader(product.outputs[0], "Cast")
+        scaled = None if cast is None else self._only_reader(cast.outputs[0], "Mul")
+        if cast is None or scaled is None or cast.attributes["to"] != "float32":
+            return {}
+        scales = self.producer.get(_other(scaled, cast.outputs[0]))
+        if scales is None or scales.operator != "Mul" or source.outputs[1] not in scales.inputs:
+            return {}
+        grid = self._grid(product, weight, _other(scales, source.outputs[1]), weight_zero)
+        if grid is None:
+            return {}
+        last, bias = scaled, ""
+        added = self._only_reader(scaled.outputs[0], "Add")
+        if added is not None:
+            bias = self._bias(product, weight, _other(added, scaled.outputs[0]))
+            last = added if bias else scaled
+        return {id(last): self._operator(product, source.inputs[0], weight, grid, bias, last)}
+
+    def _only_reader(self, name: str, operator: str) -> Node | None:
+        """The node of that operator that alone reads a tensor."""
+        node = self.reader.get(name)
+        return node if node is not None and self.readers[name] == 1 and node.operator == operator else None
+
+    def _along(self, product: Node, weight: str) -> tuple[int, ...]:
+        """The shape of a constant with a number for each output channel, so that it broadcasts against the product."""
+        shape = self.tensors[weight].array.shape
+        return (shape[-1],) if product.operator == "MatMulInteger" else (shape[0], *(1 for _ in shape[2:]))
+
+    def _is_along(self, product: Node, weight: str, shape: tuple[int, ...]) -> bool:
+        """Whether a constant of that shape has a number for each output channel, and adds no dimension."""
+        along, result = self._along(product, weight), self.tensors[product.outputs[0]].shape
+        rank = len(along) if result is None else len(result)
+        return len(along) <= len(shape) <= rank and shape == (1,) * (len(shape) - len(along)) + along
+
+    def _grid(self, product: Node, weight: str, scale: str, zero_point: str) -> Quantization | None:
+        """What the integers of the weight mean, if all that says so is constant: per tensor, or per output channel."""
+        stored, given = self.tensors[weight], [self.tensors[name] for name in (weight, scale, zero_point) if name]
+        if not all(tensor.is_constant for tensor in given) or self.tensors[scale].dtype != "float32":
+            return None
+        shape, scales = stored.array.shape, self.tensors[scale].array
+        linear = product.operator == "MatMulInteger"
+        terms = shape[0] if linear else prod(shape[1:])
+        if (linear and len(shape) != 2) or terms * 255 * 255 >= 1 << 31:  # int32 would wrap around
+            return None
+        if scales.ndim > 0 and scales.shape != (1,) and not self._is_along(product, weight, scales.shape):
+            return None
+        values = tuple(float(value) for value in scales.reshape(-1))
+        points = self.tensors[zero_point].array.reshape(-1) if zero_point else np.zeros(1, np.int64)
+        if points.size not in (1, len(values)) or not all(map(is_float32_scale, values)):
+            return None
+        limits, axis = DTYPES[stored.dtype], None if len(values) == 1 else 0
+        zero_points = tuple(int(value) for value in np.broadcast_to(points, len(values)))
+        return Quantization(values, zero_points, limits.minimum, limits.maximum, axis)
+
+    def _bias(self, product: Node, weight: str, name: str) -> str:
+        """A constant with a number for each output channel, as a vector; "" if what is added is no such thing."""
+        tensor = self.tensors[name]
+        if not tensor.is_constant or tensor.dtype != "float32":
+            return ""
+        if not self._is_along(product, weight, tensor.array.shape):
+            return ""
+        if tensor.array.ndim == 1:
+            return name
+        vector = unused(f"{name}.vector", self.tensors)
+        aliases = tuple(sorted({*tensor.aliases, name}))
+        self.tensors[vector] = Tensor.constant(vector, tensor.array.reshape(-1), aliases=aliases)
+        return vector
+
+    def _operator(self, product: Node, x: str, weight: str, grid: Quantization, bias: str, last: Node) -> Node:
+        linear = product.operator == "MatMulInteger"
+        operator = OPERATORS["qfmt.DynamicLinear" if linear else "qfmt.DynamicConv"]
+        stored = self.tensors[weight]
+        own = unused(f"{weight}.{'T' if linear else 'quantized'}", self.tensors)
+        aliases = tuple(sorted({*stored.aliases, weight}))
+        if linear:
+            self.tensors[own] = Tensor.constant(own, np.ascontiguousarray(stored.array.T), grid, aliases=aliases)
+        else:
+            self.tensors[own] = replace(stored, name=own, quantization=grid, aliases=aliases)
+        return replace(
+            product,
+            operator=operator.name,
+            version=operator.version,
+            inputs=(x, own, bias) if bias else (x, own),
+            outputs=last.outputs,
+            attributes=operator.complete(product.attributes),
+            arithmetic=RULE,
+        )
+
+
+def _other(node: Node, name: str) -> str:
+    """The other one of two inputs."""
+    return node.inputs[1] if node.inputs[0] == name else node.inputs[0]
