@@ -13,8 +13,9 @@ from ..model import Dimension, Model
 TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 """The quantized engines of PyTorch; the first is taken for its models where nothing is said."""
 
-ENGINES = (*TORCH_ENGINES, "onnx")
-"""Whose arithmetic the nodes may state; that of ONNX is taken for its models where nothing is said."""
+ENGINES = (*TORCH_ENGINES, "onnx", "pt2e")
+"""Whose arithmetic the nodes may state; that of ONNX is taken for its models where nothing is said, and for programs
+of torch.export that of what PT2E puts into them: dequantize, compute, quantize."""
 
 
 RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:all", "reference")
@@ -39,14 +40,16 @@ def convert(
     - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
       modules, else its tensors only;
     - a state_dict: its tensors only. `Model.no_graph` says so then;
+    - a program of torch.export, quantized by PT2E (`.pt2`);
     - an ONNX model, quantized in any form; it needs the packages onnx and onnx-ir.
 
     Or it is an onnx.ModelProto, or an object of torch: an nn.Module, quantized and converted, which is traced with
-    `example_inputs` (a tuple of tensors, or a dict by name); a ScriptModule; a state_dict. `prepared` is the same
+    `example_inputs` (a tuple of tensors, or a dict by name), or, if PT2E made it, exported with them; an
+    ExportedProgram; a ScriptModule; a state_dict. `prepared` is the same
     module after calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
 
-    `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, else
-    "fbgemm". `input_shapes` gives sizes,
+    `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
+    exported programs, else "fbgemm". `input_shapes` gives sizes,
     names or None per dimension where the network needs to know more than it says; `input_quantization` is
     (scale, zero point, dtype) for inputs that arrive quantized. Raises SourceError, or a subclass, that says
     what is wrong, where, and what to do.
@@ -75,6 +78,10 @@ def convert(
     if not is_torch(source):
         hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
         raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
+    from .exported.memory import convert_in_memory, is_exported
+
+    if is_exported(source):
+        return convert_in_memory(source, given._replace(engine=arithmetic or "pt2e"), example_inputs)
     from .memory.module import convert_torch
 
     return convert_torch(source, given, example_inputs, prepared)
@@ -92,6 +99,11 @@ def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], qu
             given = Given.checked(arithmetic or "onnx", shapes, quantization)
             return convert_onnx(path, given, {"sha256": sha256_of(path)})
         given = Given.checked(arithmetic or TORCH_ENGINES[0], shapes, quantization)
+        if kind.key == "torch_export":
+            from .exported.convert import convert_exported
+
+            given = Given.checked(arithmetic or "pt2e", shapes, quantization)
+            return convert_exported(path, given, {"sha256": sha256_of(path)})
         if kind.key in ("state_dict", "torch_module", "torch_data", "torch_legacy"):
             from .saved.convert import convert_saved
             from .saved.file import read_legacy, read_zip

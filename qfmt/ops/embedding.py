@@ -64,7 +64,7 @@ def _embedding_integer(w: Operand, indices: Operand, *, rule: str) -> Array:
     quantized=Quantized.WEIGHTS,
     integer=_embedding_integer,
     rules=LOOKUP_RULES,
-    engines=by_engine("lookup_float32", onnx="lookup_float32"),
+    engines=by_engine("lookup_float32", onnx="lookup_float32", pt2e="lookup_float32"),
     dtype="float32",
 )
 def embedding(w: Array, indices: Array) -> Array:
@@ -166,7 +166,7 @@ def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Arr
     quantized=Quantized.WEIGHTS,
     integer=_bag_integer,
     rules=LOOKUP_RULES,
-    engines=by_engine("lookup_float32", onnx="lookup_float32"),
+    engines=by_engine("lookup_float32", onnx="lookup_float32", pt2e="lookup_float32"),
     dtype="float32",
 )
 def embedding_bag(

@@ -117,7 +117,7 @@ def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     shape=matmul_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_matmul_integer,
-    engines=by_engine("affine", onnx="integer_bias"),
+    engines=by_engine("affine", onnx="integer_bias", pt2e="affine"),
     torch=(
         "aten::matmul(self:A, other:B)",
         "aten::mm(self:A, mat2:B)",

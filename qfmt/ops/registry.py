@@ -40,17 +40,27 @@ DYNAMIC_RULES = ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divid
 LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 
 
-def by_engine(rule: str, *, onnx: str = "divide", **others: str) -> dict[str, str]:
-    """The rule that each engine uses: `rule` for those of PyTorch, but for the `others` by name."""
-    return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx}
+def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
+    """The rule that each engine uses: `rule` for those of PyTorch, but for the `others` by name.
+
+    `pt2e` is no engine but the arithmetic of exported programs: dequantize, compute in float32, quantize.
+    """
+    return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx, "pt2e": pt2e}
 
 
 QUANTIZE_ENGINES = by_engine("premultiplied")
 REQUANTIZE_ENGINES = by_engine(
-    "float_bias", x86="affine", onednn="affine", qnnpack="integer_bias_reciprocal", onnx="integer_bias"
+    "float_bias",
+    x86="affine",
+    onednn="affine",
+    qnnpack="integer_bias_reciprocal",
+    onnx="integer_bias",
+    pt2e="affine",
 )
 
-DYNAMIC_ENGINES = by_engine("dynamic_fma", onednn="dynamic_inverse", qnnpack="dynamic_add", onnx="dynamic_divide")
+DYNAMIC_ENGINES = by_engine(
+    "dynamic_fma", onednn="dynamic_inverse", qnnpack="dynamic_add", onnx="dynamic_divide", pt2e="dynamic_add"
+)
 
 
 class Parameter(NamedTuple):

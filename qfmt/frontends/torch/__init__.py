@@ -1,6 +1,6 @@
 """From torch calls to nodes: one lifter for every form in which PyTorch keeps a network."""
 
-from . import creation, dynamic, layouts, norms, pointwise, pools, products, queries, recurrent, tables
+from . import creation, decomposed, dynamic, layouts, norms, pointwise, pools, products, queries, recurrent, tables
 from .lift import LIFTS, Lifter
 from .values import InputSpec, Refine, TensorValue
 
@@ -11,6 +11,7 @@ __all__ = [
     "Refine",
     "TensorValue",
     "creation",
+    "decomposed",
     "dynamic",
     "layouts",
     "norms",

@@ -67,7 +67,7 @@ class Lifter:
         self.place = Place("", "", 0, "")
         self.target = ""
         self.fused_relu = False
-        self._stored: dict[tuple[int, str], TensorValue] = {}
+        self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
         self._keep_alive: list[object] = []
         self._wanted: dict[str, str] = {}
         self._unsupported: dict[str, list[str]] = {}
@@ -129,12 +129,14 @@ class Lifter:
         outputs: int = 1,
         like: str = "",
         rule: str = "",
+        fold: bool = True,
     ) -> Any:
         """Add a node. Inputs may be TensorValue, StoredTensor, array, number or None (absent).
 
         Its rounding rule, where it has one, is that of the engine for the operator, or for the operator `like`, or
         `rule`.
-        The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now.
+        The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now, but with
+        `fold=False`.
         """
         entry = OPERATORS[operator]
         values = [None if value is None else self.tensor(value) for value in inputs]
@@ -161,7 +163,7 @@ class Lifter:
             scope=self.place.scope,
             source_operator=self.target,
         )
-        folded = self._fold(node)
+        folded = self._fold(node) if fold else None
         if folded is not None:
             return folded if outputs > 1 else folded[0]
         self.nodes.append(node)
@@ -186,11 +188,22 @@ class Lifter:
         self.tensors[result.key] = Tensor.constant(result.key, array, quantization)
         return result
 
-    def stored(self, value: StoredTensor, name: str = "", aliases: Sequence[str] = (), dtype: str = "") -> TensorValue:
-        """A tensor of the archive as a constant of the graph, once, however often it is used; `dtype` narrows it."""
-        if (id(value), dtype) in self._stored:
-            return self._stored[id(value), dtype]
-        quantization = stored_quantization(value)
+    def stored(
+        self,
+        value: StoredTensor,
+        name: str = "",
+        aliases: Sequence[str] = (),
+        dtype: str = "",
+        quantization: Quantization | None = None,
+    ) -> TensorValue:
+        """A tensor of the archive as a constant of the graph, once, however often it is used; `dtype` narrows it.
+
+        `quantization` is what its integers mean, where the archive itself does not say.
+        """
+        key = (id(value), dtype, quantization)
+        if key in self._stored:
+            return self._stored[key]
+        quantization = quantization or stored_quantization(value)
         result = self._new(dtype or value.dtype, value.shape, quantization)
         known = dict.fromkeys((*value.names, *aliases))
         wanted = name or next(iter(known), "")
@@ -200,9 +213,14 @@ class Lifter:
             aliases=tuple(sorted(known.keys() - {wanted, ""})),
         )
         self._wanted[result.key] = wanted
-        self._stored[id(value), dtype] = result
+        self._stored[key] = result
         self._keep_alive.append(value)
         return result
+
+    def name_like(self, value: TensorValue, source: TensorValue) -> None:
+        """A constant that was computed from a tensor of the source takes over its name and its aliases."""
+        self._wanted[value.key] = self._wanted.get(source.key, "")
+        self.tensors[value.key] = replace(self.tensors[value.key], aliases=self.tensors[source.key].aliases)
 
     def quantized(self, value: Any) -> tuple[TensorValue, Quantization]:
         """An argument that has to be quantized, and its quantization."""

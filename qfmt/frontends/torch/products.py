@@ -168,7 +168,29 @@ def conv_transpose(
 def addmm(lift: Lifter, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
     if beta != 1 or alpha != 1:
         return NotImplemented
+    weight = _transposed(lift, lift.tensor(mat2))
+    if weight is not None:  # what a linear layer is decomposed into
+        return lift.emit("qfmt.Linear", [mat1, weight, self])
     return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
+
+
+@lifts("aten::mm")
+def mm(lift: Lifter, self: Any, mat2: Any) -> Any:
+    weight = _transposed(lift, lift.tensor(mat2))
+    return NotImplemented if weight is None else lift.emit("qfmt.Linear", [self, weight])
+
+
+def _transposed(lift: Lifter, value: TensorValue) -> TensorValue | None:
+    """The quantized weight of which a matrix is the transpose, dequantized."""
+    makers = {output: node for node in lift.nodes for output in node.outputs}
+    node = makers.get(value.key)
+    if node is None or node.operator != "Transpose" or node.attributes["perm"] != (1, 0):
+        return None
+    source = makers.get(node.inputs[0])
+    if source is None or source.operator != "DequantizeLinear" or lift.tensors[source.inputs[0]].data is None:
+        return None
+    tensor = lift.tensors[source.outputs[0]]
+    return TensorValue(tensor.name, tensor.dtype, tensor.shape, None, "")
 
 
 def bias_of(lift: Lifter, packed: Packed) -> TensorValue | None:

@@ -12,7 +12,7 @@ from .sizes import Size, Unknown, size_arithmetic
 from .values import DTYPE_CODES, TensorValue
 
 
-@lifts("aten::size", "prim::shape")
+@lifts("aten::size", "aten::sym_size", "prim::shape")
 def size(lift: Lifter, self: Any, dim: Any = None) -> Any:
     x = lift.tensor(self)
     if dim is not None:

@@ -15,6 +15,7 @@ from .calls import Value
 DTYPE_CODES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     11: "bool", 12: "int8", 13: "uint8", 14: "int32", 15: "bfloat16", 16: "uint4", 17: "uint2",
+    23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64",
 }  # fmt: skip
 """c10::ScalarType: how archives write dtypes. 12, 13, 14, 16 and 17 are the quantized ones."""
 

@@ -1,0 +1,89 @@
+"""Programs of torch.export, quantized by PT2E: what `.pt2` archives become, and that it computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from exported_networks import FORMS, NETWORKS, inputs_of, quantized, saved
+from networks import flat, quiet
+
+import qfmt
+from qfmt import Model
+
+LARGE = ("mobilenet_v2", "resnet18", "conv_qat")
+"""Which take minutes to quantize, or to export."""
+
+CELLS = [
+    pytest.param(name, form, marks=pytest.mark.slow if name in LARGE else ()) for name in NETWORKS for form in FORMS
+]
+
+
+@quiet()
+def torchs(program: Any, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    with torch.no_grad():
+        return [tensor.numpy() for tensor in flat(program.module()(*inputs))]
+
+
+def run(model: Model, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    given = {name: tensor.numpy() for name, tensor in zip(model.graph.inputs, inputs, strict=True)}
+    return list(model.run(given).values())
+
+
+def check_outputs(name: str, model: Model, program: Any) -> None:
+    inputs = inputs_of(name, 101)
+    for mine, theirs in zip(run(model, inputs), torchs(program, inputs), strict=True):
+        largest = np.abs(mine - theirs).max()
+        agree = np.mean(mine.argmax(-1) == theirs.argmax(-1))
+        print(f"{name}: {mine.size} outputs, largest difference {largest:.2g}, argmax equal {agree:.0%}")
+        assert largest <= 0.02 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize(("name", "form"), CELLS)
+def test_archive_computes_the_same(name: str, form: str, tmp_path: Path) -> None:
+    model = qfmt.convert(saved(name, tmp_path, form))
+    assert model.source["format"] == "exported_program" and model.arithmetic == "pt2e"
+    qfmt.save(model, tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    check_outputs(name, qfmt.load(tmp_path / "m.qfb"), quantized(name)[1])
+
+
+def test_names_are_those_of_the_modules(tmp_path: Path) -> None:
+    model = qfmt.convert(saved("conv", tmp_path))
+    state = quantized("conv")[1].state_dict
+    weights = {name: tensor for name, tensor in model.tensors.items() if name.endswith(".weight")}
+    assert weights.keys() == {"c1.weight", "c2.weight", "block.0.weight", "fc.weight"}
+    assert model.source["dropped_parameters"] == "4"
+    for index, name in enumerate(["c1.weight", "c2.weight", "block.0.weight", "fc.weight"]):
+        tensor = model.tensors[name]
+        assert tensor.aliases == (f"_frozen_param{index}",)
+        assert np.array_equal(tensor.array, state[f"_frozen_param{index}"].numpy())
+        assert tensor.quantization is not None
+        assert tensor.quantization.scale == tuple(state[f"_scale_{index}"].tolist())
+        assert (tensor.quantization.quant_min, tensor.quantization.quant_max) == (-128, 127)
+
+
+def test_sizes_stay_names(tmp_path: Path) -> None:
+    model = qfmt.convert(saved("conv", tmp_path, sizes=True))
+    assert [type(size) for size in model.tensors["x"].shape or ()] == [str, int, int, int]
+    x = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+    (mine,), (theirs,) = run(model, [x]), torchs(quantized("conv", sizes=True)[1], [x])
+    assert mine.shape == theirs.shape and np.abs(mine - theirs).max() <= 0.02 * np.abs(theirs).max()
+
+
+def test_unfolded_weights_are_folded(tmp_path: Path) -> None:
+    unfolded, folded = qfmt.convert(saved("conv", tmp_path, fold=False)), qfmt.convert(saved("conv", tmp_path))
+    for tensor in folded.graph.constants():
+        assert np.array_equal(unfolded.tensors[tensor.name].array, tensor.array), tensor.name
+        assert unfolded.tensors[tensor.name].quantization == tensor.quantization
+
+
+def test_in_memory_is_the_same(tmp_path: Path) -> None:
+    module, program = quantized("conv")
+    from_file = qfmt.convert(saved("conv", tmp_path))
+    assert qfmt.convert(program).content_id() == from_file.content_id()
+    assert qfmt.convert(module, example_inputs=inputs_of("conv", 100)).content_id() == from_file.content_id()
