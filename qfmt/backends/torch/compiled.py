@@ -59,9 +59,12 @@ class _Writer:
         parsed = torch._C.parse_ir(text)
         if any(node.schema() == "(no schema)" for node in parsed.nodes() if not node.kind().startswith("prim::")):
             raise _Python
+        first = next(iter(parsed.nodes()), None)
+        if first is None:
+            raise _Python  # nothing to call
         values = list(parsed.inputs())[len(self.inputs) :]
         kept = [index for index, (_, constant) in enumerate(self.constants) if _is_opaque(constant)]
-        with parsed.insert_point_guard(next(iter(parsed.nodes()))):
+        with parsed.insert_point_guard(first):
             for index, (_, constant) in enumerate(self.constants):
                 if index not in kept:
                     values[index].replaceAllUsesWith(parsed.insertConstant(constant))  # type: ignore[attr-defined]
@@ -117,8 +120,8 @@ class _Writer:
         if isinstance(value, fx.Node):
             return f"%{self.names[value]}"
         name = f"c{len(self.lines)}"
-        if "List[Optional" in kind and value == []:
-            self.lines.append(f"  %{name} : Scalar?[] = prim::ListConstruct()")
+        if isinstance(value, list | tuple) and not value:
+            self.lines.append(f"  %{name} : {_empty(kind)} = prim::ListConstruct()")
             return f"%{name}"
         if isinstance(value, list | tuple) and any(isinstance(item, fx.Node) for item in value):
             if "Tensor" not in kind or not all(isinstance(item, fx.Node) for item in value):
@@ -130,17 +133,28 @@ class _Writer:
         return f"%{name}"
 
 
+def _empty(kind: str) -> str:
+    """The type of a list that says nothing of its own; `kind` is what the schema wants."""
+    if "Tensor" in kind:
+        return "Tensor[]"
+    return "Scalar?[]" if "List[Optional" in kind else "float[]" if "float" in kind else "int[]"
+
+
 def _constant(value: Any, kind: str) -> str:
     """Type and definition of a literal; `kind` is what the schema wants."""
     if value is None:
         return "NoneType = prim::Constant()"
     if isinstance(value, torch.dtype):
+        if value not in DTYPE_CODES:
+            raise _Python
         value = DTYPE_CODES[value]
     if isinstance(value, torch.memory_format):
         value = MEMORY_FORMATS[value]
     if isinstance(value, bool):
         return f"bool = prim::Constant[value={int(value)}]()"
     if isinstance(value, str):
+        if not value.replace("_", "").isalnum():
+            raise _Python  # what a file says must stay a string
         return f'str = prim::Constant[value="{value}"]()'
     if isinstance(value, list | tuple):
         floats = "float" in kind

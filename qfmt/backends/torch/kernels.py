@@ -5,22 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import torch
 
 
 @contextmanager
 def quantized_kernels(kernels: str) -> Iterator[None]:
-    """torch packs, and some operators run, with these kernels; afterwards with those from before."""
-    before = torch.backends.quantized.engine
-    if before == kernels:
-        yield
-        return
-    torch.backends.quantized.engine = kernels
-    try:
-        yield
-    finally:
-        torch.backends.quantized.engine = before
+    """torch packs, and some operators run, with these kernels; afterwards with those from before.
+
+    The setting is the process's: threads that change it take turns.
+    """
+    with _TURN:
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = kernels
+        try:
+            yield
+        finally:
+            torch.backends.quantized.engine = before
+
+
+_TURN = RLock()
 
 
 @contextmanager

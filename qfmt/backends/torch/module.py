@@ -7,19 +7,22 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 
-from ...model import DTYPES, Data, Graph, Model, Node, Quantization, StoredArray
+from ...errors import RunError, ValidityError
+from ...model import Data, Graph, Model, StoredArray
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Quantized
+from ...rules import tensor_violations
 from .compiled import compiled
 from .emit import Builder, Engine, Row
 from .engines import candidates
 from .kernels import deprecated_dtypes, quantized_kernels
-from .values import check_input, to_array, to_tensor
+from .tree import Paths, describe, from_buffers, register
+from .values import check_input
 
 _HOME = re.compile(
     r"\bqfmt_backends_torch_(?:arithmetic|interpreted|moves|native_dynamic|products|reference|sizes|values)_"
@@ -27,50 +30,14 @@ _HOME = re.compile(
 """How torch.fx writes the module of a function."""
 
 
-class Layer(nn.Module):
-    """A module of the source: it holds parameters, and says what the nodes that came from it put out."""
+class Made(NamedTuple):
+    """What a module computes with beside its buffers: of which model, as asked for, and what came of it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def extra_repr(self) -> str:
-        return "\n".join(self.lines) if len(self.lines) != 1 else self.lines[0]
-
-
-class Paths:
-    """Where in a tree of modules each constant becomes a buffer: at its name, or what comes nearest to it."""
-
-    def __init__(self, root: nn.Module) -> None:
-        self.root = root
-        self._layers: dict[str, tuple[str, nn.Module]] = {"": ("", root)}
-
-    def layer(self, name: str) -> tuple[str, nn.Module]:
-        """The module of that dotted name, made if there is none, and its path."""
-        if name not in self._layers:
-            parent_name, _, last = name.rpartition(".")
-            path, parent = self.layer(parent_name)
-            last = self._free(parent, last)
-            child = Layer()
-            parent.add_module(last, child)
-            self._layers[name] = (f"{path}.{last}".lstrip("."), child)
-        return self._layers[name]
-
-    def buffer(self, name: str, value: torch.Tensor) -> str:
-        """Register a buffer under a dotted name; the path where it is."""
-        parent_name, _, last = name.rpartition(".")
-        path, parent = self.layer(parent_name)
-        last = self._free(parent, last)
-        parent.register_buffer(last, value)
-        return f"{path}.{last}".lstrip(".")
-
-    @staticmethod
-    def _free(module: nn.Module, name: str) -> str:
-        """The name, or one like it that the module does not use for something else."""
-        name = name or "_"
-        while hasattr(module, name):
-            name += "_"
-        return name
+    model: Model
+    requested: str
+    engine: Engine
+    derived: tuple[str, ...]
+    fallbacks: tuple[Row, ...]
 
 
 class QuantizedModule(fx.GraphModule):
@@ -86,16 +53,27 @@ class QuantizedModule(fx.GraphModule):
         super().__init__(nn.Module(), fx.Graph())
         made = type(self)  # torch.fx makes a class for each module
         made.__name__, made.__qualname__, made.__module__ = "QuantizedModule", "QuantizedModule", __name__
+        self._lines: list[str] = []
+        self._paths: dict[str, str] = {}
+        self._made = Made(model, engine, Engine("", (), 0), (), ())  # no constant gets the name of an attribute
         paths = Paths(self)
-        self._paths = {tensor.name: _register(paths, tensor) for tensor in model.graph.constants()}
-        _describe(paths, model)
+        self._paths.update((tensor.name, register(paths, tensor)) for tensor in model.graph.constants())
+        describe(paths, model)
         self._rebuild(model, engine)
         self.eval()
         self.register_load_state_dict_post_hook(lambda module, _: module.repack())  # type: ignore[no-untyped-call]
 
+    @property
+    def engine(self) -> str:
+        """Who computes."""
+        return self._made.engine.name
+
     def repack(self) -> None:
-        """Compute with what the buffers hold now."""
-        self._rebuild(self._current(), self.requested)
+        """Compute with what the buffers hold now. Raises ValidityError if that is no model: a scale of zero, …"""
+        model = self._current()
+        if broken := [each for tensor in model.graph.constants() for each in tensor_violations(tensor)]:
+            raise ValidityError(broken)
+        self._rebuild(model, self._made.requested)
 
     def to_model(self) -> Model:
         """The Model, with the numbers that the buffers hold now."""
@@ -105,19 +83,39 @@ class QuantizedModule(fx.GraphModule):
 
     def _current(self) -> Model:
         """As `to_model`, but its constants are the buffers, not copies of them."""
-        buffers = dict(self.named_buffers())
+        buffers, model = dict(self.named_buffers()), self._made.model
         tensors = {
-            name: _from_buffers(tensor, self._paths[name], buffers) if name in self._paths else tensor
-            for name, tensor in self.model.tensors.items()
+            name: from_buffers(tensor, self._paths[name], buffers) if name in self._paths else tensor
+            for name, tensor in model.tensors.items()
         }
-        return self.model.replace(graph=replace(self.model.graph, tensors=tensors))
+        return model.replace(graph=replace(model.graph, tensors=tensors))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module; where torch's quantized kernels compute, with those that the parameters are packed for."""
-        if not self._kernels or self._kernels == torch.backends.quantized.engine:
+        """As of any module, by its own arithmetic: not in the types of `torch.autocast`, and where torch's quantized
+        kernels compute, by those that the parameters are packed for."""
+        if torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                return self(*args, **kwargs)
+        kernels = self._made.engine.kernels
+        if not kernels or kernels == torch.backends.quantized.engine:
             return super().__call__(*args, **kwargs)
-        with quantized_kernels(self._kernels):
+        with quantized_kernels(kernels):
             return super().__call__(*args, **kwargs)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> QuantizedModule:
+        """Buffers may move, and keep their types: engines compute with the numbers as they are."""
+        if fn(torch.zeros(1)).dtype != torch.float32:
+            hint = "convert what it is given and what it returns instead"
+            raise RunError("a quantized module cannot be converted to another floating type", hint=hint)
+        before = list(self.buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if any(a is not b for a, b in zip(before, self.buffers(), strict=True)):
+            self.repack()
+        return self
+
+    def __prepare_scriptable__(self) -> Any:
+        hint = "torch.jit.trace takes engine='native', torch.export engine='qdq'"
+        raise RunError("torch.jit.script cannot read the generated code of a module", hint=hint)
 
     @property
     def code(self) -> str:
@@ -126,32 +124,35 @@ class QuantizedModule(fx.GraphModule):
 
     def report(self) -> Report:
         """The nodes that the engine could not compute itself: who does instead, and why."""
-        return Report(self.engine, len(self.model.nodes), self._fallbacks)
+        return Report(self.engine, len(self._made.model.nodes), self._made.fallbacks)
 
     def _rebuild(self, model: Model, engine: str) -> None:
-        for name in getattr(self, "_derived", ()):
+        before = self._made.derived
+        builder = self._build(model, candidates(model, engine), before)
+        for name in before:
             delattr(self, name)
-        builder = self._build(model, candidates(model, engine))
-        self.requested, self.engine, self._kernels = engine, builder.engine.name, builder.engine.kernels
         for name, value in builder.derived.items():
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and not value.is_mkldnn:
                 self.register_buffer(name, value, persistent=False)
             else:
                 setattr(self, name, value)
-        self._derived = tuple(builder.derived)
-        self._fallbacks = tuple(builder.fallbacks)
-        self.model = _without_data(model)
+        derived, fallbacks = tuple(builder.derived), tuple(builder.fallbacks)
+        self._made = Made(_without_data(model), engine, builder.engine, derived, fallbacks)
         self.graph = builder.graph  # from here on `code` and `forward` are those of the graph
         if not builder.engine.traceable:
             read = {str(node.target): self._object(node) for node in self.graph.find_nodes(op="get_attr")}
             if (run := compiled(self.graph, read)) is not None:
                 type(self).forward = _through(run, type(self).forward, self.graph)
 
-    def _build(self, model: Model, engines: Sequence[Engine]) -> Builder:
-        """By the first engine that computes all convolutions and matrix products itself, or else most of them."""
+    def _build(self, model: Model, engines: Sequence[Engine], before: Sequence[str]) -> Builder:
+        """By the first engine that computes all convolutions and matrix products itself, or else most of them.
+
+        The names in `before` will be free.
+        """
         builders, buffers = [], dict(self.named_buffers())
         for engine in engines:
-            builder = Builder(model, engine, self._paths, buffers, taken=partial(hasattr, self))
+            taken = partial(self._has, before)
+            builder = Builder(model, engine, self._paths, buffers, taken)
             with quantized_kernels(engine.kernels or torch.backends.quantized.engine), deprecated_dtypes():
                 builder.build()
             builders.append(builder)
@@ -159,20 +160,23 @@ class QuantizedModule(fx.GraphModule):
                 break
         return min(builders, key=lambda builder: _heavy(builder.fallbacks))
 
+    def _has(self, but: Sequence[str], name: str) -> bool:
+        return name not in but and hasattr(self, name)
+
     def _object(self, node: fx.Node) -> Any:
         return operator.attrgetter(str(node.target))(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModule:
-        return QuantizedModule(self.to_model(), self.requested)
+        return QuantizedModule(self.to_model(), self._made.requested)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return QuantizedModule, (self.to_model(), self.requested)
+        return QuantizedModule, (self.to_model(), self._made.requested)
 
     def __str__(self) -> str:
         return repr(self)
 
     def extra_repr(self) -> str:
-        return "\n".join([f"engine={self.engine!r}", *getattr(self, "lines", ())])
+        return "\n".join([f"engine={self.engine!r}", *self._lines])
 
 
 class Report(tuple[Row, ...]):
@@ -217,59 +221,6 @@ def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.G
     return forward
 
 
-def _register(paths: Paths, tensor: ModelTensor) -> str:
-    path = paths.buffer(tensor.name, to_tensor(tensor.array, tensor.dtype))
-    if (q := tensor.quantization) is not None:
-        parent, _, last = path.rpartition(".")
-        layer = paths.root.get_submodule(parent)
-        scale, zero_point = _parameters(q)
-        layer.register_buffer(f"{last}_scale", scale)
-        layer.register_buffer(f"{last}_zero_point", zero_point)
-    return path
-
-
-def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and zero points; those of blocks in their own type, an element for each."""
-    scale, zero_point = (q.scale, q.zero_point) if q.is_per_channel else (q.scale[:1], q.zero_point[:1])
-    shape = (-1,) if q.is_per_channel else ()
-    if q.blocks is None:
-        scales = torch.tensor(scale, dtype=torch.float64).reshape(shape)
-        return scales, torch.tensor(zero_point, dtype=_point_dtype(q)).reshape(shape)
-    scales = to_tensor(q.blocks.scale.array, q.blocks.scale.dtype)
-    if (own := q.blocks.zero_point) is not None:
-        return scales, to_tensor(own.array, own.dtype)
-    return scales, torch.tensor(zero_point[0], dtype=_point_dtype(q))
-
-
-def _quantization(q: Quantization, tensor: ModelTensor, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
-    """The inverse: `q`, which the tensor had, with the numbers of these buffers."""
-    if q.blocks is None:
-        scales, points = (values.reshape(-1).tolist() for values in (scale, zero_point))
-        return replace(q, scale=tuple(map(float, scales)), zero_point=tuple(points))
-    own = q.blocks.zero_point
-    changed = Quantization.of_blocks(
-        tensor.dtype,
-        q.blocks.tensor_shape,
-        q.blocks.shape,
-        to_array(scale, q.blocks.scale.dtype),
-        zero_point.numpy() if own is None else to_array(zero_point, own.dtype),
-        limits=(q.quant_min, q.quant_max),
-    )
-    return replace(changed, observed=q.observed)
-
-
-def _point_dtype(q: Quantization) -> torch.dtype:
-    return torch.float64 if q.has_float_zero_points else torch.int64
-
-
-def _from_buffers(tensor: ModelTensor, path: str, buffers: dict[str, torch.Tensor]) -> ModelTensor:
-    q = tensor.quantization
-    if q is not None:
-        q = _quantization(q, tensor, buffers[f"{path}_scale"], buffers[f"{path}_zero_point"])
-    array = to_array(buffers[path], tensor.dtype)
-    return ModelTensor.constant(tensor.name, array, q, dtype=tensor.dtype, aliases=tensor.aliases)
-
-
 def _without_data(model: Model) -> Model:
     """The model without its arrays, which are the module's buffers."""
     return model.replace(graph=replace(model.graph, nodes=tuple(model.nodes), tensors=_stripped(model)))
@@ -312,34 +263,3 @@ class BytesData(Data):
 
     def view(self) -> memoryview:
         return memoryview(self._content)
-
-
-def _describe(paths: Paths, model: Model) -> None:
-    """A line for each node, in the module of the source that it came from."""
-    for node in model.nodes:
-        _, layer = paths.layer(node.scope)
-        layer.__dict__.setdefault("lines", []).append(_line(node, model))
-
-
-def _line(node: Node, model: Model) -> str:
-    out = model.tensors[node.outputs[0]]
-    said = [node.operator.removeprefix("qfmt."), out.dtype]
-    if out.quantization is not None:
-        said.append(_grid(out.quantization, out.dtype))
-    for key in ("kernel_shape", "strides", "pads", "dilations", "group"):
-        value = node.attributes.get(key)
-        if value is not None and any(item != _USUAL[key] for item in (value if isinstance(value, tuple) else (value,))):
-            said.append(f"{key}={value}")
-    return ", ".join(said)
-
-
-_USUAL = {"kernel_shape": None, "strides": 1, "pads": 0, "dilations": 1, "group": 1}
-
-
-def _grid(q: Quantization, dtype: str) -> str:
-    if q.blocks is not None:
-        return f"scales of blocks of {'x'.join(map(str, q.blocks.shape))}"
-    scale = f"scale={q.scale[0]:.6g}, zero_point={q.zero_point[0]}" if q.axis is None else f"scales along axis {q.axis}"
-    limits = DTYPES[dtype]
-    whole = (q.quant_min, q.quant_max) == (limits.minimum, limits.maximum)
-    return scale if whole else f"{scale}, range={q.quant_min}..{q.quant_max}"

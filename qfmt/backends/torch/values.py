@@ -41,13 +41,13 @@ def to_array(value: torch.Tensor, dtype: str) -> Any:
 def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str | None] | None) -> torch.Tensor:
     """What a module is called with, as the tensor that it takes; RunError, placed at the input, if it is none.
 
-    A torch tensor that is quantized itself stands for its integers. Nothing is checked while torch compiles.
+    A torch tensor that is quantized itself stands for its integers. Nothing is checked while torch compiles or traces.
     """
     if value is None:
         raise RunError("is missing", where=f"input {name}")
     if not isinstance(value, torch.Tensor):
         raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}")
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call]
         return value
     if value.is_quantized:
         value = torch.int_repr(value)

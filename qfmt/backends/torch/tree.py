@@ -1,0 +1,162 @@
+"""The constants of a Model in a tree of modules: each a buffer where its name says, and back from there."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from keyword import iskeyword
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...model import DTYPES, Model, Node, Quantization, Tensor
+from .values import to_array, to_tensor
+
+
+class Layer(nn.Module):
+    """A module of the source: it holds parameters, and says what the nodes that came from it put out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+
+    def extra_repr(self) -> str:
+        return "\n".join(self._lines)
+
+
+class Paths:
+    """Where in a tree of modules each constant becomes a buffer: at its name, or what comes nearest to it."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self._layers: dict[str, tuple[str, Any]] = {"": ("", root)}
+
+    def layer(self, name: str) -> tuple[str, Any]:
+        """The module of that dotted name, made if there is none, and its path."""
+        if name not in self._layers:
+            parent_name, last = _split(name)
+            path, parent = self.layer(parent_name)
+            last = self._free(parent, last)
+            child = Layer()
+            parent.add_module(last, child)
+            self._layers[name] = (f"{path}.{last}".lstrip("."), child)
+        return self._layers[name]
+
+    def buffer(self, name: str, value: torch.Tensor, **beside: torch.Tensor) -> str:
+        """Register a buffer under a dotted name, and those of `beside` as NAME_KEY; the path where it is."""
+        parent_name, last = _split(name)
+        path, parent = self.layer(parent_name)
+        last = self._free(parent, last, beside)
+        parent.register_buffer(last, value)
+        for key, each in beside.items():
+            parent.register_buffer(f"{last}_{key}", each)
+        return f"{path}.{last}".lstrip(".")
+
+    @staticmethod
+    def _free(module: nn.Module, name: str, beside: Iterable[str] = ()) -> str:
+        """The name, or one like it that the module does not use for something else.
+
+        fx writes names into the code of `forward` as they are: what a file calls a tensor must stay a name there.
+        """
+        known = unicodedata.normalize("NFKC", name)
+        name = "".join("_" if c in FORBIDDEN or not c.isprintable() else c for c in known) or "_"
+        while iskeyword(name) or any(hasattr(module, each) for each in (name, *(f"{name}_{key}" for key in beside))):
+            name += "_"
+        return name
+
+
+FORBIDDEN = '"\\.'
+"""What ends a string in Python, and what parts names."""
+
+DEPTH = 64
+"""Modules within modules; a name of more parts is one name."""
+
+
+def _split(name: str) -> tuple[str, str]:
+    parent, _, last = name.rpartition(".")
+    return (parent, last) if name.count(".") < DEPTH else ("", name)
+
+
+def register(paths: Paths, tensor: Tensor) -> str:
+    """The path of the buffer that a constant becomes; its scales and zero points lie beside it."""
+    values = to_tensor(tensor.array, tensor.dtype)
+    if tensor.quantization is None:
+        return paths.buffer(tensor.name, values)
+    scale, zero_point = _parameters(tensor.quantization)
+    return paths.buffer(tensor.name, values, scale=scale, zero_point=zero_point)
+
+
+def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points; those of blocks in their own type, an element for each."""
+    scale, zero_point = (q.scale, q.zero_point) if q.is_per_channel else (q.scale[:1], q.zero_point[:1])
+    shape = (-1,) if q.is_per_channel else ()
+    if q.blocks is None:
+        scales = torch.tensor(scale, dtype=torch.float64).reshape(shape)
+        return scales, torch.tensor(zero_point, dtype=_point_dtype(q)).reshape(shape)
+    scales = to_tensor(q.blocks.scale.array, q.blocks.scale.dtype)
+    if (own := q.blocks.zero_point) is not None:
+        return scales, to_tensor(own.array, own.dtype)
+    return scales, torch.tensor(zero_point[0], dtype=_point_dtype(q))
+
+
+def _quantization(q: Quantization, tensor: Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
+    """The inverse: `q`, which the tensor had, with the numbers of these buffers."""
+    if q.blocks is None:
+        scales, points = (values.reshape(-1).tolist() for values in (scale, zero_point))
+        return replace(q, scale=tuple(map(float, scales)), zero_point=tuple(points))
+    own = q.blocks.zero_point
+    changed = Quantization.of_blocks(
+        tensor.dtype,
+        q.blocks.tensor_shape,
+        q.blocks.shape,
+        to_array(scale, q.blocks.scale.dtype),
+        zero_point.numpy() if own is None else to_array(zero_point, own.dtype),
+        limits=(q.quant_min, q.quant_max),
+    )
+    return replace(changed, observed=q.observed)
+
+
+def _point_dtype(q: Quantization) -> torch.dtype:
+    return torch.float64 if q.has_float_zero_points else torch.int64
+
+
+def from_buffers(tensor: Tensor, path: str, buffers: Mapping[str, torch.Tensor]) -> Tensor:
+    """The inverse of `register`: the tensor with the numbers that the buffers hold now."""
+    q = tensor.quantization
+    if q is not None:
+        q = _quantization(q, tensor, buffers[f"{path}_scale"], buffers[f"{path}_zero_point"])
+    array = to_array(buffers[path], tensor.dtype)
+    return Tensor.constant(tensor.name, array, q, dtype=tensor.dtype, aliases=tensor.aliases)
+
+
+def describe(paths: Paths, model: Model) -> None:
+    """A line for each node, in the module of the source that it came from."""
+    for node in model.nodes:
+        _, layer = paths.layer(node.scope)
+        layer._lines.append(_line(node, model))
+
+
+def _line(node: Node, model: Model) -> str:
+    out = model.tensors[node.outputs[0]]
+    said = [node.operator.removeprefix("qfmt."), out.dtype]
+    if out.quantization is not None:
+        said.append(_grid(out.quantization, out.dtype))
+    for key in ("kernel_shape", "strides", "pads", "dilations", "group"):
+        value = node.attributes.get(key)
+        if value is not None and any(item != _USUAL[key] for item in (value if isinstance(value, tuple) else (value,))):
+            said.append(f"{key}={value}")
+    return ", ".join(said)
+
+
+_USUAL = {"kernel_shape": None, "strides": 1, "pads": 0, "dilations": 1, "group": 1}
+
+
+def _grid(q: Quantization, dtype: str) -> str:
+    if q.blocks is not None:
+        return f"scales of blocks of {'x'.join(map(str, q.blocks.shape))}"
+    scale = f"scale={q.scale[0]:.6g}, zero_point={q.zero_point[0]}" if q.axis is None else f"scales along axis {q.axis}"
+    limits = DTYPES[dtype]
+    whole = (q.quant_min, q.quant_max) == (limits.minimum, limits.maximum)
+    return scale if whole else f"{scale}, range={q.quant_min}..{q.quant_max}"
