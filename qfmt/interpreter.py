@@ -149,7 +149,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             return _several(operator.integer(*_filled(operator, operands), rule=node.arithmetic, **attributes))
     if operator.quantized is Quantized.MOVES:
         _check_same_grid(operands[0], outputs)
-        arrays = _filled(operator, [operand and operand.array for operand in operands])
+        arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
         arrays = _filled(
             operator,
@@ -160,7 +160,8 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     with np.errstate(all="ignore"):
         results = _several(operator.reference(*arrays, **attributes))
     if operator.quantized is Quantized.MOVES:
-        return [np.asarray(result) for result in results]
+        kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
+        return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
 
 
@@ -198,6 +199,11 @@ def _real(operand: Operand, rule: str) -> Array:
     if operand.quantization is None:
         return operand.array
     return dequantize(operand.array, operand.quantization, rule)
+
+
+def _movable(array: Array) -> Array:
+    """Floats of 8 and 4 bits as float32, which has the infinities that a search for the largest begins with."""
+    return array.astype(np.float32) if DTYPES[array.dtype.name].kind == "f" and array.dtype.itemsize == 1 else array
 
 
 def _finish(result: Array, tensor: Tensor, node: Node) -> Array:

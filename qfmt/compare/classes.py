@@ -17,7 +17,7 @@ from ml_dtypes import finfo
 
 from ..arithmetic import MEAN, REQUANTIZE, f32
 from ..frontends import RUNTIMES
-from ..model import Node, Tensor
+from ..model import DTYPES, Node, Tensor
 from ..ops import OPERATORS, Operand, Quantized
 from .saturation import saturated
 
@@ -78,7 +78,7 @@ def classify(
     """
     if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
         return Counts(wrong=max(mine.size, 1), largest=float("inf"))
-    if mine.dtype.kind == "f" or mine.dtype.name == "bfloat16":
+    if DTYPES[mine.dtype.name].kind == "f":
         near = RECURRENT_CLOSE if node.source_operator in RECURRENT else CLOSE
         return _floats(mine, theirs, max(near, LAST_BITS * float(finfo(mine.dtype).eps)))  # type: ignore[no-untyped-call]
     off = mine != theirs
