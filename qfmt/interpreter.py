@@ -136,7 +136,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         raise RunError(f"version {node.version} of this operator is not known", hint="a newer qfmt is needed")
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
-    attributes = dict(node.attributes)
+    attributes = operator.complete(node.attributes)
     if operator.integer is not None and node.arithmetic not in QUANTIZE and node.arithmetic:
         _check_integers(operands, outputs)
     if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:

@@ -233,7 +233,11 @@ def split(rng: Random) -> Case:
     rank = int(rng.integers(1, 5))
     shape, axis, parts = sizes(rng, rank), int(rng.integers(-rank, rank)), sizes(rng, int(rng.integers(1, 4)), 0, 3)
     shape[axis] = sum(parts)
-    return Case([floats(rng, *shape), vector(*parts)], {"axis": axis})
+    if rng.random() < 0.3:  # equal parts, and one that is smaller
+        count = int(rng.integers(1, 4))
+        shape[axis] = count * 3 - int(rng.integers(0, 3))
+        return Case([floats(rng, *shape), None], {"axis": axis, "num_outputs": count})
+    return Case([floats(rng, *shape), vector(*parts)], {"axis": axis, "num_outputs": 0})
 
 
 def slice_(rng: Random) -> Case:
@@ -294,18 +298,33 @@ def space_to_depth(rng: Random) -> Case:
 
 
 def resize(rng: Random) -> Case:
+    """Quarters: sums and quotients without rounding, on which references agree."""
     x = floats(rng, 1, 2, *sizes(rng, int(rng.integers(1, 3)), 2, 6))
-    attributes = {
-        "mode": str(rng.choice(["nearest", "linear"])),
+    attributes: dict[str, Any] = {
+        "mode": str(rng.choice(["nearest", "linear", "cubic"]))
+        if x.ndim == 4
+        else str(rng.choice(["nearest", "linear"])),
         "coordinate_transformation_mode": str(
             rng.choice(["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
         ),
         "nearest_mode": str(rng.choice(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])),
     }
-    if rng.random() < 0.5:  # quarters: sums and quotients without rounding, on which references agree
+    if attributes["mode"] != "nearest" and x.ndim == 4 and rng.random() < 0.3:
+        attributes |= {"antialias": 1, "coordinate_transformation_mode": "half_pixel"}
+    given = range(2, x.ndim) if rng.random() < 0.3 else range(x.ndim)
+    if len(given) < x.ndim:
+        attributes["axes"] = tuple(given)
+    roi = None
+    if x.ndim == 4 and attributes["mode"] == "linear" and "antialias" not in attributes and rng.random() < 0.3:
+        attributes |= {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 2.5}
+        roi = np.array([*[0, 0, 0.25, 0.1][-len(given) :], *[1, 1, 0.75, 1.2][-len(given) :]], f32)
+    if rng.random() < 0.5:
         scales = np.array([1, 1, *rng.choice([0.5, 0.75, 1, 2, 2.5, 4], x.ndim - 2)], f32)
-        return Case([x, None, scales, None], attributes)
-    return Case([x, None, None, vector(*x.shape[:2], *sizes(rng, x.ndim - 2, 1, 9))], attributes)
+        return Case([x, roi, scales[-len(given) :], None], attributes)
+    if len(given) < x.ndim and roi is None and rng.random() < 0.5:
+        attributes["keep_aspect_ratio_policy"] = str(rng.choice(["not_larger", "not_smaller"]))
+    wanted = vector(*x.shape[:2], *sizes(rng, x.ndim - 2, 1, 9))
+    return Case([x, roi, None, wanted[-len(given) :]], attributes)
 
 
 def cast(rng: Random) -> Case:

@@ -124,7 +124,7 @@ def test_a_node_may_have_several_outputs_and_absent_inputs() -> None:
         Tensor.constant("high", np.array(2, np.float32)),
         *(floating(name) for name in "aby"),
     ]
-    nodes = [node("Split", "x sizes", "a b", attributes={"axis": 0}), node("Clip", "b - high", "y")]
+    nodes = [node("Split", "x sizes", "a b", attributes={"axis": 0, "num_outputs": 0}), node("Clip", "b - high", "y")]
     result = run(model(nodes, tensors, outputs="a y"), {"x": np.arange(5)})
     assert result["a"].tolist() == [0.0, 1.0] and result["y"].tolist() == [2.0, 2.0, 2.0]
 

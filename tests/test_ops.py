@@ -37,19 +37,11 @@ FIXED = {
     "ConvTranspose": {"auto_pad": b"NOTSET", "output_shape": None},
     "ConvInteger": {"auto_pad": b"NOTSET"},
     "ai.onnx.QuantizeLinear": {"precision": 0},
-    "Reshape": {"allowzero": 0},
-    "Split": {"num_outputs": None},
-    "Cast": {"saturate": 1},
-    "Resize": {
-        "antialias": 0,
-        "axes": None,
-        "cubic_coeff_a": -0.75,
-        "exclude_outside": 0,
-        "extrapolation_value": 0.0,
-        "keep_aspect_ratio_policy": b"stretch",
-    },
 }
 """ONNX's attributes that qfmt leaves out: they have one value, which is ONNX's own default (None: absent)."""
+
+ABSENT = {("Shape", "end"), ("Split", "num_outputs"), ("Resize", "axes")}
+"""Attributes that ONNX gives no default: here one stands for absence."""
 
 DTYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
 
@@ -68,7 +60,7 @@ def test_version_is_the_opset_in_which_onnx_gave_the_operator_its_meaning(name: 
     assert OPERATORS[name].version == schema_of(name).since_version
 
 
-@pytest.mark.parametrize("name", [name for name in ONNX if name not in (*WITHOUT_SCALES, "Split")])
+@pytest.mark.parametrize("name", [name for name in ONNX if name not in WITHOUT_SCALES])
 def test_inputs_and_outputs_are_those_of_onnx(name: str) -> None:
     schema, operator = schema_of(name), OPERATORS[name]
     options = onnx.defs.OpSchema.FormalParameterOption
@@ -87,7 +79,7 @@ def test_attributes_are_those_of_onnx(name: str) -> None:
             assert spec.kind == "s"  # a dtype by name; ONNX has a number
             continue
         assert spec.kind == KINDS[theirs.type.name]
-        if spec.default is not None and (name, attribute) != ("Shape", "end"):  # absent in ONNX: to the end
+        if spec.default is not None and (name, attribute) not in ABSENT:
             default = helper.get_attribute_value(theirs.default_value)
             assert spec.default == pytest.approx(default.decode() if isinstance(default, bytes) else default)
 
@@ -114,8 +106,9 @@ def single_node(name: str, case: Case, outputs: int) -> onnx.ModelProto:
     attributes = dict(case.attributes)
     for key in DTYPE_ATTRIBUTES & attributes.keys():
         attributes[key] = helper.np_dtype_to_tensor_dtype(np.dtype(attributes[key]))
-    if name == "Shape" and attributes["end"] == 2**63 - 1:
-        del attributes["end"]
+    for operator, key in ABSENT & {(name, key) for key in attributes}:
+        if attributes[key] == OPERATORS[operator].attributes[key].default:
+            del attributes[key]
     names = ["" if each is None else f"x{i}" for i, each in enumerate(case.inputs)]
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(
@@ -137,9 +130,14 @@ def _plain(value: Any) -> Any:
 def is_refused(name: str, case: Case) -> bool:
     """Where ONNX Runtime cannot do what is asked, or does otherwise than the specification says."""
     a = case.attributes
-    if name == "Resize" and a["coordinate_transformation_mode"] == "align_corners":
-        x, scales, wanted = case.inputs[0], case.inputs[2], case.inputs[3]
-        return bool(((wanted if wanted is not None else np.floor(x.shape * scales)) == 1).any())  # 0 / 0
+    if name == "Resize":
+        x, _, scales, wanted = case.inputs
+        shape = np.array(x.shape[-len(scales if wanted is None else wanted) :])
+        out = wanted if wanted is not None else np.floor(shape * scales)
+        if a["coordinate_transformation_mode"] == "align_corners":
+            return bool((out == 1).any())  # 0 / 0
+        if a["coordinate_transformation_mode"] == "tf_crop_and_resize":
+            return bool((out == shape)[-2:].any())  # not cropped
     return False
 
 

@@ -586,8 +586,8 @@ def test_names_of_inputs_and_sizes_that_are_used_twice() -> None:
     }
     nodes = (
         Node("Shape", ("class",), ("1",), {"start": 0, "end": 2**63 - 1}, version=23),
-        Node("Reshape", ("a.b", "1"), ("r",), version=23),
-        Node("Reshape", ("class", "a_b"), ("t",), version=23),
+        Node("Reshape", ("a.b", "1"), ("r",), {"allowzero": 0}, version=23),
+        Node("Reshape", ("class", "a_b"), ("t",), {"allowzero": 0}, version=23),
     )
     model = Model(Graph(("class", "a.b", "a_b"), ("r", "1", "t", "a_b"), nodes, named))
     inputs = (torch.rand(2, 6), torch.rand(2, 2, 3), torch.tensor([3, 4]))

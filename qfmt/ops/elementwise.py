@@ -9,9 +9,19 @@ import numpy as np
 
 from ..arithmetic import f32, rescale
 from ..errors import QfmtError
-from ..model import numpy_dtype
+from ..model import DTYPES, numpy_dtype
 from .accumulation import centred
-from .registry import QUANTIZE_ENGINES, QUANTIZE_RULES, Operand, Quantized, Result, by_engine, operator, required
+from .registry import (
+    QUANTIZE_ENGINES,
+    QUANTIZE_RULES,
+    Operand,
+    Quantized,
+    Result,
+    by_engine,
+    operator,
+    optional,
+    required,
+)
 from .shapes import broadcast, same
 
 if TYPE_CHECKING:
@@ -187,14 +197,27 @@ def mean(*data: Array) -> Array:
     "Cast",
     23,
     "input -> output",
-    attributes={"to": required("s", "the dtype of the output, by name")},
+    attributes={
+        "saturate": optional(1, "0: what lies beyond a float of 8 bits becomes infinite, or NaN"),
+        "to": required("s", "the dtype of the output, by name"),
+    },
     shape=same,
     quantized=Quantized.FLOAT_ONLY,
     dtype="attribute:to",
 )
-def cast(x: Array, *, to: str) -> Array:
-    """output = input, converted to another dtype; floats to integers by truncation."""
-    return x.astype(numpy_dtype(to))
+def cast(x: Array, *, saturate: int, to: str) -> Array:
+    """output = input, converted to another dtype: to a float the nearest, or, of 8 bits, the largest.
+
+    Floats are truncated to integers; integers that are too large keep their low bits.
+    """
+    kind, limits = numpy_dtype(to), DTYPES[to]
+    if limits.kind == "f" and limits.maximum and saturate and x.dtype.kind not in "iub":
+        wide = x.astype(np.float32)
+        return np.where(np.isnan(wide), wide, np.clip(wide, limits.minimum, limits.maximum)).astype(kind)
+    if limits.bits < 8 and limits.is_integer:
+        low = x.astype(np.int64) & ((1 << limits.bits) - 1)
+        return np.where(low > limits.maximum, low - (1 << limits.bits), low).astype(kind)
+    return x.astype(kind)
 
 
 @operator(

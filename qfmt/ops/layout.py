@@ -36,7 +36,7 @@ def _reshape_shape(given: Inference) -> list[Shape]:
         raise QfmtError(f"shape {wanted} leaves more than one size open")
     result: list[Dimension] = []
     for i, size in enumerate(wanted):
-        if size == 0:
+        if size == 0 and not given.attributes["allowzero"]:
             if x is not None and i >= len(x):
                 raise QfmtError(f"shape {wanted} copies dimension {i}, which the input does not have")
             result.append(None if x is None else x[i])
@@ -77,10 +77,17 @@ def _check_elements(x: tuple[Dimension, ...], result: list[Dimension]) -> None:
         raise QfmtError(f"{before} elements do not fit into shape {result}")
 
 
-@operator("Reshape", 23, "data shape -> reshaped", shape=_reshape_shape, quantized=Quantized.MOVES)
-def reshape(x: Array, shape: Array) -> Array:
+@operator(
+    "Reshape",
+    23,
+    "data shape -> reshaped",
+    attributes={"allowzero": optional(0, "1: a 0 in shape is a size of 0")},
+    shape=_reshape_shape,
+    quantized=Quantized.MOVES,
+)
+def reshape(x: Array, shape: Array, *, allowzero: int) -> Array:
     """reshaped = the elements of data in the same order; in shape 0 copies a size of data, -1 takes what is left."""
-    sizes = [x.shape[i] if size == 0 else int(size) for i, size in enumerate(shape)]
+    sizes = [x.shape[i] if size == 0 and not allowzero else int(size) for i, size in enumerate(shape)]
     return _reshaped(x, sizes)
 
 

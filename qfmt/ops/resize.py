@@ -1,17 +1,28 @@
-"""Resizing by nearest neighbour or linear interpolation."""
+"""Resizing by nearest neighbour, linear or cubic interpolation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..arithmetic import clamp, f32, fma
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, optional
+from .registry import (
+    QUANTIZE_RULES,
+    AttributeSpec,
+    Inference,
+    Operand,
+    Quantized,
+    Result,
+    by_engine,
+    operator,
+    optional,
+)
+from .shapes import axis_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,16 +31,25 @@ if TYPE_CHECKING:
 
 
 def _resize_shape(given: Inference) -> list[Shape]:
-    x = given.known(0)
+    x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
+    axes = _axes(a, len(x))
     for values in (scales, sizes):
-        if values is not None and np.shape(values) != (len(x),):
-            raise QfmtError(f"Resize needs {len(x)} scales or sizes, one per dimension, not {np.size(values)}")
-    if sizes is not None:
-        return [tuple(int(size) for size in sizes)]
-    if scales is None:
-        return [(None,) * len(x)]
-    return [tuple(_scaled(size, float(scale)) for size, scale in zip(x, scales, strict=True))]
+        if values is not None and np.size(values) and np.shape(values) != (len(axes),):
+            raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
+    result: list[Dimension] = list(x)
+    for place, axis in enumerate(axes):
+        size = x[axis]
+        if sizes is not None and np.size(sizes):
+            result[axis] = int(sizes[place]) if a["keep_aspect_ratio_policy"] == "stretch" else None
+        elif scales is None:
+            result[axis] = None
+        else:
+            result[axis] = _scaled(size, float(scales[place]))
+    if a["keep_aspect_ratio_policy"] != "stretch" and sizes is not None and all(isinstance(x[i], int) for i in axes):
+        for axis, (out, _) in zip(axes, _kept([x[i] for i in axes], sizes, a), strict=True):  # type: ignore[misc]
+            result[axis] = out
+    return [tuple(result)]
 
 
 def _scaled(size: Dimension, scale: float) -> Dimension:
@@ -38,29 +58,79 @@ def _scaled(size: Dimension, scale: float) -> Dimension:
     return size if scale == 1 else None
 
 
-def _geometry(x: Array, scales: Array | None, sizes: Array | None) -> list[tuple[int, np.float32]]:
-    """For each axis the output size, and the step in the input that one step in the output is, float32."""
-    if sizes is not None:
-        return [(int(out), f32(size) / f32(out)) for size, out in zip(x.shape, sizes, strict=True)]
-    if scales is None:
+def _axes(a: Mapping[str, Any], rank: int) -> list[int]:
+    return [axis_of(axis, rank) for axis in a["axes"]] if a["axes"] else list(range(rank))
+
+
+class Axis(NamedTuple):
+    """One dimension: its size, that of the output, the step in the input that one of the output is, float32; and the
+    part that is cropped, as fractions of the size."""
+
+    size: int
+    out: int
+    step: np.float32
+    start: float = 0.0
+    end: float = 1.0
+
+
+def _geometry(
+    x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, a: Mapping[str, Any]
+) -> list[Axis]:
+    """What becomes of each dimension."""
+    axes = _axes(a, x.ndim)
+    shape = [x.shape[axis] for axis in axes]
+    if sizes is not None and sizes.size:
+        pairs = _kept(shape, sizes, a)
+    elif scales is None:
         raise QfmtError("Resize needs scales or sizes")
-    return [(floor(n * float(scale)), f32(1 / float(scale))) for n, scale in zip(x.shape, scales, strict=True)]
+    else:
+        pairs = [(floor(n * float(scale)), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
+    result = [Axis(size, size, f32(1)) for size in x.shape]
+    crops = a["coordinate_transformation_mode"] == "tf_crop_and_resize"
+    if crops and (roi is None or roi.size != 2 * len(axes)):
+        raise QfmtError(f"tf_crop_and_resize needs a roi of {2 * len(axes)} numbers")
+    for place, axis in enumerate(axes):
+        part = (float(roi[place]), float(roi[len(axes) + place])) if crops and roi is not None else (0.0, 1.0)
+        result[axis] = Axis(shape[place], *pairs[place], *part)
+    return result
+
+
+def _kept(shape: list[int], sizes: Array, a: Mapping[str, Any]) -> list[tuple[int, np.float32]]:
+    """Sizes and steps; where the aspect ratio is kept there is one scale for all."""
+    policy = a["keep_aspect_ratio_policy"]
+    if policy == "stretch":
+        return [(int(out), f32(size) / f32(out)) for size, out in zip(shape, sizes, strict=True)]
+    if policy not in ("not_larger", "not_smaller"):
+        raise QfmtError(f"the policy {policy!r} is not known", hint="known are stretch, not_larger and not_smaller")
+    ratios = [int(out) / size for size, out in zip(shape, sizes, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [(floor(scale * size + 0.5), f32(1 / scale)) for size in shape]
 
 
 def _multiply_add(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
 
 
-def _places(size: int, out: int, step: np.float32, mode: str, multiply_add: Callable[..., Array]) -> Array:
+def _places(axis: Axis, mode: str, multiply_add: Callable[..., Array] = _multiply_add) -> Array:
     """Where each element of the output lies in the input, float32."""
+    size, out, step = axis.size, axis.out, axis.step
     i = np.arange(out, dtype=f32)
     if mode == "asymmetric":
         return i * step
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and out > 1):
         return multiply_add(i + f32(0.5), np.asarray(step), np.asarray(f32(-0.5)))
+    if mode == "half_pixel_symmetric":
+        offset = f32(size / 2) * (f32(1) - f32(out) * step / f32(size))
+        return offset + (i + f32(0.5)) * step - f32(0.5)
+    if mode == "tf_crop_and_resize":
+        if out == 1:
+            return np.full(1, 0.5 * (axis.start + axis.end) * (size - 1), f32)
+        return f32(axis.start * (size - 1)) + i * f32((axis.end - axis.start) * (size - 1) / (out - 1))
     if mode == "align_corners" and out > 1:
         return i * (f32(size - 1) / f32(out - 1))
-    return np.zeros(out, f32)
+    if mode in ("align_corners", "pytorch_half_pixel"):
+        return np.zeros(out, f32)
+    raise QfmtError(f"the coordinate transformation {mode!r} is not known")
 
 
 def _rounded(places: Array, rounding: str) -> Array:
@@ -71,45 +141,93 @@ def _rounded(places: Array, rounding: str) -> Array:
     return np.floor(places) if rounding == "floor" else np.ceil(places)
 
 
-def _nearest(x: Array, geometry: list[tuple[int, np.float32]], mode: str, rounding: str) -> Array:
-    for axis, (out, step) in enumerate(geometry):
-        size = x.shape[axis]
-        if out != size:
-            places = _rounded(_places(size, out, step, mode, _multiply_add), rounding)
-            x = np.take(x, np.clip(places, 0, size - 1).astype(np.int64), axis)
+def _stays(axis: Axis) -> bool:
+    return axis.out == axis.size and (axis.start, axis.end) == (0, 1)
+
+
+def _nearest(x: Array, geometry: list[Axis], mode: str, rounding: str) -> Array:
+    for number, axis in enumerate(geometry):
+        if not _stays(axis):
+            places = _rounded(_places(axis, mode), rounding)
+            x = np.take(x, np.clip(places, 0, axis.size - 1).astype(np.int64), number)
     return x
 
 
-def _linear(x: Array, geometry: list[tuple[int, np.float32]], mode: str, multiply_add: Callable[..., Array]) -> Array:
+def _linear(x: Array, geometry: list[Axis], mode: str, multiply_add: Callable[..., Array]) -> Array:
     """Along each axis, the last first: (1 - t) · x[low] + t · x[low + 1]; the second product may be fused."""
-    for axis in reversed(range(x.ndim)):
-        out, step = geometry[axis]
-        size = x.shape[axis]
-        if out != size:
-            place = np.clip(_places(size, out, step, mode, multiply_add), 0, size - 1)
+    for number in reversed(range(x.ndim)):
+        axis = geometry[number]
+        if not _stays(axis):
+            place = np.clip(_places(axis, mode, multiply_add), 0, axis.size - 1)
             low = np.floor(place).astype(np.int64)
-            t = (place - low.astype(f32)).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - axis))
-            high = np.minimum(low + 1, size - 1)
-            x = multiply_add(np.take(x, high, axis), t, np.take(x, low, axis) * (x.dtype.type(1) - t))
+            t = (place - low.astype(f32)).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - number))
+            high = np.minimum(low + 1, axis.size - 1)
+            x = multiply_add(np.take(x, high, number), t, np.take(x, low, number) * (x.dtype.type(1) - t))
     return x
+
+
+def _triangle(distance: Array) -> Array:
+    return np.maximum(0, 1 - distance)
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    d = distance
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
+    """Along each axis the weights of a kernel around the place, float64; wider where it shrinks and is antialiased."""
+    for number, axis in enumerate(geometry):
+        if _stays(axis):
+            continue
+        wide = max(1.0, float(axis.step)) if a["antialias"] else 1.0
+        reach = (2 if a["mode"] == "cubic" else 1) * wide
+        place = _places(axis, a["coordinate_transformation_mode"]).astype(np.float64)[:, None]
+        met = np.floor(place) + np.arange(-floor(reach), floor(reach) + 2)
+        distance = np.abs(met - place) / wide
+        weights = _cubic(distance, a["cubic_coeff_a"]) if a["mode"] == "cubic" else _triangle(distance)
+        if a["exclude_outside"]:
+            weights = np.where((met < 0) | (met >= axis.size), 0, weights)
+        weights = weights / weights.sum(1, keepdims=True)
+        matrix = np.zeros((axis.out, axis.size))
+        rows = np.broadcast_to(np.arange(axis.out)[:, None], met.shape)
+        np.add.at(matrix, (rows, np.clip(met, 0, axis.size - 1).astype(np.int64)), weights)
+        x = np.moveaxis(np.tensordot(matrix, x, (1, number)), 0, number)
+    return x
+
+
+def _outside(geometry: list[Axis], mode: str) -> Array:
+    """Which elements of the output lie outside of the input."""
+    result = np.zeros([axis.out for axis in geometry], bool)
+    for number, axis in enumerate(geometry):
+        place = _places(axis, mode)
+        beyond = (place < 0) | (place > axis.size - 1)
+        result |= beyond.reshape([-1 if i == number else 1 for i in range(len(geometry))])
+    return result
 
 
 def _resize_integer(
-    x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None, *, result: Result, **a: str
+    x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None, *, result: Result, **a: Any
 ) -> Array:
     """nearest: moves integers. linear: rint(f32(R(f32(q)) - z) + z), R the formula above in float32.
 
-    By the rule `interpolate_fma` i · r - ½ is a fused multiply-add, as is (t · high) + ((1 - t) · low).
+    By the rule `interpolate_fma` i · r - ½ is a fused multiply-add, as is (t · high) + ((1 - t) · low). Other modes,
+    and antialias, take a quantize rule.
     """
     result.expect("interpolate", "interpolate_fma")
     q = result.quantization
     if x.quantization is None or not x.quantization.same_grid(q):
         raise QfmtError("an interpolation of integers keeps the quantization of the input")
-    geometry = _geometry(x.array, None if scales is None else scales.array, None if sizes is None else sizes.array)
+    mode = a["coordinate_transformation_mode"]
+    if a["mode"] not in ("nearest", "linear") or a["antialias"] or mode == "tf_crop_and_resize":
+        raise QfmtError("integers are resized by nearest and linear only", hint="a quantize rule takes any mode")
+    geometry = _geometry(x.array, None, scales and scales.array, sizes and sizes.array, a)
     if a["mode"] == "nearest":
-        return _nearest(x.array, geometry, a["coordinate_transformation_mode"], a["nearest_mode"])
+        return _nearest(x.array, geometry, mode, a["nearest_mode"])
     multiply_add = fma if result.rule == "interpolate_fma" else _multiply_add
-    between = _linear(x.array.astype(f32), geometry, a["coordinate_transformation_mode"], multiply_add)
+    between = _linear(x.array.astype(f32), geometry, mode, multiply_add)
     zero_point = f32(q.zero_point[0])
     return clamp(np.rint((between - zero_point) + zero_point), q, result.dtype)
 
@@ -119,10 +237,22 @@ def _resize_integer(
     19,
     "X roi? scales? sizes? -> Y",
     attributes={
+        "antialias": optional(0, "1: where linear and cubic shrink, the kernel is as much wider"),
+        "axes": AttributeSpec("ii", (), "the dimensions that roi, scales and sizes speak of; empty: all"),
         "coordinate_transformation_mode": optional(
-            "half_pixel", "`half_pixel`, `pytorch_half_pixel`, `asymmetric` or `align_corners`"
+            "half_pixel",
+            "`half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `asymmetric`, `align_corners` or "
+            "`tf_crop_and_resize`",
         ),
-        "mode": optional("nearest", "`nearest` or `linear`"),
+        "cubic_coeff_a": optional(-0.75, "a of the cubic kernel"),
+        "exclude_outside": optional(0, "1: in the weights of a kernel what lies outside does not count"),
+        "extrapolation_value": optional(0.0, "of tf_crop_and_resize: what lies outside of X"),
+        "keep_aspect_ratio_policy": optional(
+            "stretch",
+            "`stretch`; `not_larger`, `not_smaller`: one scale for all, so that no size exceeds sizes, or none "
+            "falls below",
+        ),
+        "mode": optional("nearest", "`nearest`, `linear` or `cubic`"),
         "nearest_mode": optional("round_prefer_floor", "`floor`, `ceil`, `round_prefer_floor` or `round_prefer_ceil`"),
     },
     shape=_resize_shape,
@@ -131,27 +261,28 @@ def _resize_integer(
     rules=("interpolate", "interpolate_fma", *QUANTIZE_RULES),
     engines=by_engine("interpolate_fma"),
 )
-def resize(
-    x: Array,
-    roi: Array | None,
-    scales: Array | None,
-    sizes: Array | None,
-    *,
-    coordinate_transformation_mode: str,
-    mode: str,
-    nearest_mode: str,
-) -> Array:
+def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
     """Y[i] = X at the place that i has in X: asymmetric i · r, half_pixel (i + ½) · r - ½, align_corners
     i · (in - 1) / (out - 1), in float32, moved to the edge where it lies outside. pytorch_half_pixel is half_pixel,
-    but 0 where out = 1.
+    but 0 where out = 1; half_pixel_symmetric adds in / 2 · (1 - out · r / in). tf_crop_and_resize, with start and end
+    from roi: start · (in - 1) + i · (end - start) · (in - 1) / (out - 1), and (start + end) / 2 · (in - 1) if out = 1.
 
-    Either scales (out = floor(in · scale), r = f32(1 / scale)) or sizes (r = f32(in / out)) is given, for
-    all axes; roi is ignored. Scales are float32, or float64 where the source held doubles. nearest takes the element
-    at the rounded place; linear weighs the two neighbours along each axis, the last axis first.
+    Either scales (out = floor(in · scale), r = f32(1 / scale)) or sizes (r = f32(in / out)) is given, for all axes.
+    Where the aspect ratio is kept, out = floor(in · scale + ½). Scales are float32, or float64 where the source held
+    doubles. nearest takes the element at the rounded place; linear weighs the two neighbours along each axis, the last
+    axis first; cubic, and antialias, weigh neighbours by a kernel of their distance d (antialias: d / r where r > 1)
+    and divide by the sum of the weights. The kernel is 1 - d, or (a + 2) · d³ - (a + 3) · d² + 1 up to d = 1 and
+    a · d³ - 5 · a · d² + 8 · a · d - 4 · a up to 2. A neighbour outside is that at the edge.
     """
-    geometry = _geometry(x, scales, sizes)
-    if mode == "nearest":
-        return _nearest(x, geometry, coordinate_transformation_mode, nearest_mode)
-    if mode == "linear":
-        return _linear(x, geometry, coordinate_transformation_mode, _multiply_add)
-    raise QfmtError(f"Resize by {mode!r} is not known", hint="known are nearest and linear")
+    geometry, places = _geometry(x, roi, scales, sizes, a), a["coordinate_transformation_mode"]
+    if a["mode"] == "nearest":
+        y = _nearest(x, geometry, places, a["nearest_mode"])
+    elif a["mode"] == "cubic" or (a["mode"] == "linear" and (a["antialias"] or a["exclude_outside"])):
+        y = _weighted(x, geometry, a).astype(x.dtype)
+    elif a["mode"] == "linear":
+        y = _linear(x, geometry, places, _multiply_add)
+    else:
+        raise QfmtError(f"Resize by {a['mode']!r} is not known", hint="known are nearest, linear and cubic")
+    if places != "tf_crop_and_resize":
+        return y
+    return np.where(_outside(geometry, places), x.dtype.type(a["extrapolation_value"]), y)

@@ -54,29 +54,47 @@ def concat(*inputs: Array, axis: int) -> Array:
 
 
 def _split_shape(given: Inference) -> list[Shape]:
-    x, parts = given.shapes[0], integers(given, 1)
-    if parts is None:
-        raise QfmtError("the sizes of a split must be constant")
+    x, sizes, count = given.shapes[0], integers(given, 1), given.attributes["num_outputs"]
+    if sizes is None and (is_present(given, 1) or count < 1):
+        raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
+    parts: list[Dimension] = [None] * count if sizes is None else [*sizes]
     if x is None:
         return [None] * len(parts)
     axis = axis_of(given.attributes["axis"], len(x))
     size = x[axis]
-    if isinstance(size, int) and sum(parts) != size:
-        raise QfmtError(f"parts {parts} do not add up to {size}")
+    if isinstance(size, int):
+        if sizes is None:
+            parts = [*_equal_parts(size, count)]
+        elif sum(sizes) != size:
+            raise QfmtError(f"parts {sizes} do not add up to {size}")
     return [(*x[:axis], part, *x[axis + 1 :]) for part in parts]
+
+
+def _equal_parts(size: int, count: int) -> list[int]:
+    if count < 1:
+        raise QfmtError("Split needs the sizes of its parts, or num_outputs")
+    part = -(-size // count)
+    return [max(0, min(part, size - i * part)) for i in range(count)]
 
 
 @operator(
     "Split",
     18,
-    "input split -> outputs*",
-    attributes={"axis": optional(0, "the axis that is split")},
+    "input split? -> outputs*",
+    attributes={
+        "axis": optional(0, "the axis that is split"),
+        "num_outputs": optional(0, "where split is absent: how many parts there are, as equal as can be"),
+    },
     shape=_split_shape,
     quantized=Quantized.MOVES,
 )
-def split(x: Array, parts: Array, *, axis: int) -> list[Array]:
-    """outputs = consecutive parts of input along the axis, of the sizes in split (an int64 vector)."""
-    return np.split(x, np.cumsum(parts)[:-1], axis)
+def split(x: Array, parts: Array | None, *, axis: int, num_outputs: int) -> list[Array]:
+    """outputs = consecutive parts of input along the axis, of the sizes in split (an int64 vector).
+
+    Without split all have the size ⌈size of the axis / num_outputs⌉, but for the last, which may be smaller.
+    """
+    sizes = _equal_parts(x.shape[axis], num_outputs) if parts is None else parts
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
 def _slices(

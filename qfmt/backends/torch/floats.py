@@ -146,6 +146,8 @@ def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
 def _reduced(target: Any) -> RealOperator:
     def emit(s: Site, x: list[Any]) -> Any:
         axes = s.constant_sizes(1) if s.has(1) else []
+        if not axes and s.attribute("noop_with_empty_axes"):
+            raise Lacks("reduces nothing")
         return s.call(target, x[0], axes or list(range(s.rank())), bool(s.attribute("keepdims")))
 
     return emit
@@ -180,6 +182,11 @@ def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:
     form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"))
     if form not in FORMS and (*form, s.attribute("nearest_mode")) not in FORMS:
         raise Lacks(f"torch does not resize by {' '.join(form)}")
+    for name in ("antialias", "axes", "exclude_outside"):
+        if s.attribute(name):
+            raise Lacks(f"torch does not resize with {name} so")
+    if s.attribute("keep_aspect_ratio_policy") != "stretch":
+        raise Lacks("torch does not keep an aspect ratio")
     if not 1 <= s.rank() - 2 <= 3:
         raise Lacks("torch resizes 1 to 3 dimensions")
     if s.has(3):

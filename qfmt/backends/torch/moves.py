@@ -14,6 +14,8 @@ aten = torch.ops.aten
 
 def _reshape(s: Site) -> Any:
     sizes = s.sizes(1)
+    if s.attribute("allowzero") and not (isinstance(sizes, list) and 0 not in sizes):
+        raise Lacks("takes a 0 for a size")
     if isinstance(sizes, list) and 0 not in sizes:
         return s.result(aten.reshape.default, s.x(0), sizes)
     if isinstance(sizes, list) and sizes.index(0) == 0 and sizes.count(0) == 1 and -1 not in sizes:
@@ -61,6 +63,8 @@ def _unsqueeze(s: Site) -> Any:
 
 
 def _split(s: Site) -> Any:
+    if not s.has(1):
+        raise Lacks("does not state the sizes of its parts")
     parts, axis, start = s.constant_sizes(1), s.attribute("axis"), 0
     pieces = []
     for size in parts:
@@ -197,6 +201,8 @@ def _extreme(s: Site, target: Any) -> Any:
     if s.form == QUANTIZED and not s.is_float:
         raise Lacks("torch does not reduce quantized tensors so")
     axes = s.constant_sizes(1) if s.has(1) else []
+    if not axes and s.attribute("noop_with_empty_axes"):
+        raise Lacks("reduces nothing")
     return s.result(target, s.x(0), axes, bool(s.attribute("keepdims")))
 
 
