@@ -418,3 +418,55 @@ def test_dynamic_modules_take_the_same_path(tmp_path: Path) -> None:
     assert [node.operator for node in chain.nodes] == [node.operator for node in model.nodes]
     (result,) = chain.run({chain.graph.inputs[0]: x.numpy()}).values()
     np.testing.assert_array_equal(result, network(x).detach().numpy())
+
+
+def test_arrays_may_stand_for_tensors() -> None:
+    network, (x,) = small()
+    expected = qfmt.convert(network, example_inputs=(x,)).content_id()
+    for example in (x.numpy(), (x.numpy(),), [x.numpy()]):
+        assert qfmt.convert(network, example_inputs=example).content_id() == expected
+
+
+def test_inputs_of_another_kind_are_refused() -> None:
+    network, _ = small()
+    with pytest.raises(SourceError, match=r"cannot be of type int; pass a tuple of tensors"):
+        qfmt.convert(network, example_inputs=3)
+
+
+def test_what_torch_puts_around_a_module_is_taken_off() -> None:
+    network, inputs = small()
+    expected = qfmt.convert(network, example_inputs=inputs).content_id()
+    for wrapped in (nn.DataParallel(network), torch.compile(network), nn.DataParallel(nn.DataParallel(network))):
+        assert qfmt.convert(wrapped, example_inputs=inputs).content_id() == expected
+
+
+def test_a_quantized_example_tells_how_the_input_is_quantized() -> None:
+    network = nn.Sequential(nnq.Linear(4, 3))
+    x = torch.quantize_per_tensor(torch.rand(2, 4), 0.25, 3, torch.quint8)
+    model = qfmt.convert(network, example_inputs=(x,))
+    (name,) = model.graph.inputs
+    grid = model.tensors[name].quantization
+    assert grid is not None and (grid.scale, grid.zero_point) == ((0.25,), (3,))
+    (output,) = model.run({name: x.int_repr().numpy()}).values()
+    assert np.array_equal(output, network(x).int_repr().numpy())
+    given = qfmt.convert(network, example_inputs=(x,), input_quantization={name: (0.5, 1, "uint8")})
+    grid = given.tensors[name].quantization
+    assert grid is not None and (grid.scale, grid.zero_point) == ((0.5,), (1,))
+
+
+@pytest.mark.parametrize("name", ["数", "lambda"])
+def test_names_that_torch_cannot_write_are_told(name: str) -> None:
+    network = nn.Sequential()
+    network.add_module("quant", nnq.Quantize(0.1, 0, torch.quint8))
+    network.add_module(name, nnq.Linear(4, 3))
+    with pytest.raises(SourceError, match=f"module {name}: torch cannot write .* give it another name"):
+        qfmt.convert(network, example_inputs=(torch.rand(2, 4),))
+
+
+def test_the_prepared_model_of_another_network_is_refused() -> None:
+    network, inputs = small()
+    other = nn.Sequential(tq.QuantStub(), nn.Linear(4, 3), tq.DeQuantStub()).eval()
+    other.qconfig = tq.get_default_qconfig("fbgemm")
+    tq.prepare(other, inplace=True)(torch.rand(2, 4))
+    with pytest.raises(SourceError, match="no observer of what was given as prepared gives the scales"):
+        qfmt.convert(network, example_inputs=inputs, prepared=other)

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UnsupportedOperators
@@ -19,6 +20,7 @@ from ..saved.convert import convert_saved
 from ..saved.file import read_zip
 from ..torch.attempts import Given
 from ..torchscript.archive import Archive
+from ..torchscript.arguments import Arguments
 from ..torchscript.convert import lift_archive
 from ..zips import Zip
 
@@ -50,11 +52,13 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
         if not isinstance(source, torch.nn.Module):
             hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
+        source = _unwrapped(source)
         _refuse_observers(source)
-        script = source if isinstance(source, torch.jit.ScriptModule) else _traced(source, example_inputs)
+        traced = not isinstance(source, torch.jit.ScriptModule)
+        script = _traced(source, example_inputs) if traced else source
         _refuse_floats(script)
         try:
-            model = _converted(script, given)
+            model = _converted(script, given, as_examples=traced)
         except SourceError as error:
             raise _in_own_words(error, source) from None
         if prepared is not None:
@@ -72,12 +76,15 @@ def _saved(state: dict[Any, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _converted(script: torch.jit.ScriptModule, given: Given) -> Model:
+def _converted(script: torch.jit.ScriptModule, given: Given, as_examples: bool) -> Model:
+    """`as_examples`: what is not said of how inputs are quantized, the inputs of the trace tell."""
     import torch
 
     buffer = io.BytesIO()
     torch.jit.save(script, buffer)
-    lifted = lift_archive(Archive(buffer.getvalue()), given.engine, given.shapes, given.quantization)
+    archive = Archive(buffer.getvalue())
+    quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(given.quantization)
+    lifted = lift_archive(archive, given.engine, given.shapes, quantization)
     return lifted.lifter.finish(lifted.outputs, source=lifted.notes, producer=producer())
 
 
@@ -93,6 +100,20 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module within what torch puts around one: torch.compile, data parallelism."""
+    import torch
+
+    while True:
+        match module:
+            case torch.nn.DataParallel() | torch.nn.parallel.DistributedDataParallel():
+                module = module.module
+            case torch.nn.Module(_orig_mod=torch.nn.Module() as inner):
+                module = inner
+            case _:
+                return module
+
+
 # -- tracing -------------------------------------------------------------------------------------------
 
 
@@ -105,9 +126,11 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
             f"a {type(module).__name__} is converted by tracing it, which needs inputs",
             hint="pass example_inputs=(x,) with tensors that the model takes",
         )
+    _refuse_names(module)
     trace: Any = torch.jit.trace
-    by_name = dict(example_inputs) if isinstance(example_inputs, dict) else {}
-    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    examples = _tensors(example_inputs)
+    by_name = examples if isinstance(examples, dict) else {}
+    inputs = examples if isinstance(examples, tuple) else (examples,)
     given = {"example_kwarg_inputs": by_name} if by_name else {"example_inputs": inputs}
     with _evaluating(module), torch.no_grad():
         try:
@@ -118,6 +141,24 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
     if not isinstance(traced, torch.jit.ScriptModule):
         raise SourceError(f"a {type(module).__name__} cannot be traced", hint="pass an nn.Module")
     return traced
+
+
+def _tensors(examples: Any) -> Any:
+    """Examples with tensors for arrays; a list of inputs as a tuple. SourceError if they are of another kind."""
+    import numpy as np
+    import torch
+
+    def tensors(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(value)
+        if type(value) in (list, tuple):
+            return type(value)(map(tensors, value))
+        return {key: tensors(item) for key, item in value.items()} if type(value) is dict else value
+
+    if not isinstance(examples, torch.Tensor | np.ndarray | list | tuple | dict):
+        hint = "pass a tuple of tensors, as in example_inputs=(x,), or a dict by the names of arguments"
+        raise SourceError(f"example_inputs cannot be of type {type(examples).__name__}", hint=hint)
+    return tuple(map(tensors, examples)) if isinstance(examples, list | tuple) else tensors(examples)
 
 
 @contextmanager
@@ -188,6 +229,15 @@ def _refuse_observers(module: torch.nn.Module) -> None:
             owner = path.removesuffix(".activation_post_process").removesuffix(".weight_fake_quant")
             what = f"still has its observer ({type(each).__name__}): the model is prepared, not converted"
             raise SourceError(what, where=f"module {owner}" if owner else "the module", hint=CONVERT)
+
+
+def _refuse_names(module: torch.nn.Module) -> None:
+    """Names of modules that torch writes to an archive in a form that nobody can read, not even torch."""
+    for path, _ in module.named_modules():
+        name = path.rpartition(".")[2]
+        if not name.isascii() or iskeyword(name):
+            what = f"torch cannot write a module with the name {name!r} to TorchScript"
+            raise SourceError(what, where=f"module {path}", hint="give it another name")
 
 
 def _refuse_floats(script: torch.jit.ScriptModule) -> None:

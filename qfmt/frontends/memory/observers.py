@@ -43,7 +43,7 @@ def is_observer(module: object) -> bool:
 def with_observations(model: Model, prepared: Any) -> Model:
     """The model with `observed` wherever the prepared model tells.
 
-    Raises SourceError if `prepared` is not a model with observers.
+    Raises SourceError if `prepared` is not a model with observers, or has none that fits.
     """
     import torch
 
@@ -55,6 +55,9 @@ def with_observations(model: Model, prepared: Any) -> Model:
     for tensor in model.graph.constants():
         if tensor.quantization is not None and (observed := _of_weight(tensor, prepared, seen)):
             found[tensor.name] = observed
+    if seen and not found:
+        hint = "pass the very model that convert was called on, as it was after calibration"
+        raise SourceError("no observer of what was given as prepared gives the scales of the model", hint=hint)
     tensors = {name: _observed(tensor, found.get(name)) for name, tensor in model.tensors.items()}
     return model.replace(graph=replace(model.graph, tensors=tensors))
 

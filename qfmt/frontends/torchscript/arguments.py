@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import SourceError
-from ..stored import StoredTensor
+from ..stored import PerTensor, StoredTensor
 from ..torch import InputSpec
 from ..torch.attempts import own_names
 from ..torch.values import RANK_NAMES
@@ -53,6 +53,14 @@ class Arguments:
             return InputSpec(leaf.name)
         shape = own_names(leaf.name, RANK_NAMES[len(leaf.example.shape)], len(self.leaves))
         return InputSpec(leaf.name, shape, leaf.example.dtype if leaf.example.quantizer is None else "float32")
+
+    def example_quantization(self) -> dict[str, tuple[float, int, str]]:
+        """Scale, zero point and dtype of the quantized tensors that the network was traced with."""
+        return {
+            leaf.name: (leaf.example.quantizer.scale, leaf.example.quantizer.zero_point, leaf.example.dtype)
+            for leaf in self.leaves
+            if leaf.example is not None and isinstance(leaf.example.quantizer, PerTensor)
+        }
 
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, with the value of each input in its place."""
