@@ -138,7 +138,7 @@ def dtypes() -> str:
     rows = []
     for entry in DTYPES.values():
         name, note = members[entry.code]
-        values = f"{entry.minimum} … {entry.maximum}" if entry.is_integer else ""
+        values = f"{entry.minimum} … {entry.maximum}" if entry.maximum else ""
         rows.append((str(entry.code), name, f"`{entry.name}`", str(entry.bits), values, note))
     return _table(("code", "in the schema", "name", "bits", "range", ""), rows)
 
