@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
 
-from qfmt.model import Model
+from qfmt.model import Graph, Model, Node, Tensor
 
 LEVELS = {
     "plain": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -75,17 +75,18 @@ class Tally:
         with np.errstate(invalid="ignore"):
             distance = np.where(same, 0, np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))
         self.equal += int(same.sum())
-        if ours.dtype.kind == "f" and not step:
-            finite = np.abs(ours[np.isfinite(ours)]).max(initial=1).astype(np.float64)
-            close = ~same & (distance <= tolerance * finite)
+        off = ~same
+        if ours.dtype.kind == "f":
+            largest = np.abs(ours[np.isfinite(ours)]).max(initial=1).astype(np.float64)
+            close = off & (distance <= tolerance * largest)
             self.close += int(close.sum())
-            off = ~same & ~close
-            self.more += int(off.sum())
+            off &= ~close
         else:
-            one = ~same & (distance <= (step or 1) * 1.001)
-            self.one += int(one.sum())
-            off = ~same & ~one
-            self.more += int(off.sum())
+            step = 1
+        one = off & (distance <= step * 1.001)
+        self.one += int(one.sum())
+        off &= ~one
+        self.more += int(off.sum())
         if off.any():
             at = tuple(int(i) for i in np.argwhere(off)[0])
             self.faults.append(f"{where}{list(at)}: ours {ours[at]}, theirs {theirs[at]}, {off.sum()} of {off.size}")
@@ -97,3 +98,21 @@ def compare(model: Model, theirs: Iterable[Any], inputs: Arrays, tally: Tally, *
     for name, array in zip(model.graph.outputs, theirs, strict=True):
         tally.add(ours[name], array, f"{name}", **options)
     return tally
+
+
+def one(
+    operator: str, inputs: list[Tensor], output: Tensor, arithmetic: str = "", version: int = 1, **attributes: Any
+) -> Model:
+    """A model of one node; inputs without data are those of the graph."""
+    tensors = {tensor.name: tensor for tensor in [*inputs, output]}
+    node = Node(operator, tuple(t.name for t in inputs), (output.name,), attributes, "node", version, arithmetic)
+    outside = tuple(tensor.name for tensor in inputs if not tensor.is_constant)
+    return Model(Graph(outside, (output.name,), (node,), tensors), arithmetic="onnx")
+
+
+def initializers(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+
+
+def operators(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in proto.graph.node]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from ...errors import InexpressibleNodes
 from ...model import Model, Node, Shape, Tensor
@@ -65,13 +66,13 @@ class Builder:
         self._describe(value, self.model.tensors[name])
         self._stored[name] = value
 
-    def define_real(self, name: str, value: ir.Value) -> None:
-        """What a node computed are the real numbers of that tensor."""
+    def define_real(self, name: str, value: ir.Value, *, inside: bool = False) -> None:
+        """What a node computed are the real numbers of that tensor, `inside` its [quant_min, quant_max] or not."""
         tensor = self.model.tensors[name]
         if tensor.quantization is None:
             self.define(name, value)
         else:
-            self.define(name, grids.quantized(self, tensor, value))
+            self.define(name, grids.quantized(self, tensor, value, inside))
 
     def know_real(self, name: str, value: ir.Value) -> None:
         """The real numbers of a tensor are there already."""
@@ -172,7 +173,11 @@ class Builder:
         )
         from ... import __version__
 
-        return ir.Model(graph, ir_version=ir_version(self.domains), producer_name="qfmt", producer_version=__version__)
+        version = ir_version(self.domains)
+        model = ir.Model(graph, ir_version=version, producer_name="qfmt", producer_version=__version__)
+        if any(value.shape is None for value in outputs):  # a checker asks for them
+            ShapeInferencePass()(model)
+        return model
 
     def _lower_all(self) -> None:
         """Every node; those that cannot be written are reported together."""

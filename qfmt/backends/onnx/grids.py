@@ -13,7 +13,7 @@ from ...model import DTYPES, Quantization, Tensor
 from ...quantization import Blocks
 from .constants import onnx_dtype
 from .lowering import Lacks
-from .opsets import schema
+from .opsets import schema, takes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,15 +46,16 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
 
 
-def quantized(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
-    """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max]."""
+def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
+    """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max], if they are not `inside` it."""
     grid, name = grid_of(tensor), f"{tensor.name}_quantize"
     domain = _domain(builder, "QuantizeLinear", tensor.dtype)
     if grid.is_blocked:
         raise Lacks("has an output that is quantized by blocks, which nobody computes")
     if domain is None or grid.has_float_zero_points:
         return _quantized_by_formula(builder, tensor, real)
-    inputs = (_limited(builder, tensor, real), scale(builder, tensor), zero_point(builder, tensor))
+    real = real if inside else _limited(builder, tensor, real)
+    inputs = (real, scale(builder, tensor), zero_point(builder, tensor))
     return builder.emit("QuantizeLinear", *inputs, name=name, domain=domain, **_layout(builder, grid, domain))
 
 
@@ -127,13 +128,14 @@ def _domain(builder: Builder, operator: str, dtype: str) -> str | None:
     """The domain whose operator takes that type in this opset; None if none does."""
     definition = schema(operator, builder.opset)
     integers = definition.inputs[0] if operator == "DequantizeLinear" else definition.outputs[0]
-    spelled = f"tensor({onnx_dtype(dtype).name.lower()})"
-    for constraint in definition.type_constraints:
-        if constraint.type_param_str == integers.type_str and spelled in constraint.allowed_type_strs:
-            return ""
-    if dtype.startswith("float"):
+    if takes(definition, integers, dtype):
+        return ""
+    if dtype in CONTRIBUTED:
+        return "com.microsoft"
+    cast = schema("Cast", builder.opset)
+    if dtype.startswith("float") or not takes(cast, cast.inputs[0], dtype):
         raise Lacks(f"has a tensor of {dtype}, which that opset does not quantize")
-    return "com.microsoft" if dtype in CONTRIBUTED else None
+    return None
 
 
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
@@ -145,6 +147,9 @@ def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     low = _limit(grid, grid.quant_min) if grid.quant_min > dtype.minimum else None
     high = _limit(grid, grid.quant_max) if grid.quant_max < dtype.maximum else None
     if low is not None and high is None and not low.any():
+        producer = real.producer()
+        if producer is not None and producer.op_type == "Relu":
+            return real
         return builder.emit("Relu", real, name=f"{tensor.name}_relu")
     if grid.is_per_channel:
         for operator, limit in (("Max", low), ("Min", high)):

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ...model import Node, Tensor
-from ...ops import OPERATORS, Operator
+from ...model import DTYPES, Node, Tensor, numpy_dtype
+from ...ops import OPERATORS, Operator, Quantized
 from .constants import onnx_dtype
-from .opsets import schema, since
+from .opsets import schema, since, takes
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -33,6 +33,11 @@ class Site:
         self.builder, self.node, self.operator = builder, node, operator
         self.attributes: dict[str, Any] = dict(node.attributes)
         self.name = node.name or node.outputs[0]
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether the outputs hold integers of the inputs, and no others."""
+        return self.operator.quantized is Quantized.MOVES and self.operator.integer is None
 
     @property
     def opset(self) -> int:
@@ -55,6 +60,15 @@ class Site:
     def stored(self, index: int) -> ir.Value | None:
         """An input as the model has it; None if it is absent."""
         return self.builder.stored(self.node.inputs[index]) if self.has(index) else None
+
+    def cast(self, index: int, dtype: str) -> ir.Value:
+        """The real numbers of an input as another type; a constant is written as that."""
+        tensor = self.tensor(index)
+        if tensor.is_constant and tensor.quantization is None:
+            values = tensor.array.astype(numpy_dtype(dtype))
+            key = (tensor.name, dtype)
+            return self.builder.once(key, lambda: self.builder.constant(f"{tensor.name}_{dtype}", values, dtype))
+        return self.emit("Cast", self.real(index), to=int(onnx_dtype(dtype)))
 
     def integers(self, index: int, what: str) -> list[int]:
         """The numbers of an input that has to be constant where it is written."""
@@ -105,20 +119,68 @@ def lower(builder: Builder, node: Node) -> None:
     if operator is None or node.version > operator.version:
         return _foreign(builder, node)
     site = Site(builder, node, operator)
+    if _moves_integers(site):
+        return _move(site)
     made = LOWER.get(node.operator, one_to_one)(site)
     if made is None:
         return None
     values = [made] if isinstance(made, ir.Value) else list(made)
     builder.name(values[0], site.name)
     for name, value in zip(node.outputs, values, strict=True):
-        builder.define_real(name, value)
+        if name:
+            builder.define_real(name, value, inside=site.only_moves)
     return None
 
 
+def _moves_integers(site: Site) -> bool:
+    """Whether a node is written on integers: of 32 bits, which floats do not hold; or of all, in that form."""
+    if not site.only_moves or not site.node.inputs:
+        return False
+    x, definition = site.tensor(0), schema(site.node.operator, site.opset)
+    if x.quantization is None or (site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32):
+        return False
+    return definition is not None and takes(definition, definition.inputs[0], x.dtype)
+
+
+def _move(site: Site) -> None:
+    values = plain(site, [site.stored(index) for index in range(len(site.node.inputs))], site.attributes)
+    site.builder.name(values[0], site.name)
+    for name, value in zip(site.node.outputs, values, strict=True):
+        if name:
+            site.builder.define(name, value)
+
+
 def one_to_one(site: Site) -> Sequence[ir.Value]:
-    """An operator of ONNX, with the same inputs and attributes."""
+    """An operator of ONNX, with the same inputs and attributes; inputs that have one type there are given one."""
+    wanted = _one_type(site)
     inputs = [site.real(index) for index in range(len(site.node.inputs))]
+    for index, dtype in wanted.items():
+        inputs[index] = site.cast(index, dtype)
     return plain(site, inputs, site.attributes)
+
+
+def _one_type(site: Site) -> dict[int, str]:
+    """The element types of those inputs that have another than ONNX takes beside the others."""
+    definition = schema(site.node.operator, site.opset)
+    if definition is None or not definition.inputs:
+        return {}
+    groups: dict[str, list[int]] = {}
+    for index in filter(site.has, range(len(site.node.inputs))):
+        parameter = definition.inputs[min(index, len(definition.inputs) - 1)]
+        groups.setdefault(parameter.type_str, []).append(index)
+    wanted: dict[int, str] = {}
+    for variable, indices in groups.items():
+        dtypes = {index: real_dtype(site.tensor(index)) for index in indices}
+        if len(set(dtypes.values())) > 1:
+            follows = definition.outputs[0].type_str == variable
+            dtype = real_dtype(site.output()) if follows else dtypes[indices[0]]
+            wanted |= {index: dtype for index in indices if dtypes[index] != dtype}
+    return wanted
+
+
+def real_dtype(tensor: Tensor) -> str:
+    """The element type of the real numbers of a tensor."""
+    return tensor.dtype if tensor.quantization is None else "float32"
 
 
 def plain(
@@ -143,7 +205,7 @@ def plain(
             raise Lacks(f"has no {key} in that opset")
         if isinstance(value, str) and definition.attributes[key].type == onnx.defs.OpSchema.AttrType.INT:
             written[key] = int(onnx_dtype(value))
-    names = [f"{site.name}_{name}" for _ in site.node.outputs]
+    names = [f"{site.name}_{name}" if output else "" for output in site.node.outputs]
     return site.builder.emit_several(name, given, names, attributes=written)
 
 
@@ -164,6 +226,7 @@ def _foreign(builder: Builder, node: Node) -> None:
     if domain == "qfmt":
         raise Lacks("is not known here")
     inputs = [builder.stored(each) if each else None for each in node.inputs]
+    builder.domains.setdefault(domain, node.version)
     values = builder.emit_several(name, inputs, node.outputs, domain, node.attributes)
     for each, value in zip(node.outputs, values, strict=True):
         if each:

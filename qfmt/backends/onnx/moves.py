@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ...arithmetic import dequantize, f32, quantize
+from ...model import numpy_dtype
 from .lowering import Site, lowers, plain
 
 
 @lowers("QuantizeLinear")
-def quantize(site: Site) -> ir.Value | None:
+def to_integers(site: Site) -> ir.Value | None:
     """The grid is the output's: what defines that tensor quantizes it."""
     return site.real(0)
 
 
 @lowers("DequantizeLinear")
-def dequantize(site: Site) -> None:
+def to_real(site: Site) -> None:
     """The real numbers of the input, under the name of the output."""
     source, name = site.node.inputs[0], site.node.outputs[0]
     real = site.builder.real(source)
@@ -34,3 +36,21 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
     if attributes["output_dtype"] == follows:
         del attributes["output_dtype"]
     return plain(site, [site.stored(index) for index in range(len(site.node.inputs))], attributes, name)
+
+
+@lowers("Clip")
+def clip(site: Site) -> Sequence[ir.Value]:
+    """On a grid the bounds are rounded by a rule of their own: one that QuantizeLinear rounds elsewhere is moved."""
+    inputs = [site.real(index) for index in range(len(site.node.inputs))]
+    grid = site.output().quantization
+    for index in (1, 2):
+        if not site.has(index) or grid is None:
+            continue
+        bound = site.tensor(index)
+        if not bound.is_constant:
+            continue
+        real, dtype = bound.array.astype(f32).reshape(()), numpy_dtype(site.output().dtype)
+        meant = quantize(real, grid, dtype, "reciprocal_offset")
+        if (meant != quantize(real, grid, dtype, "divide")).any():
+            inputs[index] = site.constant(bound.name, dequantize(meant, grid))
+    return plain(site, inputs, site.attributes)

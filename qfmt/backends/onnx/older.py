@@ -1,4 +1,4 @@
-"""What an older opset says in another way, or by several operators."""
+"""What an older opset says in another way, or by several operators; and types that ONNX does not take."""
 
 from __future__ import annotations
 
@@ -101,3 +101,12 @@ def pad(site: Site) -> ir.Value | Sequence[ir.Value]:
     pads[:, axes] = np.array(given).reshape(2, -1)
     widths = site.constant("pads", pads.reshape(-1))
     return plain(site, [site.real(0), widths, site.real(2)], site.attributes)
+
+
+@lowers("Resize")
+def resize(site: Site) -> Sequence[ir.Value]:
+    """Scales are float32 in ONNX; PyTorch's are doubles."""
+    inputs = [site.real(index) for index in range(len(site.node.inputs))]
+    if site.has(2) and site.tensor(2).dtype == "float64":
+        inputs[2] = site.cast(2, "float32")
+    return plain(site, inputs, site.attributes)

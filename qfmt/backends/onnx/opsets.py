@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 
 from ...errors import DestinationError
+from .constants import onnx_dtype
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -84,6 +85,15 @@ def schema(operator: str, opset: int) -> Any:
         return onnx.defs.get_schema(operator, opset, "")
     except onnx.defs.SchemaError:
         return None
+
+
+def takes(definition: Any, parameter: Any, dtype: str) -> bool:
+    """Whether a parameter of an operator may have that element type."""
+    spelled = f"tensor({onnx_dtype(dtype).name.lower()})"
+    return any(
+        constraint.type_param_str == parameter.type_str and spelled in constraint.allowed_type_strs
+        for constraint in definition.type_constraints
+    )
 
 
 def since(operator: str) -> str:

@@ -42,10 +42,17 @@ def _divides(size: Dimension, count: int) -> bool:
 
 @lowers("MaxPool", "AveragePool")
 def pool(site: Site) -> Sequence[ir.Value]:
-    """Before opset 22 ceil_mode counted windows that begin behind the input: pads are written instead of it."""
+    """Pads are written instead of ceil_mode where they say the same: not all runtimes agree on what it means, and
+    before opset 22 it counted windows that begin behind the input."""
     a = dict(site.attributes)
-    if a["ceil_mode"] and site.opset < 22:
-        a |= {"ceil_mode": 0, "pads": _ceiled(site, a)}
+    if not any(a["pads"]) and "count_include_pad" in a:
+        a["count_include_pad"] = 0
+    if a["ceil_mode"]:
+        try:
+            a |= {"ceil_mode": 0, "pads": _ceiled(site, a)}
+        except Lacks:
+            if site.opset < 22:
+                raise
     return plain(site, [site.real(0)], a)
 
 
