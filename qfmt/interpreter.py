@@ -82,6 +82,8 @@ def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, A
 
 def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array:
     dtype = numpy_dtype(tensor.dtype)
+    if array.dtype.type is np.void and array.dtype.itemsize == dtype.itemsize and DTYPES[tensor.dtype].kind == "f":
+        array = array.view(dtype)  # how NumPy saves the types of ml_dtypes
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind") or tensor.quantization is not None:
             raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")

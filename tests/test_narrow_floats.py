@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,22 @@ def test_the_range_of_a_float_is_its_clamp() -> None:
     assert quantize(x, grid, numpy_dtype("float8_e5m2"), "divide").astype(float).tolist() == [0, 0.5, 16, 16, 16]
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "bfloat16"])
+def test_an_input_may_come_from_a_file_of_numpy(dtype: str, tmp_path: Path) -> None:
+    """Which does not know the type, and has only its bytes."""
+    kind = numpy_dtype(dtype)
+    x = np.array([1, -2.5, 0]).astype(kind)
+    np.savez(tmp_path / "x.npz", x=x)
+    node = Node("Identity", ("x",), ("y",), version=OPERATORS["Identity"].version)
+    model = Model(Graph(("x",), ("y",), (node,), {name: Tensor(name, dtype, (3,)) for name in "xy"}))
+    with np.load(tmp_path / "x.npz") as loaded:
+        assert loaded["x"].dtype.type is np.void
+        y = model.run({"x": loaded["x"]})["y"]
+    assert y.dtype == kind and np.array_equal(y, x)
+    with pytest.raises(RunError, match=r"takes .*, not"):
+        model.run({"x": np.zeros(3, "V5")})
+
+
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "float8_e4m3fn", "float4_e2m1fn"])
 def test_a_graph_takes_and_gives_narrow_numbers(dtype: str) -> None:
     grid = Quantization.per_tensor(0.5, 0, dtype)
@@ -107,11 +124,12 @@ def test_what_moves_integers_moves_floats(dtype: str, name: str) -> None:
         ]
         reals = [each and (each.array if each.quantization is None else dequantize(*each)) for each in operands]
         reals += [None] * (len([each for each in operator.inputs if not each.variadic]) - len(reals))
-        expected = operator.reference(*reals, **case.attributes)
+        attributes = operator.complete(case.attributes)
+        expected = operator.reference(*reals, **attributes)
         expected = expected if isinstance(expected, list | tuple) else [expected]
         outputs = [Tensor(f"y{index}", dtype, None, None, grid) for index in range(len(expected))]
         names = tuple(f"x{index}" for index in range(len(operands)))
-        node = Node(name, names, tuple(each.name for each in outputs), case.attributes, version=operator.version)
+        node = Node(name, names, tuple(each.name for each in outputs), attributes, version=operator.version)
         for real, moved in zip(expected, execute(node, operands, outputs), strict=True):
             assert moved.dtype == kind
             limits = 0.5 * grid.quant_min, 0.5 * grid.quant_max
