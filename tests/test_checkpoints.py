@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from test_pickles import Runs, text
 from torch import nn
 from torch.ao import quantization as tq
+from torch.ao.nn import quantized as nnq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
@@ -321,6 +322,45 @@ def test_a_checkpoint_around_a_state_dict(tmp_path: Path) -> None:
     assert named(model, "nets.state_dict.fc.weight").name == "fc.weight"
     both = qfmt.convert(saved({"a": inner, "b": {"w": torch.zeros(1), "list": [torch.ones(1)]}}, tmp_path / "m.pt"))
     assert sorted(both.tensors) == ["a.fc", "a.fc.weight", "b.list.0", "b.w"]
+
+
+def quantized_chain() -> nn.Module:
+    network = nn.Sequential(nnq.Quantize(0.05, 3, torch.quint8), nnq.Linear(4, 3), nnq.DeQuantize())
+    network[1].scale, network[1].zero_point = 0.25, 3
+    return network.eval()
+
+
+@FORMS
+def test_a_checkpoint_around_a_module(form: dict[str, bool], tmp_path: Path) -> None:
+    network = quantized_chain()
+    alone = qfmt.convert(saved(network, tmp_path / "m.pt", **form))
+    assert not alone.no_graph
+    around = qfmt.convert(
+        saved({"model": network, "epoch": 3, "ema": None, "args": {"lr": 0.1}}, tmp_path / "c.pt", **form)
+    )
+    assert around.content_id() == alone.content_id()
+    assert around.source["format"] == "pickled_module"
+
+
+def test_modules_beside_other_tensors_keep_all(tmp_path: Path) -> None:
+    network = quantized_chain()
+    two = qfmt.convert(saved({"model": network, "ema": network}, tmp_path / "m.pt"))
+    assert sorted(two.tensors) == [
+        f"{key}.{name}" for key in ("ema", "model") for name in ("0", "1", "1.bias", "1.weight")
+    ]
+    beside = qfmt.convert(saved({"model": network, "state": {"w": torch.ones(2)}}, tmp_path / "m.pt"))
+    assert two.no_graph and beside.no_graph
+    assert {"state.w", "model.1.weight"} <= set(beside.tensors)
+    expected = network[1].weight().int_repr().numpy()
+    assert np.array_equal(beside.tensors["model.1.weight"].array, expected)
+
+
+def test_the_state_dict_of_a_trace_lacks_the_weights(tmp_path: Path) -> None:
+    """What the thread "the packing format of quantized parameters after jitting" is about."""
+    with networks.quiet():
+        traced = torch.jit.trace(quantized_chain(), torch.rand(2, 4))
+    model = qfmt.convert(saved(traced.state_dict(), tmp_path / "m.pt"))
+    assert "this one no weights: that of a TorchScript module lacks its packed parameters; save" in model.no_graph
 
 
 SCALES = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -398,6 +399,28 @@ def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
     }
     listed = json.loads(invoke("inspect", tiny, "--floats", "--json").stdout)
     assert {entry["name"]: entry["why"] for entry in listed} == reasons
+
+
+def test_inspect_tells_floats_of_what_has_quantized_weights(tmp_path: Path) -> None:
+    grid = Quantization.per_tensor(0.5, 0, "int8")
+    weight = Tensor.constant("w", np.ones((3, 4), np.int8), grid)
+    bias = Tensor.constant("b", np.ones(3, np.float32))
+    tensors = (Tensor("x", "float32", ("N", 4)), weight, bias, Tensor("y", "float32", ("N", 3)))
+    node = Node("qfmt.DynamicLinear", ("x", "w", "b"), ("y",), {"reduce_range": 0}, arithmetic="dynamic_fma")
+    Model(Graph(("x",), ("y",), (node,), {each.name: each for each in tensors})).save(tmp_path / "m.qfb")
+    listed = json.loads(invoke("inspect", tmp_path / "m.qfb", "--floats", "--json").stdout)
+    why = "quantized in its weights only: what it puts out is a float"
+    assert {entry["name"]: entry["why"] for entry in listed} == {
+        "x": "input of the graph",
+        "b": f"parameter of y, which is {why}",
+        "y": f"y (qfmt.DynamicLinear) is {why}",
+    }
+
+
+def test_the_digest_of_the_header_is_not_called_as_that_of_the_file(tiny: Path) -> None:
+    lines = dict(line.split(maxsplit=1) for line in invoke("inspect", tiny).stdout.splitlines() if line.strip())
+    assert "sha256" not in lines
+    assert lines["digest"] == tiny.read_bytes()[64:96].hex() != hashlib.sha256(tiny.read_bytes()).hexdigest()
 
 
 def test_inspect_converts_other_formats_in_memory(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def _header(model: Model, path: Path, kind: str) -> None:
     pairs(
         [
             ("file", f"{path}, {size(file['bytes'])}, {format_}"),
-            *([("sha256", file["sha256"])] if kind == QFB else []),
+            *([("digest", file["sha256"])] if kind == QFB else []),
             ("from", origin(model.source)),
             *([("graph", f"none: {model.no_graph}")] if model.no_graph else _graph(model)),
             ("parameters", _parameters(total)),

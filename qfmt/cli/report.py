@@ -3,7 +3,7 @@
 The keys are stable: later versions add some, and change or remove none.
 
     file        path, kind ("qfb", or "converted": made in memory from another format), bytes, content_id;
-                of a .qfb also format ("1.0") and sha256 (in its header; it commits to the whole file)
+                of a .qfb also format ("1.0") and sha256 (the digest in its header; it commits to the whole file)
     producer, arithmetic, source {key: text}, metadata {key: text}, inputs [name], outputs [name]
     counts      nodes, tensors, parameters (elements of constants), operators {name: count},
                 parameter_dtypes {dtype: elements}
@@ -188,7 +188,15 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
     if writer.operator == "DequantizeLinear":
         used = "for the output of the graph" if tensor.name in model.graph.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
-    return f"{node_name(writer)} ({writer.operator}) is not quantized in the source: it computes in float"
+    return f"{node_name(writer)} ({writer.operator}) {_in_float(model, writer)}"
+
+
+def _in_float(model: Model, node: Node) -> str:
+    """How a node computes that puts out floats."""
+    inputs = [model.tensors[name] for name in node.inputs if name]
+    if any(tensor.is_constant and tensor.quantization is not None for tensor in inputs):
+        return "is quantized in its weights only: what it puts out is a float"
+    return "is not quantized in the source: it computes in float"
 
 
 def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
@@ -202,7 +210,7 @@ def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
         return f"bias of {_names(readers)}: {_BIAS.get(node.arithmetic, 'kept as the source had it')}"
     if quantized:
         return f"parameter of {_names(readers)}, which computes in float and quantizes its result"
-    return f"parameter of {_names(readers)}, which is not quantized in the source: it computes in float"
+    return f"parameter of {_names(readers)}, which {_in_float(model, node)}"
 
 
 _BIAS: Mapping[str, str] = {

@@ -59,6 +59,14 @@ def archive(state: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
     return Model(graph, source=source, producer=producer())
 
 
+def holds_tensors(state: Mapping[Any, Any]) -> bool:
+    """Whether there is anything in it that `archive` keeps."""
+    walk = _Walk()
+    for key, value in state.items():
+        walk.visit(str(key), value, 0)
+    return bool(walk.entries)
+
+
 def producer() -> str:
     """What to call the program that wrote a Model."""
     from ... import __version__

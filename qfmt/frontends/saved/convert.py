@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...errors import SourceError
 from ...model import Model
@@ -11,7 +12,7 @@ from ..sniff import KINDS, saved_kind
 from ..torch import InputSpec
 from ..torch.attempts import Given, lift
 from . import code
-from .archive import archive, producer
+from .archive import archive, holds_tensors, producer
 from .file import Saved
 from .tree import Module, state, tree
 
@@ -33,14 +34,24 @@ def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
     kind = saved_kind(saved.value)
     known = dict(source) | {"format_version": saved.version, "framework": "pytorch"}
     if kind == "state_dict":
-        given.check_names([])
-        return archive(
-            saved.value,
-            known | {"format": "state_dict", "no_graph": f"a state_dict holds tensors and no graph; {WHAT_WOULD}"},
-        )
+        return _checkpoint(saved.value, given, known)
     if kind != "torch_module" or not isinstance(saved.value, Inert):
         raise SourceError(f"is {KINDS[kind]}, not a network", hint=KINDS[kind].hint)
     return _module(tree(saved.value), given, known | {"format": "pickled_module"})
+
+
+def _checkpoint(value: Mapping[Any, Any], given: Given, source: Mapping[str, str]) -> Model:
+    """A dict of tensors, and perhaps of whole modules: one that has no tensors beside it is the network."""
+    modules = {key: tree(item) for key, item in value.items() if saved_kind(item) == "torch_module"}
+    beside = {key: item for key, item in value.items() if key not in modules}
+    if len(modules) == 1 and not holds_tensors(beside):
+        return _module(next(iter(modules.values())), given, {**source, "format": "pickled_module"})
+    given.check_names([])
+    why = "a state_dict holds tensors and no graph"
+    model = archive(beside | {key: state(root) for key, root in modules.items()}, source)
+    if not any(tensor.is_constant for tensor in model.tensors.values()):
+        why = f"{why}, and this one no weights: that of a TorchScript module lacks its packed parameters"
+    return model.replace(source={**source, "format": "state_dict", "no_graph": f"{why}; {WHAT_WOULD}"})
 
 
 def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
