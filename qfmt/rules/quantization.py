@@ -35,7 +35,7 @@ def _scale(tensor: Tensor, quantization: Quantization) -> str:
         return f"scale {next(scale for scale in scales if not (isfinite(scale) and scale > 0))}"
     if not _representable(scales, quantization.scale_dtype):
         return f"a scale is not exactly a {quantization.scale_dtype}"
-    wrong = [scale for scale in scales if not is_float32_scale(scale)]
+    wrong = [scale for scale in (min(scales), max(scales)) if not is_float32_scale(scale)]  # rounding is monotone
     return f"scale {wrong[0]} is 0 or infinite as a float32" if wrong else ""
 
 
