@@ -435,6 +435,13 @@ def einsum(rng: Random) -> Case:
     return Case([floats(rng, *shape) for shape in shapes], {"equation": equation})
 
 
+def requant_shift(rng: Random) -> Case:
+    x = rng.integers(-5000, 5000, (2, *sizes(rng, 3))).astype(f32)
+    along = (x.shape[1], 1, 1) if rng.random() < 0.7 else ()
+    mul, add = rng.integers(1, 300, along).astype(f32), rng.integers(-9999, 9999, along).astype(f32)
+    return Case([x, mul, add], {"div": int(rng.choice([1, 3, 256, 1 << 14]))})
+
+
 def matmul_integer(rng: Random) -> Case:
     case = matmul(rng)
     a, b = (rng.integers(0, 256, each.shape).astype(np.uint8) for each in case.inputs)
@@ -663,6 +670,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "qfmt.RNNCell": lambda rng: recurrent(rng, 1, 1, cell=True, activation=str(rng.choice(["tanh", "relu"]))),
     "Range": number_range,
     "ai.onnx.QuantizeLinear": quantize,
+    "qfmt.RequantShift": requant_shift,
     "ai.onnx.DequantizeLinear": dequantize,
     "qfmt.Embedding": embedding,
     "qfmt.EmbeddingBag": embedding_bag,

@@ -140,7 +140,7 @@ def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
     """16 bits and a fine scale: on integers an operator computes what it does on reals, up to the grid's step."""
     operator = OPERATORS[name]
     rng = np.random.default_rng(len(name))
-    rules = [rule for rule in operator.rules or ("",) if rule != "sum"]
+    rules = [rule for rule in operator.rules or ("",) if rule not in ("sum", "multiply_add_divide")]
     for rule in rules:
         for _ in range(4):
             case = CASES[name](rng)

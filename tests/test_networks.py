@@ -51,7 +51,7 @@ NOT_FROM_TORCH = {
 }
 """Operators that no call of torch becomes."""
 
-OF_ONNX = {"functions", "indexing", "integer_products", "logic"}
+OF_ONNX = {"functions", "indexing", "integer_products", "logic", "rescaling"}
 """Families whose operators come from ONNX only."""
 
 OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"} | OF_ONNX

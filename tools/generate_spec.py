@@ -44,6 +44,7 @@ FAMILIES = {
     "embedding": "Tables",
     "creation": "Making numbers",
     "quantization": "Into and out of integers",
+    "rescaling": "Integers to integers",
     "elementwise": "Elements",
     "functions": "Functions of elements",
     "logic": "Logic",

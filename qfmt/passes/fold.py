@@ -17,7 +17,7 @@ from ..model import Graph, Node, Tensor
 from ..ops import OPERATORS, Operand, Operator, Quantized
 from .clamps import CLAMPS, clamped, is_clamp
 from .constants import moved_constant, unused
-from .order import only_read, without_unread
+from .order import only_read, renamed, without_unread
 
 WEIGHT_AXES = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0, "MatMul": -1, "Gemm": 1}
 """Of operators that add up products: the axis that the scales of the second input may run along."""
@@ -42,6 +42,8 @@ class _Folding:
         """Real tensor → the quantized one that it was dequantized from."""
         self.names: dict[str, str] = {}
         """Quantized tensor → the name that it has from now on."""
+        self.moved: dict[str, str] = {}
+        """Quantized tensor → the real one that it is, whose name it takes if nothing reads that."""
         self.merged: set[int] = set()
         self.kept: list[Node] = []
 
@@ -50,7 +52,7 @@ class _Folding:
             if id(node) not in self.merged:
                 self._visit(node)
         nodes = without_unread(self.kept, self.graph.outputs)
-        return only_read(replace(self.graph, nodes=nodes, tensors=self.tensors))
+        return renamed(only_read(replace(self.graph, nodes=nodes, tensors=self.tensors)), self.moved)
 
     def _visit(self, node: Node) -> None:
         node = replace(node, inputs=tuple(self.names.get(name, name) for name in node.inputs))
@@ -213,6 +215,7 @@ class _Folding:
             moved = unused(f"{name}.quantized", self.tensors)
             self.tensors[moved] = replace(self.tensors[name], name=moved, dtype=source.dtype, quantization=grid)
             real[name] = moved
+            self.moved[moved] = name
             outputs.append(moved)
         self.kept.append(replace(node, inputs=(source.name, *node.inputs[1:]), outputs=tuple(outputs)))
         for name, moved in real.items():

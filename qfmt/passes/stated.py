@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ..model import DTYPES, Node, Quantization, Tensor
 from ..ops.shapes import axis_of
 from ..rules.quantization import SCALE_DTYPES, is_float32_scale
@@ -24,11 +26,11 @@ def stated_grid(node: Node, tensors: Mapping[str, Tensor]) -> Quantization | Non
         return None
     if scale.dtype not in SCALE_DTYPES or (not limits.is_integer and node.attributes.get("saturate") == 0):
         return None
+    if node.attributes["block_size"]:
+        return _by_blocks(node, data, scale, points)
     scales = [float(value) for value in scale.array.reshape(-1).astype("float64")]
     if not scales or not all(map(is_float32_scale, scales)):
         return None
-    if node.attributes["block_size"]:
-        return _by_blocks(node, data, scale, points)
     zero_points = _zero_points(points, len(scales))
     axis = None
     if len(scales) > 1:
@@ -60,4 +62,7 @@ def _by_blocks(node: Node, data: Tensor, scale: Tensor, points: Tensor | None) -
     axis = axis_of(int(node.attributes["axis"]), len(sizes))  # type: ignore[arg-type]
     size = int(node.attributes["block_size"])  # type: ignore[arg-type]
     block = tuple(size if each == axis else 1 for each in range(len(sizes)))
-    return Quantization.of_blocks(data.dtype, sizes, block, scale.array, 0 if points is None else points.array)
+    grid = Quantization.of_blocks(data.dtype, sizes, block, scale.array, 0 if points is None else points.array)
+    if grid.blocks is not None and data.is_constant:  # which may have negative scales: nothing is quantized to them
+        return grid if bool(np.isfinite(scale.array.astype("float32")).all()) else None
+    return grid if all(is_float32_scale(float(value)) for value in scale.array.reshape(-1)) else None

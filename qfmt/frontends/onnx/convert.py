@@ -8,13 +8,14 @@ from os import PathLike
 from typing import Any
 
 from ... import __version__
-from ...errors import SourceError
-from ...model import Model
+from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
+from ...passes.integral import integral
+from ...passes.order import renamed
 from ..torch.attempts import Given
-from . import quantized, standard  # noqa: F401  (they register what they import)
+from . import integer, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
 from .importer import Importer
 from .reading import read
 
@@ -22,18 +23,18 @@ from .reading import read
 def convert_onnx(
     source: str | PathLike[str] | Any, given: Given, description: Mapping[str, str] | None = None
 ) -> Model:
-    """The Model of an ONNX file or ModelProto. `given` says whose rounding the nodes state, and sizes of inputs.
+    """The Model of an ONNX file or ModelProto. `given` says whose rounding the nodes state, sizes and grids of inputs.
 
     Raises SourceError for what is no sound ONNX model, or holds tensors of a type that cannot be stored.
     """
-    if given.quantization:
-        name = next(iter(given.quantization))
-        raise SourceError("an ONNX model states how its inputs are quantized", where=f"input {name}")
     onnx = read(source)
     given.check_names([value.name or "" for value in onnx.graph.inputs])
     importer = Importer(onnx, given.shapes)
-    graph = importer.run(onnx.graph)
-    graph = fold_sandwiches(attach_quantization(fold_dynamic(graph), given.engine), given.engine)
+    for name, grid in given.quantization.items():
+        quantized.quantized_input(importer, name, *grid)
+    graph = fold_dynamic(integral(importer.run(onnx.graph)))
+    graph = fold_sandwiches(attach_quantization(graph, given.engine), given.engine)
+    graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **(description or {})}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(
@@ -42,3 +43,13 @@ def convert_onnx(
         source={key: text for key, text in {**keys, **importer.notes}.items() if text},
         producer=f"qfmt {__version__}",
     )
+
+
+def _stored_otherwise(graph: Graph, initializers: Mapping[str, str]) -> dict[str, str]:
+    """Constants that are an initializer in another element type: its quantized or unpacked values, under its name."""
+    return {
+        tensor.name: alias
+        for tensor in graph.constants()
+        for alias in tensor.aliases
+        if initializers.get(alias, tensor.dtype) != tensor.dtype
+    }

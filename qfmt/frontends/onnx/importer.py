@@ -76,17 +76,20 @@ class Importer:
         self.notes: dict[str, str] = {}
         """What the file should say of the conversion: source keys of spec.md."""
         self._assumed: list[str] = []
+        self.preferred: dict[str, str] = {}
+        """New tensors → the names of the file that they take if nothing else has these in the end."""
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.values: dict[str, Any] = {}
         self.names: dict[str, str] = {}
         """Outputs that are nothing but another tensor → the name of that."""
-        self.call_: Call | None = None
+        self.call_ = Call("", "", 1, (), (), {}, "")
         self.outputs = {value.name for value in graph.outputs}
         self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
         self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
         for name, value in graph.initializers.items():
             self.tensors[name] = stored(name, value.const_value)
+        self.initializers = {name: tensor.dtype for name, tensor in self.tensors.items()}
         given = [value for value in graph.inputs if value.name not in graph.initializers]
         for value in given:
             tensor = described(value)
@@ -137,7 +140,7 @@ class Importer:
     def _output(self, name: str) -> str:
         """An output under its own name, which may be only another name of an input, a constant, another output."""
         source = self.names.get(name, name)
-        if source != name:
+        if source != name and name not in self.tensors:
             self.call_ = Call("Identity", "", 1, (source,), (name,), {}, "")
             self.emit("Identity", [source], [name])
         return name
@@ -206,7 +209,6 @@ class Importer:
             dtype = self._dtype(operator, inputs, complete, position)
             shape = shapes[min(position, len(shapes) - 1)]
             self.tensors[name] = Tensor(name, dtype, self._refined(name, shape))
-        assert self.call_ is not None
         node = Node(
             operator=operator,
             inputs=tuple(inputs),

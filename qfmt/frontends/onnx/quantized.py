@@ -4,11 +4,13 @@ operators on real numbers. Which of them become operators on integers is decided
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...model import Attribute
+from ...errors import SourceError
+from ...model import Attribute, Tensor, numpy_dtype
 from .importer import Call, Importer, imports
 from .tensors import dtype_of
 
@@ -40,6 +42,18 @@ def real(im: Importer, name: str, scale: str, point: str, axis: int = 1) -> str:
     """The real values of a quantized operand."""
     attributes: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
     return im.emit(DEQUANTIZE, [name, scale, point], f"{name}.dequantized", attributes)
+
+
+def quantized_input(im: Importer, name: str, scale: float, zero_point: int, dtype: str) -> None:
+    """An input of real numbers arrives as integers on that grid."""
+    tensor = im.tensors[name]
+    if tensor.dtype != "float32":
+        raise SourceError(f"is {tensor.dtype} in the model, not float32", where=f"input {name}")
+    im.tensors[name] = replace(tensor, dtype=dtype)
+    point = im.fresh(f"{name}.zero_point") if zero_point else ""
+    if point:
+        im.tensors[point] = Tensor.constant(point, np.array(zero_point, numpy_dtype(dtype)), dtype=dtype)
+    im.names[name] = real(im, name, im.constant(np.float32(scale), f"{name}.scale"), point)
 
 
 def on_grid(im: Importer, value: str, scale: str, point: str, call: Call) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SourceError
+from ...model import Attribute, Tensor
 from ...ops.shapes import axis_of
 from .importer import Call, Importer, imports
 from .tensors import dtype_of, stored
@@ -23,26 +24,40 @@ def constant(im: Importer, call: Call) -> Any:
     if kind == "value":
         im.tensors[name] = stored(name, value)
     else:
-        im.constant(np.array(value, np.float32 if "float" in kind else np.int64), name)
-        im.alias(call, name)
+        im.tensors[name] = Tensor.constant(name, np.array(value, np.float32 if "float" in kind else np.int64))
     return None
+
+
+@imports("ConstantOfShape")
+def constant_of_shape(im: Importer, call: Call) -> Any:
+    """One value, stretched."""
+    given = call.attributes.get("value")
+    value = np.zeros(1, np.float32) if given is None else stored(call.outputs[0], given).array
+    im.emit("Expand", [im.constant(value.reshape(()), f"{call.outputs[0]}.value"), call.inputs[0]], call.outputs)
 
 
 @imports("Identity", "Dropout")
 def identity(im: Importer, call: Call) -> Any:
     """In inference a dropout is nothing; its mask is asked for by nobody."""
-    if any(call.outputs[1:]):
+    training = (
+        im.value(call.input(2)) if call.input(2) else np.array(call.opset < 7 and not call.attributes.get("is_test"))
+    )
+    if any(call.outputs[1:]) or training is None or (call.operator == "Dropout" and training.any()):
         return NotImplemented
     im.alias(call, call.inputs[0])
     return None
 
 
-@imports("Cast")
+@imports("Cast", "CastLike")
 def cast(im: Importer, call: Call) -> Any:
-    dtype = dtype_of(call.attributes["to"])
+    like = call.operator == "CastLike"
+    dtype = im.tensors[call.inputs[1]].dtype if like else dtype_of(call.attributes["to"])
     if im.tensors[call.inputs[0]].dtype == dtype:
         return im.alias(call, call.inputs[0])
-    return im.emit("Cast", call.inputs, call.outputs, {"to": dtype}) and None
+    if "e8m0" in dtype:  # rounded up, unless `round_mode` says otherwise
+        return im.opaque(call)
+    attributes: dict[str, Attribute] = {"to": dtype, "saturate": call.attributes.get("saturate", 1)}
+    return im.emit("Cast", call.inputs[:1], call.outputs, attributes) and None
 
 
 # -- windows -------------------------------------------------------------------------------------------------
@@ -122,13 +137,14 @@ def _two_sides(totals: Sequence[int], auto_pad: str) -> list[int]:
 @imports("Gemm")
 def gemm(im: Importer, call: Call) -> Any:
     """That of a linear layer becomes one, if its weight is [out, in] as there: no weight is turned around."""
-    a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **call.attributes}
+    given = {name: value for name, value in call.attributes.items() if name != "broadcast"}
+    a = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **given}
     bias = call.input(2)
     plain = a["alpha"] == 1 and not a["transA"] and a["transB"] and (a["beta"] == 1 or not bias)
     weight, shape = im.shape(call.inputs[1]), im.shape(bias) if bias else ()
     flat = not bias or (shape is not None and weight is not None and len(shape) == 1 and shape[0] == weight[0])
     if not plain or not flat or im.rank(call.inputs[0]) != 2:
-        return None if im.one_to_one(call) else NotImplemented
+        return None if im.one_to_one(call, given) else NotImplemented
     im.emit("qfmt.Linear", [call.inputs[0], call.inputs[1], bias], call.outputs)
     return None
 
@@ -136,11 +152,30 @@ def gemm(im: Importer, call: Call) -> Any:
 @imports("BatchNormalization")
 def batch_normalization(im: Importer, call: Call) -> Any:
     given = dict(call.attributes)
-    for ignored in ("momentum", "spatial", "consumed_inputs"):
+    testing = given.pop("is_test", 0) or call.opset >= 7
+    for ignored in ("momentum", "consumed_inputs"):
         given.pop(ignored, None)
-    if given.pop("training_mode", 0) or any(call.outputs[1:]):
+    if not testing or not given.pop("spatial", 1) or given.pop("training_mode", 0) or any(call.outputs[1:]):
         return NotImplemented
     return None if im.one_to_one(call._replace(outputs=call.outputs[:1]), given) else NotImplemented
+
+
+@imports("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "PRelu")
+def stretched(im: Importer, call: Call) -> Any:
+    """Before opset 7 the second operand was aligned at an axis, and only stretched where `broadcast` said so."""
+    if call.opset >= 7:
+        return NotImplemented
+    axis = call.attributes.get("axis", 1 if call.operator == "PRelu" else None)
+    first, second = (im.shape(name) for name in call.inputs[:2])
+    if first is None or second is None or None in second:
+        raise SourceError("of opset 6 or older needs to know the shapes of its inputs", hint="run onnx.shape_inference")
+    behind = 0 if axis is None or not second else len(first) - len(second) - axis_of(axis, len(first))
+    other = call.inputs[1]
+    if behind > 0:
+        target = im.constant(np.array([*second, *[1] * behind], np.int64), f"{other}.shape")
+        other = im.emit("Reshape", [other, target], f"{other}.aligned")
+    given = {name: value for name, value in call.attributes.items() if name not in ("axis", "broadcast")}
+    return None if im.one_to_one(call, given, [call.inputs[0], other]) else NotImplemented
 
 
 @imports("LayerNormalization")

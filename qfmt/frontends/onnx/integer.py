@@ -1,0 +1,43 @@
+"""Integer-only networks (QuantLab, Deeploy): float tensors that hold integers, and RequantShift nodes between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import SourceError
+from .importer import Call, Importer, imports
+
+
+@imports("RequantShift")
+def requant_shift(im: Importer, call: Call) -> Any:
+    """x, mul, add; div, n_levels_out (or n_levels), signed: clip(floor((x · mul + add) / div + 1/2)) to n levels.
+
+    Signed ones are -n/2 … n/2 - 1, others 0 … n - 1. Attributes are numbers, or tensors of one element.
+    """
+    levels = _number(call, "n_levels_out" if "n_levels_out" in call.attributes else "n_levels", 256)
+    low = -(levels // 2) if _number(call, "signed", 0) else 0
+    x, mul, add = call.inputs
+    shape = im.shape(x)
+    operands = [_along_channels(im, name, None if shape is None else len(shape)) for name in (mul, add)]
+    result = im.fresh(f"{call.outputs[0]}.rescaled")
+    im.emit("qfmt.RequantShift", [x, *operands], [result], {"div": _number(call, "div", 1)})
+    bounds = [im.constant(np.float32(value), f"{call.outputs[0]}.bound") for value in (low, low + levels - 1)]
+    im.emit("Clip", [result, *bounds], call.outputs)
+
+
+def _along_channels(im: Importer, name: str, rank: int | None) -> str:
+    """A vector with an element for each channel, as it broadcasts to [N, C, …]; anything else as it is."""
+    array = im.value(name)
+    if array is None or array.ndim != 1 or array.size == 1 or rank is None or rank < 3:
+        return name
+    return im.constant(array.reshape(-1, *(1 for _ in range(rank - 2))), f"{name}.channels")
+
+
+def _number(call: Call, name: str, default: int) -> int:
+    value = call.attributes.get(name, default)
+    array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or (number := float(array.reshape(()))) != int(number):
+        raise SourceError(f"its {name} is no integer")
+    return int(number)

@@ -1,0 +1,123 @@
+"""QONNX (Brevitas, FINN): Quant nodes, which round real numbers to a grid, as QuantizeLinear and DequantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...model import DTYPES, Attribute, Tensor, numpy_dtype
+from .importer import Call, Importer, imports
+from .quantized import DEQUANTIZE, QUANTIZE
+
+DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
+
+_ROUND: dict[str, Callable[[Any], Any]] = {
+    "ROUND": np.rint,
+    "HALF_EVEN": np.rint,
+    "CEIL": np.ceil,
+    "FLOOR": np.floor,
+    "UP": lambda x: np.sign(x) * np.ceil(np.abs(x)),
+    "DOWN": np.trunc,
+    "HALF_UP": lambda x: np.sign(x) * np.floor(np.abs(x) + np.float32(0.5)),
+    "HALF_DOWN": lambda x: np.sign(x) * np.ceil(np.abs(x) - np.float32(0.5)),
+}
+
+
+@imports(*(f"{domain}.{operator}" for domain in DOMAINS for operator in ("Quant", "IntQuant")))
+def quant(im: Importer, call: Call) -> Any:
+    """X, scale, zeropt, bitwidth; signed, narrow, rounding_mode: (round(clip(X / scale + zeropt)) - zeropt) · scale.
+
+    Constants become integers by any rounding. Of what is computed only the rounding half to even has a rule here, with
+    a zero point of 0; other nodes stay as they are.
+    """
+    x, scale, point, width = call.inputs[:4]
+    found = [im.value(name) for name in (scale, point, width)]
+    axis = _axis(im, x, scale)
+    if any(each is None for each in found) or axis is None:
+        return NotImplemented
+    scales, points, bits = (np.asarray(each) for each in found)
+    limits = _limits(bits, bool(call.attributes.get("signed", 1)), bool(call.attributes.get("narrow", 0)))
+    rounding = _ROUND.get(str(call.attributes.get("rounding_mode", "ROUND")).upper())
+    if limits is None or rounding is None or points.size not in (1, scales.size):
+        return NotImplemented
+    array = im.value(x)
+    if array is not None:
+        q = np.clip(array / scales + points, *limits)
+        integers, dtype = rounding(q), _narrowest(limits)
+    elif rounding is np.rint and not points.any():
+        integers, dtype = None, _narrowest(limits, at_least=8)
+    else:
+        return NotImplemented
+    kind = DTYPES[dtype]
+    whole = bool((points == np.rint(points)).all()) and kind.minimum <= points.min() <= points.max() <= kind.maximum
+    vector = np.broadcast_to(points, scales.shape).reshape(-1) if scales.size > 1 else points.reshape(())
+    scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{call.outputs[0]}.scale")
+    base = f"{call.outputs[0]}.zero_point"
+    if whole:
+        point = im.fresh(base)
+        im.tensors[point] = Tensor.constant(point, vector.astype(numpy_dtype(dtype)), dtype=dtype)
+    else:
+        point = im.constant(vector.astype(scales.dtype), base)
+    grid: dict[str, Attribute] = {"axis": axis, "block_size": 0}
+    if integers is not None:
+        name = im.fresh(f"{x}.integers")
+        im.tensors[name] = Tensor.constant(name, integers.astype(numpy_dtype(dtype)), dtype=dtype, aliases=(x,))
+    else:
+        name = im.emit(
+            QUANTIZE, [x, scale, point], f"{call.outputs[0]}.integers", {**grid, "output_dtype": dtype, "saturate": 1}
+        )
+    if limits != (kind.minimum, kind.maximum):
+        bounds = [im.fresh(f"{call.outputs[0]}.{word}") for word in ("min", "max")]
+        for bound, value in zip(bounds, limits, strict=True):
+            im.tensors[bound] = Tensor.constant(bound, np.array(value, numpy_dtype(dtype)), dtype=dtype)
+        name = im.emit("Clip", [name, *bounds], f"{call.outputs[0]}.clipped")
+    im.emit(DEQUANTIZE, [name, scale, point], call.outputs, {**grid, "output_dtype": im.tensors[scale].dtype})
+    if integers is None:
+        im.preferred[name] = call.outputs[0]
+    return None
+
+
+@imports(*(f"{domain}.BipolarQuant" for domain in DOMAINS))
+def bipolar_quant(im: Importer, call: Call) -> Any:
+    """X, scale: scale where X ≥ 0, -scale elsewhere; constants only."""
+    x, scale = call.inputs[:2]
+    array, scales, axis = im.value(x), im.value(scale), _axis(im, x, scale)
+    if array is None or scales is None or axis is None:
+        return NotImplemented
+    name = im.fresh(f"{x}.integers")
+    signs = np.where(np.asarray(array) >= 0, 1, -1).astype(np.int8)
+    im.tensors[name] = Tensor.constant(name, signs, dtype="int2", aliases=(x,))
+    scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{call.outputs[0]}.scale")
+    grid: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
+    im.emit(DEQUANTIZE, [name, scale, ""], call.outputs, grid)
+    return None
+
+
+def _axis(im: Importer, x: str, scale: str) -> int | None:
+    """The axis that the scales run along, 0 for a single one; None for what is neither."""
+    shape, own = im.shape(scale), im.shape(x)
+    sizes = [index for index, size in enumerate(shape or ()) if size != 1]
+    if shape is None or len(sizes) > 1:
+        return None
+    if not sizes:
+        return 0
+    return None if own is None or len(own) < len(shape) else sizes[0] + len(own) - len(shape)
+
+
+def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:
+    """The smallest and the largest integer; None for a bit width that is none of 1 to 16."""
+    if bits.size != 1 or not 1 <= (width := float(bits.reshape(()))) <= 16 or width != int(width):
+        return None
+    if not signed:
+        return 0, (1 << int(width)) - 1 - narrow
+    half = 1 << int(width) - 1
+    return (-half + narrow, half - 1) if -half + narrow <= half - 1 else None
+
+
+def _narrowest(limits: tuple[int, int], at_least: int = 2) -> str:
+    """The smallest element type of 2, 4, 8 or 16 bits that holds a range."""
+    sizes = (bits for bits in (2, 4, 8, 16) if bits >= at_least)
+    names = [f"{sign}int{bits}" for bits in sizes for sign in (("",) if limits[0] < 0 else ("u",))]
+    return next(each for each in names if DTYPES[each].minimum <= limits[0] and limits[1] <= DTYPES[each].maximum)

@@ -1,0 +1,71 @@
+"""Integers to other integers by integer arithmetic alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import clamp
+from ..errors import QfmtError, RunError
+from ..model import Shape
+from .accumulation import whole
+from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, required
+from .shapes import broadcast_pair
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+RULE = "multiply_add_divide"
+
+
+def _shape(given: Inference) -> list[Shape]:
+    """That of x, to which mul and add broadcast."""
+    x, div = given.shapes[0], given.attributes["div"]
+    if div < 1:
+        raise QfmtError(f"cannot divide by {div}")
+    for name, shape in zip(("mul", "add"), given.shapes[1:3], strict=True):
+        if x is not None and shape is not None and len(broadcast_pair(x, shape)) != len(x):
+            raise QfmtError(f"{name} of {len(shape)} dimensions does not fit an input of {len(x)}")
+    return [x]
+
+
+def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
+    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError where int64 does not hold x · mul + add."""
+    largest = [int(np.abs(each.astype(np.float64)).max(initial=0)) for each in (x, mul, add)]
+    if largest[0] * largest[1] + largest[2] + div >= 1 << 62:
+        raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} is no int64")
+    wide = x.astype(np.int64) * mul.astype(np.int64) + add.astype(np.int64)
+    return (wide + div // 2) // div
+
+
+def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int) -> Array:
+    """`multiply_add_divide`: y = zy + floor(((q - zx) · mul + add) / div + 1/2), clamped; in int64, exact"""
+    result.expect(RULE)
+    q = multiply_add_divide(whole(x), mul.array, add.array, div) + int(result.quantization.zero_point[0])
+    return clamp(q, result.quantization, result.dtype)
+
+
+@operator(
+    "qfmt.RequantShift",
+    1,
+    "x mul add -> y",
+    attributes={"div": required("i", "what is divided by, at least 1")},
+    shape=_shape,
+    quantized=Quantized.OWN,
+    integer=_integer,
+    rules=(RULE, *QUANTIZE_RULES),
+    engines=dict.fromkeys(by_engine(RULE), RULE),
+)
+def requant_shift(x: Array, mul: Array, add: Array, *, div: int) -> Array:
+    """y = floor((x · mul + add) / div + 1/2); exact where all of them are integers, else in float64.
+
+    mul and add are integers, of float32 or an integer type; they broadcast to x: one for all, or one per channel
+    ([C, 1, 1]). The requantization of accelerators that have no floating point: accumulators to 8 bits.
+    """
+    if all(bool((each == np.rint(each)).all()) for each in (x, mul, add)):
+        return multiply_add_divide(x, mul, add, div).astype(x.dtype)
+    wide = x.astype(np.float64) * mul.astype(np.float64) + add.astype(np.float64)
+    return np.floor(wide / div + 0.5).astype(x.dtype)

@@ -1,0 +1,195 @@
+"""Float tensors of which it is certain that they hold integers get a grid of scale 1: networks of integers alone.
+
+It begins behind each `qfmt.RequantShift`, whose results are clipped, and at inputs that are said to be integers. There
+QuantizeLinear and DequantizeLinear of scale 1 are put in, which change nothing; the other passes do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..arithmetic import EXACT_IN_FLOAT32
+from ..model import DTYPES, Graph, Node, Tensor
+from ..ops import OPERATORS, Quantized
+from .constants import unused
+from .stated import DEQUANTIZE, QUANTIZE
+
+_PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
+
+Range = tuple[int, int]
+
+
+def integral(graph: Graph) -> Graph:
+    """The graph with the integers of integer-only networks made visible; others are left alone."""
+    if not any(node.operator == "qfmt.RequantShift" for node in graph.nodes):
+        return graph
+    return _Integral(graph).result()
+
+
+class _Integral:
+    """One walk over the nodes: the range of every tensor that holds integers, and what it is called on its grid."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self.ranges: dict[str, Range] = {}
+        self.real: dict[str, str] = {}
+        """Tensor of integers → the same dequantized, which readers take."""
+        self.nodes: list[Node] = []
+        self.producer = {name: node for node in graph.nodes for name in node.outputs}
+
+    def result(self) -> Graph:
+        for node in self.graph.nodes:
+            node = replace(node, inputs=tuple(self.real.get(name, name) for name in node.inputs))
+            if node.operator == DEQUANTIZE:
+                self._is_given(node)
+            if node.operator in _PRODUCTS:
+                self._product(node)
+            else:
+                self._other(node)
+        return replace(self.graph, nodes=self.nodes, tensors=self.tensors)
+
+    def _is_given(self, node: Node) -> None:
+        """An input of integers is dequantized with scale 1."""
+        kind = DTYPES[self.tensors[node.inputs[0]].dtype]
+        scale = self.tensors[node.inputs[1]]
+        if kind.bits <= 16 and len(node.inputs) == 2 and scale.is_constant and (scale.array == 1).all():
+            self.ranges[node.outputs[0]] = (kind.minimum, kind.maximum)
+
+    def _other(self, node: Node) -> None:
+        found = self._range(node)
+        if found is None or len(node.outputs) > 1:
+            self.nodes.append(node)
+        elif OPERATORS[node.operator].quantized is Quantized.MOVES and node.operator != "Clip":
+            self.nodes.append(node)
+            self.ranges[node.outputs[0]] = found
+        else:
+            self._on_grid(node, found)
+
+    def _range(self, node: Node) -> Range | None:
+        """The range of integers that a node gives; None if they may be no integers, or are not known."""
+        known = [self.ranges.get(name) for name in node.inputs if name]
+        if node.operator == "Clip":
+            return self._clipped(node)
+        if node.operator in ("Add", "Sub", "Concat") and all(known):
+            ranges = [each for each in known if each is not None]
+            if node.operator == "Concat":
+                return min(low for low, _ in ranges), max(high for _, high in ranges)
+            (low, high), (other_low, other_high) = ranges
+            return (
+                (low - other_high, high - other_low) if node.operator == "Sub" else (low + other_low, high + other_high)
+            )
+        operator = OPERATORS.get(node.operator)
+        if operator is None or operator.quantized is not Quantized.MOVES or not known or known[0] is None:
+            return None
+        return (min(0, known[0][0]), max(0, known[0][1]))  # what is padded with, or clipped at, is 0
+
+    def _clipped(self, node: Node) -> Range | None:
+        """That of a Clip behind a RequantShift, or of integers."""
+        source = self.producer.get(node.inputs[0])
+        whole = source is not None and source.operator == "qfmt.RequantShift"
+        if not whole and node.inputs[0] not in self.ranges:
+            return None
+        bounds = [self.tensors[name] for name in node.inputs[1:] if name]
+        if len(bounds) != 2 or not all(bound.is_constant and bound.array.size == 1 for bound in bounds):
+            return None
+        low, high = (float(bound.array.reshape(())) for bound in bounds)
+        return (int(low), int(high)) if low == int(low) and high == int(high) and low <= high else None
+
+    def _product(self, node: Node) -> None:
+        """Integers times integers: weight and bias become integers, and so do the sums, where float32 is exact."""
+        given, weight = self.ranges.get(node.inputs[0]), self.tensors[node.inputs[1]]
+        bias = self.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
+        weights = _whole(weight, 8)
+        added = None if bias is None else _whole(bias, 32)
+        simple = node.operator != "Gemm" or (node.attributes["alpha"] == node.attributes["beta"] == 1)
+        if given is None or weights is None or (bias is not None and added is None) or not simple:
+            self.nodes.append(node)
+            return
+        reach = _reach(node, weights, given)
+        reach += 0 if added is None else int(np.abs(added.astype(np.int64)).max(initial=0))
+        if reach > EXACT_IN_FLOAT32:
+            self.nodes.append(node)
+            return
+        inputs = [node.inputs[0], self._constant(weight, weights)]
+        if bias is not None and added is not None:
+            inputs.append(self._constant(bias, added))
+        self._on_grid(replace(node, inputs=tuple(inputs)), (-reach, reach), "int32")
+
+    def _constant(self, tensor: Tensor, integers: Any) -> str:
+        """A constant of integers, dequantized with scale 1."""
+        own = unused(f"{tensor.name}.integers", self.tensors)
+        names = tuple(sorted({*tensor.aliases, tensor.name}))
+        self.tensors[own] = Tensor.constant(own, integers, aliases=names)
+        real = unused(f"{tensor.name}.dequantized", self.tensors)
+        self.tensors[real] = Tensor(real, "float32", tensor.shape)
+        self.nodes.append(self._dequantize(own, real))
+        return real
+
+    def _on_grid(self, node: Node, limits: Range, dtype: str = "") -> None:
+        """A node whose output holds integers, and that output quantized and dequantized again; an output of the graph
+        keeps its name."""
+        name = node.outputs[0]
+        tensor = self.tensors[name]
+        dtype = dtype or _narrowest(limits)
+        real = unused(f"{name}.dequantized", self.tensors)
+        if name in self.graph.outputs:
+            inner = unused(f"{name}.real", self.tensors)
+            self.tensors[inner] = replace(tensor, name=inner)
+            node, real = replace(node, outputs=(inner,)), name
+        else:
+            self.real[name] = real
+        integers = unused(f"{name}.integers", self.tensors)
+        self.tensors[integers] = Tensor(integers, dtype, tensor.shape)
+        self.tensors[real] = replace(tensor, name=real)
+        attributes: Mapping[str, Any] = {"axis": 1, "block_size": 0, "output_dtype": dtype, "saturate": 1}
+        version = OPERATORS[QUANTIZE].version
+        self.nodes += [
+            node,
+            Node(QUANTIZE, (node.outputs[0], self._one()), (integers,), attributes, version=version),
+            self._dequantize(integers, real),
+        ]
+        self.ranges[real] = limits
+
+    def _dequantize(self, source: str, target: str) -> Node:
+        attributes: Mapping[str, Any] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}
+        version = OPERATORS[DEQUANTIZE].version
+        return Node(DEQUANTIZE, (source, self._one()), (target,), attributes, version=version)
+
+    def _one(self) -> str:
+        if "scale.one" not in self.tensors:
+            self.tensors["scale.one"] = Tensor.constant("scale.one", np.float32(1))
+        return "scale.one"
+
+
+def _whole(tensor: Tensor, bits: int) -> Any:
+    """A constant of integers in the narrowest type of so many bits, signed or not; None if it is no such thing."""
+    if not tensor.is_constant or tensor.quantization is not None:
+        return None
+    array: Any = tensor.array.astype(np.float64)
+    if not (array == np.rint(array)).all():
+        return None
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    for name in (f"int{bits}", f"uint{bits}"):
+        if DTYPES[name].minimum <= low and high <= DTYPES[name].maximum:
+            return array.astype(name)
+    return None
+
+
+def _narrowest(limits: Range) -> str:
+    names = (f"{sign}int{bits}" for bits in (8, 16, 32) for sign in ("u", ""))
+    return next(name for name in names if DTYPES[name].minimum <= limits[0] and limits[1] <= DTYPES[name].maximum)
+
+
+def _reach(node: Node, weights: Any, given: Range) -> int:
+    """The largest absolute value that a sum of products may have."""
+    magnitudes = np.abs(weights.astype(np.int64))
+    if node.operator in ("Conv", "qfmt.Linear"):
+        axes = tuple(range(1, weights.ndim))
+    else:
+        axes = (weights.ndim - (1 if node.attributes.get("transB") else 2),) if weights.ndim > 1 else (0,)
+    return int(magnitudes.sum(axes).max(initial=0)) * max(-given[0], given[1])

@@ -1,0 +1,216 @@
+"""Networks of integers alone, as QuantLab writes and Deeploy reads them, against NumPy; QONNX by its definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx_models import node, operators, proto, through_file
+
+import qfmt
+from qfmt import QfmtError
+from qfmt.frontends.onnx.qonnx import DOMAINS
+
+f32 = np.float32
+
+
+def rescale(x: np.ndarray, mul: np.ndarray, add: np.ndarray, div: int, levels: int, signed: bool) -> np.ndarray:
+    """The formula of RequantShift, in whole numbers of any size."""
+    low = -(levels // 2) if signed else 0
+    exact = np.vectorize(lambda a, m, b: (2 * (int(a) * int(m) + int(b)) + div) // (2 * div), otypes=[object])(
+        x, mul, add
+    )
+    return np.clip(exact.astype(np.float64), low, low + levels - 1).astype(f32)
+
+
+def convolve(x: np.ndarray, w: np.ndarray, group: int = 1) -> np.ndarray:
+    """3×3 with padding 1, in int64."""
+    padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    if group > 1:
+        return np.einsum("nchwij,cij->nchw", windows, w[:, 0].astype(np.int64))
+    return np.einsum("nchwij,mcij->nmhw", windows, w.astype(np.int64))
+
+
+def network(rng: np.random.Generator, opset: int, kind: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """conv → requant → depthwise conv → requant → + → requant → pool → gemm with a bias; `kind` of the attributes."""
+    whole = {
+        "w": rng.integers(-8, 8, (6, 3, 3, 3)),
+        "d": rng.integers(-128, 128, (6, 1, 3, 3)),
+        "g": rng.integers(-128, 128, (4, 6 * 16)),
+        "gb": rng.integers(-5000, 5000, 4),
+        **{f"mul{i}": rng.integers(1, 200, (6, 1, 1)) for i in (0, 1)},
+        **{f"add{i}": rng.integers(-3000, 3000, (6, 1, 1)) for i in (0, 1)},
+        "mul2": np.array(37),
+        "add2": np.array(-11),
+    }
+
+    def requant(x: str, y: str, index: int, div: int, signed: int, levels: str = "n_levels_out") -> onnx.NodeProto:
+        as_kind = {"float": float, "int": int, "tensor": lambda v: onnx.numpy_helper.from_array(np.array(v, f32))}[kind]
+        given = {"div": as_kind(div), levels: as_kind(256), "signed": as_kind(signed)}
+        return node("RequantShift", [x, f"mul{index}", f"add{index}"], [y], y, **given)
+
+    pads = {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "conv", **pads),
+        requant("a", "b", 0, 4096, 0),
+        node("Conv", ["b", "d"], ["c"], "depthwise", group=6, **pads),
+        requant("c", "e", 1, 1 << 16, 0, "n_levels"),
+        node("Add", ["b", "e"], ["s"], "add"),
+        requant("s", "t", 2, 64, 1),
+        node("MaxPool", ["t"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "g", "gb"], ["y"], "gemm", transB=1),
+    ]
+    constants = {name: value.astype(f32) for name, value in whole.items()}
+    return proto(nodes, {"x": (TensorProto.FLOAT, [1, 3, 8, 8])}, ["y"], constants, opset=opset), whole
+
+
+def expected(x: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
+    b = rescale(convolve(x, w["w"]), w["mul0"], w["add0"], 4096, 256, False)
+    e = rescale(convolve(b, w["d"], 6), w["mul1"], w["add1"], 1 << 16, 256, False)
+    t = rescale(b + e, w["mul2"], w["add2"], 64, 256, True)
+    p = t.reshape(1, 6, 4, 2, 4, 2).max((3, 5)).reshape(1, -1)
+    return p.astype(np.int64) @ w["g"].T + w["gb"]
+
+
+@pytest.mark.parametrize(("opset", "kind"), [(6, "tensor"), (9, "int"), (11, "float")])
+@pytest.mark.parametrize("given", [True, False], ids=["integer input", "float input"])
+def test_a_network_between_requant_shifts_is_one_of_integers(
+    opset: int, kind: str, given: bool, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(opset)
+    source, weights = network(rng, opset, kind)
+    said = {"x": (1.0, 0, "int8")} if given else {}
+    model = through_file(qfmt.convert(source, input_quantization=said), tmp_path)
+    for name in ("b", "e", "t", "p", "f", "c", "s")[0 if given else 1 :]:
+        tensor = model.tensors[name]
+        assert tensor.quantization is not None, name
+        assert (tensor.quantization.scale, tensor.quantization.zero_point) == ((1.0,), (0,))
+    assert [model.tensors[name].dtype for name in ("e", "t", "c")] == ["uint8", "int8", "int32"]
+    assert operators(model)["qfmt.RequantShift@multiply_add_divide"] == (3 if given else 2)
+    integers = {each.name: each.dtype for each in model.graph.constants() if each.quantization is not None}
+    assert set(integers.values()) <= {"int8", "int32"}, integers
+    equal = total = 0
+    for _ in range(5):
+        x = rng.integers(-128, 128, (1, 3, 8, 8))
+        (y,) = model.run({"x": x.astype(np.int8 if given else f32)}).values()
+        want = expected(x, weights)
+        equal, total = equal + int((y == want).sum()), total + want.size
+    print(f"{equal} of {total} outputs equal")
+    assert equal == total
+
+
+def test_sums_that_float32_may_round_stay_real() -> None:
+    """600 · 127 · 255 is more than 2²⁴: an exact integer sum would not be what the float network computes."""
+    w = np.full((1, 600, 1, 1), 127, f32)
+    requant = [node("RequantShift", ["x", "m", "a"], ["q"], div=1.0, n_levels=256.0, signed=0.0)]
+    nodes = [*requant, node("Conv", ["q", "w"], ["y"])]
+    source = proto(nodes, {"x": (1, [1, 600, 2, 2])}, ["y"], {"w": w, "m": f32(1), "a": f32(0)}, opset=11)
+    model = qfmt.convert(source)
+    assert model.tensors["y"].dtype == "float32"
+    assert "int32" not in {tensor.dtype for tensor in model.tensors.values()}
+
+
+ROUND = {
+    "ROUND": np.rint,
+    "CEIL": np.ceil,
+    "FLOOR": np.floor,
+    "UP": lambda x: np.where(x < 0, np.floor(x), np.ceil(x)),
+    "DOWN": np.trunc,
+    "HALF_UP": lambda x: np.where(x < 0, np.ceil(x - 0.5), np.floor(x + 0.5)),
+    "HALF_DOWN": lambda x: np.where(x < 0, np.floor(x + 0.5), np.ceil(x - 0.5)),
+}
+
+
+def quantized(
+    x: np.ndarray, scale: np.ndarray, zero: float, bits: int, signed: int, narrow: int, mode: str
+) -> np.ndarray:
+    """QONNX's definition of Quant."""
+    low = (-(2 ** (bits - 1)) + narrow) if signed else 0
+    high = 2 ** (bits - 1) - 1 if signed else 2**bits - 1 - narrow
+    q = ROUND[mode](np.clip(x / scale + f32(zero), low, high)).astype(f32)
+    return (q - f32(zero)) * scale
+
+
+@pytest.mark.parametrize("mode", ROUND)
+@pytest.mark.parametrize(("bits", "signed", "narrow", "dtype"), [
+    (4, 1, 1, "int4"), (4, 0, 0, "uint4"), (2, 1, 1, "int2"), (8, 1, 0, "int8"), (3, 1, 0, "int4"), (6, 0, 1, "uint8"),
+])  # fmt: skip
+def test_weights_of_qonnx_become_integers(
+    mode: str, bits: int, signed: int, narrow: int, dtype: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(bits)
+    w = np.round(rng.normal(0, 2, (5, 3, 3, 3)) * 8).astype(f32) / 8  # ties, too
+    scale = np.array([0.25, 0.5, 0.125, 1, 0.3], f32).reshape(5, 1, 1, 1)
+    quant = node(
+        "Quant",
+        ["w", "s", "z", "b"],
+        ["wq"],
+        domain=DOMAINS[bits % 3],
+        signed=signed,
+        narrow=narrow,
+        rounding_mode=mode,
+    )
+    constants = {"w": w, "s": scale, "z": f32(0), "b": f32(bits)}
+    nodes = [quant, node("Conv", ["x", "wq"], ["y"]), node("Identity", ["wq"], ["out"])]
+    source = proto(nodes, {"x": (1, [1, 3, 3, 3])}, ["y", "out"], constants, opset=13)
+    model = through_file(qfmt.convert(source), tmp_path)
+    stored = model.tensors["w"]
+    assert stored.dtype == dtype
+    assert stored.quantization is not None
+    assert stored.quantization.axis == 0
+    want = quantized(w, scale, 0, bits, signed, narrow, mode)
+    equal = int((stored.dequantize() == want).sum())
+    print(f"{equal} of {w.size} weights equal")
+    assert equal == w.size
+    x = rng.normal(size=(1, 3, 3, 3)).astype(f32)
+    out = model.run({"x": x})
+    assert (out["out"] == want).all()
+
+
+@pytest.mark.parametrize(("signed", "narrow", "bits"), [(1, 0, 8), (1, 1, 4), (0, 0, 4), (0, 1, 8), (1, 0, 6)])
+def test_activations_of_qonnx_become_narrow_ranges(signed: int, narrow: int, bits: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(bits)
+    given = {"domain": DOMAINS[0], "signed": signed, "narrow": narrow, "rounding_mode": "ROUND"}
+    nodes = [
+        node("Quant", ["x", "s", "z", "b"], ["q"], **given),
+        node("Relu", ["q"], ["r"]),
+        node("Quant", ["r", "s2", "z", "b"], ["y"], **given),
+    ]
+    constants = {"s": f32(0.25), "s2": f32(0.3), "z": f32(0), "b": f32(bits)}
+    source = proto(nodes, {"x": (1, [4, 50])}, ["y"], constants, opset=13)
+    model = through_file(qfmt.convert(source), tmp_path)
+    grid = model.tensors["q"].quantization
+    assert grid is not None
+    low = (-(2 ** (bits - 1)) + narrow) if signed else 0
+    assert (grid.quant_min, grid.quant_max) == (low, 2 ** (bits - 1) - 1 if signed else 2**bits - 1 - narrow)
+    x = (np.round(rng.normal(0, 5, (4, 50)) * 8) / 8).astype(f32)
+    q = quantized(x, f32(0.25), 0, bits, signed, narrow, "ROUND")
+    want = quantized(np.maximum(q, 0), f32(0.3), 0, bits, signed, narrow, "ROUND")
+    equal = int((model.run({"x": x})["y"] == want).sum())
+    print(f"{equal} of {want.size} outputs equal")
+    assert equal == want.size
+
+
+@pytest.mark.parametrize("changed", [{"rounding_mode": "FLOOR"}, {"z": 1.0}])
+def test_quant_nodes_without_a_rule_here_stay_and_are_named(changed: dict[str, object]) -> None:
+    z = changed.pop("z", 0.0)
+    nodes = [node("Quant", ["x", "s", "z", "b"], ["y"], "act", domain=DOMAINS[0], signed=1, narrow=0, **changed)]
+    source = proto(nodes, {"x": (1, [4])}, ["y"], {"s": f32(0.25), "z": f32(z), "b": f32(4)}, opset=13)
+    model = qfmt.convert(source)
+    assert model.nodes[0].operator == f"{DOMAINS[0]}.Quant"
+    with pytest.raises(QfmtError, match="act"):
+        model.run({"x": np.zeros(4, f32)})
+
+
+def test_bipolar_weights() -> None:
+    w = np.array([[-0.5, 0.0], [2.0, -3.0]], f32)
+    nodes = [node("BipolarQuant", ["w", "s"], ["q"], domain=DOMAINS[0]), node("MatMul", ["x", "q"], ["y"])]
+    model = qfmt.convert(proto(nodes, {"x": (1, [1, 2])}, ["y"], {"w": w, "s": f32(0.5)}, opset=13))
+    assert model.tensors["w"].dtype == "int2"
+    assert model.tensors["w"].array.tolist() == [[-1, 1], [1, -1]]
+    assert model.run({"x": np.array([[1, 2]], f32)})["y"].tolist() == [[0.5, -0.5]]
