@@ -46,7 +46,7 @@ REFUSED = {
 """Cases of known operators that are refused by name, and why."""
 
 WRONG = {
-    r"^resize_downsample_scales_(linear|cubic)_align_corners": "a size is divided by before it is rounded; no runtime does",
+    r"^resize_downsample_scales_(linear|cubic)_align_corners": "divides by a size before it is rounded",
     r"^causal_conv.*fp16": "float16 is rounded after every product there",
 }
 """Cases that come out otherwise."""
