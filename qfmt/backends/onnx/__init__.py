@@ -6,7 +6,8 @@ from contextlib import suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InexpressibleNodes, MissingPackageError, RunError
+from ...errors import InexpressibleNodes, MissingPackageError, RunError, ValidityError
+from ...rules import graph_violations
 
 if TYPE_CHECKING:
     from ...model import Model
@@ -49,6 +50,8 @@ def _checked(model: Model, form: str, opset: int | None) -> Any:
         raise RunError(f"there is no form {form!r} of ONNX", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
+    if broken := graph_violations(model):
+        raise ValidityError(broken)
     try:
         import onnx
         import onnx_ir  # noqa: F401

@@ -16,7 +16,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from ...errors import InexpressibleNodes
 from ...model import Model, Node, Shape, Tensor
-from . import dynamic, grids, moves, older, pools, products, recurrent, rescaling, tables
+from . import dynamic, grids, moves, older, pools, products, qoperator, recurrent, rescaling, tables
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import Lacks, lower
 from .opsets import ir_version
@@ -24,7 +24,7 @@ from .opsets import ir_version
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FAMILIES = (dynamic, moves, older, pools, products, recurrent, rescaling, tables)
+FAMILIES = (dynamic, moves, older, pools, products, qoperator, recurrent, rescaling, tables)
 """Importing them fills the table of what is written otherwise than one-to-one."""
 
 

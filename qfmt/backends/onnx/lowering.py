@@ -113,14 +113,26 @@ def lowers(*operators: str) -> Callable[[Lower], Lower]:
     return register
 
 
+BY_INTEGERS: dict[str, Lower] = {}
+"""What is written for operators on integers, in the form of those; it gives None where there is none."""
+
+
+def by_integers(*operators: str) -> Callable[[Lower], Lower]:
+    def register(function: Lower) -> Lower:
+        BY_INTEGERS.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
 def lower(builder: Builder, node: Node) -> None:
     """Write one node; Lacks if ONNX cannot say what it does."""
     operator = OPERATORS.get(node.operator)
     if operator is None or node.version > operator.version:
         return _foreign(builder, node)
     site = Site(builder, node, operator)
-    if _moves_integers(site):
-        return _move(site)
+    if _moves_integers(site) or _on_integers(site):
+        return None
     made = LOWER.get(node.operator, one_to_one)(site)
     if made is None:
         return None
@@ -132,22 +144,49 @@ def lower(builder: Builder, node: Node) -> None:
     return None
 
 
+def _on_integers(site: Site) -> bool:
+    """Whether a node has been written by an operator on integers."""
+    if site.builder.form != "qoperator" or site.node.operator not in BY_INTEGERS:
+        return False
+    made = BY_INTEGERS[site.node.operator](site) if site.output().quantization is not None else None
+    if made is None:
+        return False
+    (value,) = [made] if isinstance(made, ir.Value) else made
+    site.builder.name(value, site.name)
+    site.builder.define(site.node.outputs[0], clamped(site, value))
+    return True
+
+
+def clamped(site: Site, value: ir.Value) -> ir.Value:
+    """Integers inside [quant_min, quant_max]: operators on integers clamp to the whole range of their type."""
+    output = site.output()
+    assert output.quantization is not None
+    low, high = output.quantization.quant_min, output.quantization.quant_max
+    limits = DTYPES[output.dtype]
+    if (low, high) == (limits.minimum, limits.maximum):
+        return value
+    bounds = (
+        site.builder.constant(f"{output.name}.{what}", np.array(limit), output.dtype)
+        for what, limit in (("quant_min", low), ("quant_max", high))
+    )
+    return site.emit("Clip", value, *bounds)
+
+
 def _moves_integers(site: Site) -> bool:
-    """Whether a node is written on integers: of 32 bits, which floats do not hold; or of all, in that form."""
+    """Whether a node has been written on integers: of 32 bits, which floats do not hold; or of all, in that form."""
     if not site.only_moves or not site.node.inputs:
         return False
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
     if x.quantization is None or (site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32):
         return False
-    return definition is not None and takes(definition, definition.inputs[0], x.dtype)
-
-
-def _move(site: Site) -> None:
+    if definition is None or not takes(definition, definition.inputs[0], x.dtype):
+        return False
     values = plain(site, [site.stored(index) for index in range(len(site.node.inputs))], site.attributes)
     site.builder.name(values[0], site.name)
     for name, value in zip(site.node.outputs, values, strict=True):
         if name:
             site.builder.define(name, value)
+    return True
 
 
 def one_to_one(site: Site) -> Sequence[ir.Value]:
@@ -207,6 +246,11 @@ def plain(
             written[key] = int(onnx_dtype(value))
     names = [f"{site.name}_{name}" if output else "" for output in site.node.outputs]
     return site.builder.emit_several(name, given, names, attributes=written)
+
+
+def written_attributes(site: Site) -> dict[str, Any]:
+    """The attributes of a node that are not at their defaults."""
+    return _without_defaults(site, site.attributes)
 
 
 def _without_defaults(site: Site, attributes: Mapping[str, Any]) -> dict[str, Any]:

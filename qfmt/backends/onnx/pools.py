@@ -44,16 +44,20 @@ def _divides(size: Dimension, count: int) -> bool:
 def pool(site: Site) -> Sequence[ir.Value]:
     """Pads are written instead of ceil_mode where they say the same: not all runtimes agree on what it means, and
     before opset 22 it counted windows that begin behind the input."""
+    try:
+        return plain(site, [site.real(0)], without_ceil_mode(site))
+    except Lacks:
+        if site.opset < 22:
+            raise
+    return plain(site, [site.real(0)], site.attributes)
+
+
+def without_ceil_mode(site: Site) -> dict[str, Any]:
+    """The attributes of a pool, pads instead of ceil_mode; Lacks if they cannot be said so."""
     a = dict(site.attributes)
     if not any(a["pads"]) and "count_include_pad" in a:
         a["count_include_pad"] = 0
-    if a["ceil_mode"]:
-        try:
-            a |= {"ceil_mode": 0, "pads": _ceiled(site, a)}
-        except Lacks:
-            if site.opset < 22:
-                raise
-    return plain(site, [site.real(0)], a)
+    return a | {"ceil_mode": 0, "pads": _ceiled(site, a)} if a["ceil_mode"] else a
 
 
 def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
