@@ -146,6 +146,14 @@ def qlinear_unary(im: Importer, call: Call) -> Any:
     return None
 
 
+@imports("com.microsoft.QLinearWhere")
+def qlinear_where(im: Importer, call: Call) -> Any:
+    """condition, X, sx, zx, Y, sy, zy, sz, zz"""
+    condition, *rest, scale, point = call.inputs
+    chosen = [real(im, *rest[:3]), real(im, *rest[3:])]
+    on_grid(im, computed(im, call, "Where", [condition, *chosen], {}), scale, point, call)
+
+
 @imports("com.microsoft.QLinearConcat")
 def qlinear_concat(im: Importer, call: Call) -> Any:
     """sy, zy, then X, sx, zx for each input"""
