@@ -160,7 +160,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             else [operand and operand.array for operand in operands],
         )
     with np.errstate(all="ignore"):
-        results = _several(operator.reference(*arrays, **attributes))
+        results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
     if operator.quantized is Quantized.MOVES:
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]

@@ -552,6 +552,79 @@ def eye(rng: Random) -> Case:
     return Case([floats(rng, *sizes(rng, 2))], {"dtype": kind, "k": int(rng.integers(-2, 3))})
 
 
+def rms_normalization(rng: Random) -> Case:
+    x, scale, _ = (case := layer_normalization(rng)).inputs
+    return Case([x, scale], case.attributes)
+
+
+def lp_normalization(rng: Random) -> Case:
+    case = along_axis(rng)
+    return Case(case.inputs, {**case.attributes, "p": int(rng.integers(1, 3))})
+
+
+def local_response(rng: Random) -> Case:
+    x = floats(rng, *sizes(rng, 4))
+    return Case([x], {"alpha": 0.5, "beta": 0.75, "bias": 1.25, "size": int(rng.choice([1, 3, 5]))})
+
+
+def attention(rng: Random) -> Case:
+    """3 or 4 dimensions, heads that serve several, masks that hide or add, what was before."""
+    batch, heads, times, rows, columns, size, past = sizes(rng, 7, 1, 4)
+    attributes: dict[str, Any] = {
+        "is_causal": int(rng.integers(0, 2)),
+        "qk_matmul_output_mode": int(rng.integers(0, 4)),
+        "scale": float(rng.choice([0.0, 0.5])),
+        "softcap": float(rng.choice([0.0, 2.0])),
+    }
+    q, k = floats(rng, batch, heads * times, rows, size), floats(rng, batch, heads, columns, size)
+    v = floats(rng, batch, heads, columns, 2)
+    before = [floats(rng, batch, heads, past, width) for width in (size, 2)] if rng.random() < 0.5 else [None, None]
+    whole = columns + (past if before[0] is not None else 0)
+    mask = maybe(rng, floats(rng, rows, whole))
+    if mask is not None and rng.random() < 0.5:
+        mask = mask > 0
+        mask[:, 0] = True
+    if rng.random() < 0.5:
+        attributes |= {"q_num_heads": heads * times, "kv_num_heads": heads}
+        q, k, v = (each.swapaxes(1, 2).reshape(batch, each.shape[2], -1) for each in (q, k, v))
+    return Case([q, k, v, mask, *before], attributes)
+
+
+def rotary(rng: Random) -> Case:
+    batch, heads, length, half = sizes(rng, 4, 1, 3)
+    x = floats(rng, batch, heads, length, 2 * half + 2 * int(rng.integers(0, 2)))
+    attributes = {"interleaved": int(rng.integers(0, 2)), "rotary_embedding_dim": 2 * half, "num_heads": heads}
+    if rng.random() < 0.5:
+        x = x.swapaxes(1, 2).reshape(batch, length, -1)
+    if rng.random() < 0.5:
+        return Case([x, floats(rng, 9, half), floats(rng, 9, half), rng.integers(0, 9, (batch, length))], attributes)
+    return Case([x, floats(rng, batch, length, half), floats(rng, batch, length, half), None], attributes)
+
+
+def onnx_recurrent(rng: Random, gates: int, activations: int, **attributes: Any) -> Case:
+    steps, batch, features, size = sizes(rng, 4)
+    direction = str(rng.choice(["forward", "reverse", "bidirectional"]))
+    d, layout = 2 if direction == "bidirectional" else 1, int(rng.integers(0, 2))
+    x, states = (
+        floats(rng, steps, batch, features),
+        [floats(rng, d, batch, size) for _ in range(2 if gates == 4 else 1)],
+    )
+    if layout:
+        x, *states = (each.swapaxes(0, 1).copy() for each in (x, *states))
+    names = ["Sigmoid", "Tanh", "Relu", "HardSigmoid", "LeakyRelu", "Softsign"]
+    chosen = tuple(str(name) for name in rng.choice(names, activations * d))
+    given = [
+        x,
+        *(floats(rng, d, gates * size, width) / 2 for width in (features, size)),
+        maybe(rng, floats(rng, d, 2 * gates * size)),
+        maybe(rng, rng.integers(1, steps + 1, batch).astype(np.int32)),
+        *(maybe(rng, state) for state in states),
+        *([maybe(rng, floats(rng, d, 3 * size))] if gates == 4 else []),
+    ]
+    options = {"direction": direction, "layout": layout, "activations": chosen, "clip": float(rng.choice([0.0, 2.0]))}
+    return Case(given, {**options, "hidden_size": size, **attributes})
+
+
 def scaled(rng: Random, x: np.ndarray) -> tuple[list[np.ndarray | None], dict[str, Any]]:
     """A scale and maybe a zero point for x: scalars, along an axis, or by blocks."""
     axis = int(rng.integers(-x.ndim, x.ndim))
@@ -669,6 +742,18 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "qfmt.GRUCell": lambda rng: recurrent(rng, 3, 1, cell=True),
     "qfmt.RNNCell": lambda rng: recurrent(rng, 1, 1, cell=True, activation=str(rng.choice(["tanh", "relu"]))),
     "Range": number_range,
+    "RMSNormalization": rms_normalization,
+    "MeanVarianceNormalization": lambda rng: Case([floats(rng, *sizes(rng, 4, 2))], {"axes": (0, 2, 3)}),
+    "LpNormalization": lp_normalization,
+    "LRN": local_response,
+    "GlobalMaxPool": spatial,
+    "LpPool": lambda rng: pool(rng, p=int(rng.integers(1, 4))),
+    "GlobalLpPool": lambda rng: Case(spatial(rng).inputs, {"p": int(rng.integers(1, 4))}),
+    "Attention": attention,
+    "RotaryEmbedding": rotary,
+    "RNN": lambda rng: onnx_recurrent(rng, 1, 1),
+    "GRU": lambda rng: onnx_recurrent(rng, 3, 2, linear_before_reset=int(rng.integers(0, 2))),
+    "LSTM": lambda rng: onnx_recurrent(rng, 4, 3, input_forget=int(rng.integers(0, 2))),
     "ai.onnx.QuantizeLinear": quantize,
     "qfmt.RequantShift": requant_shift,
     "ai.onnx.DequantizeLinear": dequantize,

@@ -165,7 +165,7 @@ def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
 
 def _is_quantized(name: str, index: int) -> bool:
     """Bounds, constants, weights of normalizations and slopes' exponents are given as floats."""
-    if name in ("Clip", "Pad", "Resize", "BatchNormalization", "LayerNormalization"):
+    if name in ("Clip", "Pad", "Resize", "BatchNormalization", "LayerNormalization", "RMSNormalization"):
         return index == 0
     if name in ("GroupNormalization", "InstanceNormalization"):
         return index == 0

@@ -33,25 +33,14 @@ OPERATORS_OF: dict[tuple[str, str], set[str]] = {}
 """What the networks converted so far consist of."""
 
 NOT_FROM_TORCH = {
-    *(
-        "ArgMax",
-        "ArgMin",
-        "CumSum",
-        "Einsum",
-        "Gemm",
-        "Hardmax",
-        "Identity",
-        "Mean",
-        "Size",
-        "SpaceToDepth",
-        "Sum",
-        "TopK",
-    ),
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMin", "ReduceProd", "ReduceSumSquare"),
+    *("ArgMax", "ArgMin", "CumSum", "Einsum", "Gemm", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "Identity", "LRN"),
+    *("LpNormalization", "LpPool", "Mean", "MeanVarianceNormalization", "RMSNormalization", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceMin", "ReduceProd", "ReduceSumSquare", "Size", "SpaceToDepth", "Sum"),
+    "TopK",
 }
 """Operators that no call of torch becomes."""
 
-OF_ONNX = {"functions", "indexing", "integer_products", "logic", "rescaling"}
+OF_ONNX = {"attention", "functions", "indexing", "integer_products", "logic", "onnx_recurrent", "rescaling"}
 """Families whose operators come from ONNX only."""
 
 OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"} | OF_ONNX

@@ -17,8 +17,8 @@ from qfmt.ops import OPERATORS, Inference, UnknownRank
 seeds = st.integers(0, 2**32)
 
 
-BY_VALUE = ("NonZero", "Compress")
-"""How much comes out depends on elements."""
+BY_VALUE = ("NonZero", "Compress", "Attention")
+"""How much comes out depends on elements, or on an absent input, which looks like one of which nothing is known."""
 
 
 def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants: bool = True) -> list[Shape]:

@@ -41,6 +41,8 @@ FAMILIES = {
     "integer_products": "Products of integers",
     "dynamic": "Products with inputs that are quantized while they run",
     "recurrent": "Recurrent layers",
+    "onnx_recurrent": "Recurrent layers of ONNX",
+    "attention": "Attention",
     "embedding": "Tables",
     "creation": "Making numbers",
     "quantization": "Into and out of integers",

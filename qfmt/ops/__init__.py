@@ -5,6 +5,7 @@ Importing this package fills the table `OPERATORS`.
 
 from . import (
     activation,
+    attention,
     convolution,
     creation,
     dynamic,
@@ -17,6 +18,7 @@ from . import (
     linear,
     logic,
     normalization,
+    onnx_recurrent,
     pooling,
     quantization,
     recurrent,
@@ -37,6 +39,7 @@ __all__ = [
     "Result",
     "UnknownRank",
     "activation",
+    "attention",
     "convolution",
     "creation",
     "dynamic",
@@ -49,6 +52,7 @@ __all__ = [
     "linear",
     "logic",
     "normalization",
+    "onnx_recurrent",
     "pooling",
     "quantization",
     "recurrent",

@@ -200,3 +200,71 @@ def instance_normalization(x: Array, scale: Array, b: Array, *, epsilon: float) 
     """output = (input - mean) / √(variance + epsilon) · scale + B, statistics per sample and channel (axis 1)."""
     y = _normalized(x, tuple(range(2, x.ndim)), epsilon)
     return y * _per_channel(scale, x.ndim) + _per_channel(b, x.ndim)
+
+
+@operator(
+    "RMSNormalization",
+    23,
+    "X scale -> Y",
+    attributes={"axis": optional(-1, "the first of the normalized axes"), "epsilon": EPSILON},
+    shape=along_axis,
+    quantized=Quantized.COMPUTES,
+)
+def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
+    """Y = X / √(mean of X² + epsilon) · scale, over the axes from `axis` on; the quotient at least in float32."""
+    wide = x if x.dtype.itemsize >= 4 else x.astype(f32)
+    squares = (wide * wide).mean(tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
+    return (wide / np.sqrt(squares + wide.dtype.type(epsilon))).astype(x.dtype) * scale
+
+
+@operator(
+    "MeanVarianceNormalization",
+    13,
+    "X -> Y",
+    attributes={"axes": optional((0, 2, 3), "the axes of the statistics")},
+    shape=same,
+    quantized=Quantized.COMPUTES,
+)
+def mean_variance_normalization(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """Y = (X - mean) / (standard deviation + 1e-9)."""
+    shifted = x - x.mean(axes, keepdims=True)
+    return shifted / (np.sqrt((shifted * shifted).mean(axes, keepdims=True)) + x.dtype.type(1e-9))
+
+
+@operator(
+    "LpNormalization",
+    22,
+    "input -> output",
+    attributes={"axis": optional(-1, "the axis of the norm"), "p": optional(2, "1 or 2")},
+    shape=along_axis,
+    quantized=Quantized.COMPUTES,
+)
+def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
+    """output = input / (Σ |input|^p)^(1/p) along the axis, 0 where that sum is 0."""
+    norm = np.abs(x).sum(axis, keepdims=True) if p == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
+    return np.where(norm == 0, x.dtype.type(0), x / np.where(norm == 0, x.dtype.type(1), norm))
+
+
+@operator(
+    "LRN",
+    13,
+    "X -> Y",
+    attributes={
+        "alpha": optional(1e-4, "factor of the squares"),
+        "beta": optional(0.75, "exponent"),
+        "bias": optional(1.0, "added to the squares"),
+        "size": required("i", "how many channels add up"),
+    },
+    shape=same,
+    quantized=Quantized.COMPUTES,
+)
+def local_response_normalization(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array:
+    """Y[:, c] = X[:, c] / (bias + alpha / size · Σ X[:, k]²)^beta over channels k.
+
+    k goes from c - ⌊(size - 1) / 2⌋ to c + ⌈(size - 1) / 2⌉.
+    """
+    kind, channels = x.dtype.type, x.shape[1]
+    before, after = (size - 1) // 2, size // 2
+    squares = np.pad(x * x, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
+    total = sum((squares[:, i : i + channels] for i in range(size)), np.zeros_like(x))
+    return x / (kind(bias) + kind(alpha / size) * total) ** kind(beta)

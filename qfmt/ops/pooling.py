@@ -163,6 +163,29 @@ def global_average_pool(x: Array) -> Array:
     return x.mean(tuple(range(2, x.ndim)), keepdims=True)
 
 
+@operator("GlobalMaxPool", 22, "X -> Y", shape=_global_shape, quantized=Quantized.MOVES)
+def global_max_pool(x: Array) -> Array:
+    """Y = the largest element of all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
+    return np.asarray(x.max(tuple(range(2, x.ndim)), keepdims=True))
+
+
+P = {"p": optional(2, "exponent of the norm")}
+
+
+@operator("LpPool", 22, "X -> Y", attributes={**WINDOW, **P}, shape=_pool_shape, quantized=Quantized.COMPUTES)
+def lp_pool(x: Array, *, p: int, **attributes: Any) -> Array:
+    """Y = (Σ |X|^p)^(1/p) over the window; padding does not count. X is [N, C, *spatial]."""
+    total = reduce(np.add, _taps(np.abs(x) ** x.dtype.type(p), attributes, 0, 0))
+    return np.asarray(total ** x.dtype.type(1 / p))
+
+
+@operator("GlobalLpPool", 22, "X -> Y", attributes=P, shape=_global_shape, quantized=Quantized.COMPUTES)
+def global_lp_pool(x: Array, *, p: int) -> Array:
+    """Y = (Σ |X|^p)^(1/p) over all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
+    total = (np.abs(x) ** x.dtype.type(p)).sum(tuple(range(2, x.ndim)), keepdims=True)
+    return np.asarray(total ** x.dtype.type(1 / p))
+
+
 def _adaptive_shape(given: Inference) -> list[Shape]:
     x, size = given.known(0), given.attributes["output_size"]
     if len(x) not in (len(size) + 1, len(size) + 2):

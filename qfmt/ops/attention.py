@@ -1,0 +1,164 @@
+"""Attention and the rotation of positions, as transformers have them."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QfmtError
+from ..model import Dimension, Shape, numpy_dtype
+from .registry import Inference, Quantized, operator, optional
+from .shapes import same
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
+    """[batch, heads, length, size] of [batch, length, heads · size], or as it is."""
+    if len(shape) == 4:
+        return shape
+    if len(shape) != 3 or heads < 1:
+        raise QfmtError(f"Attention takes 4 dimensions, or 3 and the number of heads, not {len(shape)} and {heads}")
+    if isinstance(shape[2], int) and shape[2] % heads:
+        raise QfmtError(f"a size of {shape[2]} does not split into {heads} heads")
+    return (shape[0], heads, shape[1], shape[2] // heads if isinstance(shape[2], int) else None)
+
+
+def _attention_shape(given: Inference) -> list[Shape]:
+    a = given.attributes
+    q = _heads(given.known(0), a["q_num_heads"])
+    k, v = (_heads(given.known(index), a["kv_num_heads"]) for index in (1, 2))
+    past, length = given.shapes[4], None
+    if past is not None and isinstance(past[2], int) and isinstance(k[2], int):
+        length = past[2] + k[2]  # without a past, which may only be unknown, nothing is said
+    y: Shape = (q[0], q[1], q[2], v[3])
+    if len(given.known(0)) == 3:
+        y = (q[0], q[2], q[1] * v[3] if isinstance(q[1], int) and isinstance(v[3], int) else None)
+    return [y, (k[0], k[1], length, k[3]), (v[0], v[1], length, v[3]), (q[0], q[1], q[2], length)]
+
+
+def _split(x: Array, heads: int) -> Array:
+    _heads(x.shape, heads)
+    return x if x.ndim == 4 else x.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads).swapaxes(1, 2)
+
+
+def _bias(mask: Array | None, rows: int, columns: int, before: int, causal: bool, kind: np.dtype[Any]) -> Array:
+    """What is added to the products: the mask, -∞ where it is false or ends, and above the diagonal."""
+    bias = np.zeros((rows, columns), kind)
+    if mask is not None:
+        real = np.where(mask, kind.type(0), kind.type(-np.inf)) if mask.dtype == np.bool_ else mask
+        missing = columns - real.shape[-1]
+        bias = bias + np.pad(real, [*[(0, 0)] * (real.ndim - 1), (0, missing)], constant_values=-np.inf)
+    if causal:
+        later = np.arange(columns) > np.arange(rows)[:, None] + before
+        bias = bias + np.where(later, kind.type(-np.inf), kind.type(0))
+    return bias
+
+
+def _softmax(x: Array, hidden: Array) -> Array:
+    top = x.max(-1, keepdims=True)
+    powers = np.exp(x - np.where(np.isfinite(top), top, x.dtype.type(0)))
+    total = powers.sum(-1, keepdims=True)
+    return np.where(hidden, x.dtype.type(0), powers / np.where(total == 0, x.dtype.type(1), total))
+
+
+@operator(
+    "Attention",
+    23,
+    "Q K V attn_mask? past_key? past_value? -> Y present_key? present_value? qk_matmul_output?",
+    attributes={
+        "is_causal": optional(0, "1: a query sees no later key"),
+        "kv_num_heads": optional(0, "how many heads keys and values of 3 dimensions have"),
+        "q_num_heads": optional(0, "how many heads queries of 3 dimensions have"),
+        "qk_matmul_output_mode": optional(
+            0, "what qk_matmul_output is: 0 the products, 1 capped, 2 with the mask added, 3 after softmax"
+        ),
+        "scale": optional(0.0, "factor of the products; 0: 1 / √size"),
+        "softcap": optional(0.0, "c: a product p becomes c · tanh(p / c); 0: it stays"),
+        "softmax_precision": optional("", "dtype in which softmax is computed; empty: that of Q"),
+    },
+    shape=_attention_shape,
+    quantized=Quantized.FLOAT_ONLY,
+)
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    past_key: Array | None,
+    past_value: Array | None,
+    *,
+    is_causal: int,
+    kv_num_heads: int,
+    q_num_heads: int,
+    qk_matmul_output_mode: int,
+    scale: float,
+    softcap: float,
+    softmax_precision: str,
+) -> list[Array]:
+    """Y = Softmax(√s · Q · (√s · K)ᵀ + mask) · V for each head, s = scale.
+
+    Q, K and V are [batch, heads, length, size], or [batch, length, heads · size]. past_key and past_value stand before
+    K and V, and come out with them. Each head of K and V serves as many heads of Q as there are for one. A mask is
+    added, or, of bool, false hides; it ends where its last dimension ends. A row of which all is hidden gives zeros.
+    """
+    flat = q.ndim == 3
+    q, k, v = _split(q, q_num_heads), _split(k, kv_num_heads), _split(v, kv_num_heads)
+    keys = k if past_key is None else np.concatenate([past_key, k], 2)
+    values = v if past_value is None else np.concatenate([past_value, v], 2)
+    repeat = q.shape[1] // keys.shape[1]
+    root = q.dtype.type(sqrt(scale or 1 / sqrt(q.shape[3])))
+    products = np.matmul(q * root, np.repeat(keys, repeat, 1).swapaxes(2, 3) * root).astype(q.dtype)
+    capped = np.tanh(products / q.dtype.type(softcap)) * q.dtype.type(softcap) if softcap else products
+    before = 0 if past_key is None else past_key.shape[2]
+    bias = _bias(mask, q.shape[2], keys.shape[2], before, bool(is_causal), q.dtype)
+    masked = (capped + bias).astype(q.dtype)
+    exact = masked.astype(numpy_dtype(softmax_precision)) if softmax_precision else masked
+    weights = _softmax(exact, np.isneginf(bias.max(-1, keepdims=True))).astype(q.dtype)
+    y = np.matmul(weights, np.repeat(values, repeat, 1)).astype(q.dtype)
+    if flat:
+        y = y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], -1)
+    return [y, keys, values, (products, capped, masked, weights)[qk_matmul_output_mode]]
+
+
+@operator(
+    "RotaryEmbedding",
+    23,
+    "X cos_cache sin_cache position_ids? -> Y",
+    attributes={
+        "interleaved": optional(0, "1: the pairs stand side by side; 0: half the rotated size apart"),
+        "num_heads": optional(0, "how many heads X of 3 dimensions has"),
+        "rotary_embedding_dim": optional(0, "how many elements of a head are rotated; 0: all"),
+    },
+    shape=same,
+    quantized=Quantized.FLOAT_ONLY,
+)
+def rotary_embedding(
+    x: Array,
+    cosine: Array,
+    sine: Array,
+    position_ids: Array | None,
+    *,
+    interleaved: int,
+    num_heads: int,
+    rotary_embedding_dim: int,
+) -> Array:
+    """Y = X with pairs (a, b) of a head rotated to (cos · a - sin · b, sin · a + cos · b).
+
+    X is [batch, heads, length, size], or [batch, length, heads · size]. cos_cache and sin_cache are
+    [batch, length, pairs], or, with position_ids [batch, length], [positions, pairs].
+    """
+    heads = x.swapaxes(1, 2) if x.ndim == 4 else x.reshape(*x.shape[:2], num_heads, -1)
+    turned = rotary_embedding_dim or heads.shape[-1]
+    cos, sin = ((each if position_ids is None else each[position_ids])[:, :, None] for each in (cosine, sine))
+    part = heads[..., :turned]
+    a, b = (part[..., ::2], part[..., 1::2]) if interleaved else np.split(part, 2, -1)
+    pair = (cos * a - sin * b, sin * a + cos * b)
+    rotated = np.stack(pair, -1).reshape(part.shape) if interleaved else np.concatenate(pair, -1)
+    y = np.concatenate([rotated, heads[..., turned:]], -1)
+    return y.swapaxes(1, 2) if x.ndim == 4 else y.reshape(x.shape)
