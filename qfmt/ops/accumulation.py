@@ -68,7 +68,7 @@ def requantize_sums(
     along = _along(acc, channels)
     scales = _scales(w.quantization, along, repeat)
     bias = None
-    if b is not None and _in_units_of_sums(b, x.quantization.scale[0], w.quantization.scale * repeat):
+    if b is not None and in_units_of_sums(b.quantization, x.quantization.scale[0], w.quantization.scale * repeat):
         acc = acc + _spread(b.array.astype(np.float64), along)
     elif b is not None:
         bias = _spread(real(b), along)
@@ -105,8 +105,8 @@ def _scales(quantization: Quantization, along: list[int], repeat: int) -> Array:
     return np.tile(scales, repeat).reshape(along) if quantization.is_per_channel else scales.reshape(())
 
 
-def _in_units_of_sums(b: Operand, input_scale: float, weight_scales: tuple[float, ...]) -> bool:
-    """Whether the bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
-    if b.quantization is None or any(b.quantization.zero_point):
+def in_units_of_sums(bias: Quantization | None, input_scale: float, weight_scales: tuple[float, ...]) -> bool:
+    """Whether a bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
+    if bias is None or any(bias.zero_point):
         return False
-    return np.allclose(np.array(b.quantization.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)
+    return np.allclose(np.array(bias.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx
 
+from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import QfmtError, RunError
 from ...interpreter import place
 from ...model import DTYPES, Model, Node, Tensor
@@ -273,6 +274,13 @@ class Site:
             raise Lacks("needs sizes that are constant")
         return [int(size) for size in self.tensor(index).array.reshape(-1)]
 
+    def axes(self) -> list[int]:
+        """Those of a reduction, its second input; all of them if there are none. Lacks if it then does nothing."""
+        axes = self.constant_sizes(1) if self.has(1) else []
+        if not axes and self.attribute("noop_with_empty_axes"):
+            raise Lacks("has no axes")
+        return axes or list(range(self.rank()))
+
     def scalar(self, index: int) -> float:
         """The one element of a constant input, as a number; Lacks if it is something else."""
         tensor = self.tensor(index)
@@ -296,6 +304,8 @@ class Site:
     def _grid(tensor: Tensor) -> Grid:
         if tensor.quantization is None:
             raise Lacks("is not quantized throughout")
+        if max(map(abs, tensor.quantization.zero_point)) > EXACT_IN_FLOAT32:
+            raise Lacks("has zero points that float32 does not hold")
         return Grid.of(tensor.quantization, torch_dtype(tensor.dtype))
 
     @property
@@ -324,5 +334,7 @@ class Site:
 
     def parameters(self, index: int) -> tuple[Any, Any, Any]:
         """A quantized constant, its scales and its zero points, as buffers."""
+        if self.tensor(index).data is None:
+            raise Lacks("needs weights that are constant")
         path = self.builder.paths[self.node.inputs[index]]
         return tuple(self.builder.buffer(part) for part in (path, f"{path}_scale", f"{path}_zero_point"))  # type: ignore[return-value]

@@ -77,6 +77,17 @@ def _clip(s: Site, x: list[Any]) -> Any:
     return s.call(aten.clamp.default, x[0], *bounds) if any(bound is not None for bound in bounds) else x[0]
 
 
+def _prelu(s: Site, x: list[Any]) -> Any:
+    """By the rule `product` the positive half is multiplied, too: by 1 on the grid of the slope, if that reaches it."""
+    if s.node.arithmetic != "product":
+        return s.call(prelu, *x)
+    slope = s.grid(1)
+    one = min(max(round(1 / slope.scale) + slope.zero_point, slope.minimum), slope.maximum) - slope.zero_point
+    positive = s.call(aten.mul.Scalar, s.call(aten.clamp_min.default, x[0], 0.0), one * slope.scale)
+    negative = s.call(aten.mul.Tensor, s.call(aten.clamp_max.default, x[0], 0.0), x[1])
+    return s.call(aten.add.Tensor, positive, negative)
+
+
 def _hard_sigmoid(s: Site, x: list[Any]) -> Any:
     alpha, beta = s.attribute("alpha"), s.attribute("beta")
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
@@ -104,10 +115,18 @@ def _batch_norm(s: Site, x: list[Any]) -> Any:
 
 
 def _layer_norm(s: Site, x: list[Any]) -> Any:
-    shape, axis = s.tensor(1).shape, s.attribute("axis")
-    if shape is None or s.rank() - axis_of(axis, s.rank()) != len(shape):
+    shape = scale_shape(s)
+    return s.call(aten.layer_norm.default, x[0], shape, x[1], _optional(x, 2), s.attribute("epsilon"), False)
+
+
+def scale_shape(s: Site) -> list[int]:
+    """The sizes that a LayerNormalization is over: those of its scale. Lacks where they are not."""
+    shape = s.tensor(1).shape or ("",)
+    if s.rank() - axis_of(s.attribute("axis"), s.rank()) != len(shape):
         raise Lacks("normalizes over axes that its scale does not have")
-    return s.call(aten.layer_norm.default, x[0], list(shape), x[1], _optional(x, 2), s.attribute("epsilon"), False)
+    if not all(isinstance(size, int) for size in shape):
+        raise Lacks("needs a scale whose sizes are known")
+    return [int(size) for size in shape if size is not None]
 
 
 def _group_norm(s: Site, x: list[Any]) -> Any:
@@ -145,10 +164,7 @@ def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
 
 def _reduced(target: Any) -> RealOperator:
     def emit(s: Site, x: list[Any]) -> Any:
-        axes = s.constant_sizes(1) if s.has(1) else []
-        if not axes and s.attribute("noop_with_empty_axes"):
-            raise Lacks("reduces nothing")
-        return s.call(target, x[0], axes or list(range(s.rank())), bool(s.attribute("keepdims")))
+        return s.call(target, x[0], s.axes(), bool(s.attribute("keepdims")))
 
     return emit
 
@@ -230,7 +246,7 @@ REAL: dict[str, RealOperator] = {
     "Elu": lambda s, x: s.call(aten.elu.default, x[0], s.attribute("alpha")),
     "Celu": _celu,
     "Selu": _selu,
-    "PRelu": lambda s, x: s.call(prelu, *x),
+    "PRelu": _prelu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _unary(aten.hardswish.default),
     "Sigmoid": _unary(aten.sigmoid.default),

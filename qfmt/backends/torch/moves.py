@@ -30,8 +30,9 @@ def reshape(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
 
 def _flatten(s: Site) -> Any:
     axis = s.attribute("axis")
-    if axis == 1:
-        return s.result(aten.flatten.using_ints, s.x(0), 1)
+    if axis == 1:  # with a last dimension of 1 more, which a vector lacks
+        x = s.x(0) if (s.tensor(0).shape or ())[1:] else s.call(aten.unsqueeze.default, s.x(0), -1)
+        return s.result(aten.flatten.using_ints, x, 1)
     return s.result(flatten, s.x(0), axis)
 
 
@@ -100,10 +101,12 @@ def _item(sizes: list[int], index: int) -> int:
 
 
 def _gather(s: Site) -> Any:
+    _check_type(s)
     indices, axis = s.tensor(1), s.attribute("axis")
     if indices.data is not None and indices.shape == ():
         return s.result(aten.select.int, s.x(0), axis, int(indices.array))
-    if indices.shape is None or len(indices.shape) != 1:
+    known = indices.data is not None and int(indices.array.min(initial=0)) >= 0
+    if not known or len(indices.shape or ()) != 1:
         return s.result(gather, s.x(0), s.x(1), axis)
     return s.result(aten.index_select.default, s.x(0), axis, s.x(1))
 
@@ -132,6 +135,7 @@ def _tile(s: Site) -> Any:
 
 def _depth_to_space(s: Site) -> Any:
     if s.attribute("mode") == "CRD":
+        _check_type(s)
         return s.result(aten.pixel_shuffle.default, s.x(0), s.attribute("blocksize"))
     return s.result(depth_to_space, s.x(0), s.attribute("blocksize"))
 
@@ -171,6 +175,12 @@ def _pad(s: Site) -> Any:
     return s.result(target, s.x(0), listed[: 2 * count])
 
 
+def _check_type(s: Site) -> None:
+    """torch stores and moves some types, and does little else with them."""
+    if s.tensor(0).dtype in ("uint16", "uint32", "uint64"):
+        raise Lacks(f"torch does not select from {s.tensor(0).dtype}")
+
+
 def _trimmed(listed: list[int]) -> list[int]:
     """Without the zeros of leading dimensions."""
     while len(listed) > 2 and listed[-2:] == [0, 0]:
@@ -200,10 +210,8 @@ def _reduce_min(s: Site) -> Any:
 def _extreme(s: Site, target: Any) -> Any:
     if s.form == QUANTIZED and not s.is_float:
         raise Lacks("torch does not reduce quantized tensors so")
-    axes = s.constant_sizes(1) if s.has(1) else []
-    if not axes and s.attribute("noop_with_empty_axes"):
-        raise Lacks("reduces nothing")
-    return s.result(target, s.x(0), axes, bool(s.attribute("keepdims")))
+    _check_type(s)
+    return s.result(target, s.x(0), s.axes(), bool(s.attribute("keepdims")))
 
 
 MOVES: dict[str, Emitter] = {

@@ -5,6 +5,7 @@ Their tensors are quint8 and qint8, which PyTorch has announced to remove; then 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import copysign, inf, nextafter
 from typing import Any
 
@@ -95,6 +96,8 @@ def _conv_transpose(s: Site) -> Any:
 
 
 def _linear(s: Site) -> Any:
+    if len(s.tensor(0).shape or (None, None)) < 2:
+        raise Lacks("torch's kernels take matrices")
     packed = _packed(s, quantized.linear_prepack)
     target = quantized.linear_relu.default if is_relu(s) else quantized.linear.default
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
@@ -123,11 +126,27 @@ def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
     a, b = s.tensor(0), s.tensor(1)
     if a.quantization is not None and b.quantization is not None and a.dtype == b.dtype:
         target = with_relu if is_relu(s) else plain
-        return within_range(s, target, s.x(0), s.x(1), *scale_and_zero_point(s))
+        return within_range(s, target, *_largest_first(s), *scale_and_zero_point(s))
     number = _number(s, scalar) if a.quantization is not None and b.data is not None else None
     if number is None:
         raise Lacks("torch adds and multiplies quantized tensors only")
     return within_range(s, scalar, s.x(0), number, relu=False)
+
+
+def _largest_first(s: Site) -> tuple[Any, Any]:
+    """Both inputs, the one first that has the shape of the result: torch gives the result the first one's."""
+    a, b = s.tensor(0).shape, s.tensor(1).shape
+    if a is None or b is None or _takes(a, b):
+        return s.x(0), s.x(1)
+    if not _takes(b, a):
+        raise Lacks("torch broadcasts one input to the other here")
+    return s.x(1), s.x(0)
+
+
+def _takes(a: Sequence[object], b: Sequence[object]) -> bool:
+    """Whether the result of two shapes has the first one."""
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return len(a) >= len(b) and not any(x == 1 and y != 1 for x, y in pairs)
 
 
 def _number(s: Site, scalar: Any) -> float | None:
@@ -209,6 +228,8 @@ def _threshold(s: Site) -> Any:
 
 
 def _prelu(s: Site) -> Any:
+    if s.node.arithmetic != "product":
+        raise Lacks("torch multiplies integers here")
     slope, channels = s.tensor(1), s.tensor(1).shape
     if slope.data is None or slope.quantization is None or channels is None:
         raise Lacks("needs a quantized slope that is constant")
@@ -232,6 +253,8 @@ def _relu(s: Site) -> Any:
 def _clip(s: Site) -> Any:
     same_grid(s)
     bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+    if bounds == [None, None]:
+        raise Lacks("has no bounds")
     return within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
 
 

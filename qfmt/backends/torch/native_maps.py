@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .emit import Emitter, Lacks, Site
-from .floats import resize_arguments
+from .floats import resize_arguments, scale_shape
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
 from .reference import window
 
@@ -35,8 +35,7 @@ def _batch_norm(s: Site) -> Any:
 
 def _layer_norm(s: Site) -> Any:
     s.grid(0)
-    bias, shape = s.x(2), list(s.tensor(1).shape or ())
-    arguments = (s.x(0), shape, s.x(1), bias, s.attribute("epsilon"), *scale_and_zero_point(s))
+    arguments = (s.x(0), scale_shape(s), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
     return within_range(s, quantized.layer_norm.default, *arguments, relu=False)
 
 
@@ -87,8 +86,7 @@ def _adaptive(s: Site, size: list[int]) -> Any:
 
 def _mean(s: Site) -> Any:
     same_grid(s)
-    axes = s.constant_sizes(1) if s.has(1) else list(range(s.rank()))
-    return within_range(s, aten.mean.dim, s.x(0), axes, bool(s.attribute("keepdims")), relu=False)
+    return within_range(s, aten.mean.dim, s.x(0), s.axes(), bool(s.attribute("keepdims")), relu=False)
 
 
 def _resize(s: Site) -> Any:

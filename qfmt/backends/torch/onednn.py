@@ -121,7 +121,8 @@ def _add(s: Site) -> Any:
     if channels and s.node.arithmetic in QUANTIZE_RULES and y.minimum in (0, y.zero_point) and y.maximum == 255:
         scales = _exact_scales(a, b, y, s.node.arithmetic)
     if channels is None or scales is None:
-        return by_rule(s, s.call(aten.add_.Tensor, real(s, 0), real(s, 1)))
+        in_place = None not in (shape := s.tensor(0).shape or (None,)) and shape == s.tensor(1).shape
+        return by_rule(s, s.call(aten.add_.Tensor if in_place else aten.add.Tensor, real(s, 0), real(s, 1)))
     name = s.node.outputs[0]
     parameters = [s.builder.derive(f"{name}_{what}", value) for what, value in _identity(scales[0], channels).items()]
     second = s.call(aten.clone.default, s.x(1))  # it is overwritten
@@ -272,14 +273,15 @@ def _global_average_pool(s: Site) -> Any:
 
 
 def _reduce_mean(s: Site) -> Any:
-    axes = s.constant_sizes(1) if s.has(1) else list(range(s.rank()))
-    return _mean(s, axes, bool(s.attribute("keepdims")))
+    return _mean(s, s.axes(), bool(s.attribute("keepdims")))
 
 
 def _relu(s: Site) -> Any:
     if s.is_float:
         raise Lacks("is not quantized")
     y = s.out_grid
+    if y.dtype.itemsize > 1:
+        raise Lacks("has more than 8 bits")
     return s.result(aten.clamp.default, s.x(0), max(y.minimum, y.zero_point), y.maximum)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import EXACT_IN_FLOAT32
+from ...ops.accumulation import EXACT_IN_FLOAT64, in_units_of_sums
 from .arithmetic import REQUANTIZE, Grid, centred, requantize
 from .emit import Emitter, Lacks, Site
 
@@ -74,6 +75,8 @@ def _requantized(
     acc: Tensor, bias: Tensor | None, x: Grid, scales: Tensor, axis: int | None, y: Grid, rule: str, channels: int
 ) -> Tensor:
     along = partial(_along, rank=acc.dim(), channels=channels)
+    if bias is not None and not bias.is_floating_point():  # in units of the sums
+        acc, bias = acc.double() + along(bias.double(), True), None
     addend = None if bias is None else along(bias, True)
     return requantize(acc, addend, x.scale, along(scales, axis is not None), y, rule)
 
@@ -141,14 +144,26 @@ def _accumulates(s: Site) -> dict[str, Any]:
         raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
     if x.axis is not None or s.tensor(1).data is None or s.out_grid.axis is not None:
         raise Lacks("needs an input quantized per tensor and a constant weight")
-    if s.has(2) and s.tensor(2).quantization is not None:
-        raise Lacks("has a bias of integers")
+    if s.has(2) and not _is_added(s):
+        raise Lacks("has a bias on a grid of its own")
     shape = s.tensor(1).shape or ()
     sizes = [size for size in shape if isinstance(size, int)]
     count = prod(sizes[1:]) if s.node.operator != "ConvTranspose" else prod(sizes) // max(1, sizes[1])
     symmetric = not any(w.zero_point) if isinstance(w.zero_point, list) else w.zero_point == 0
     exact = exact_dtype(x, w.dtype, count) if symmetric else torch.float64
+    if count << 8 * (x.dtype.itemsize + w.dtype.itemsize) + 2 > EXACT_IN_FLOAT64:
+        raise Lacks("has sums that float64 does not hold")
     return {"x_grid": x, "y_grid": s.out_grid, "rule": s.node.arithmetic, "exact": exact, "weight_axis": w.axis}
+
+
+def _is_added(s: Site) -> bool:
+    """Whether the bias is a real number, or integers in units of the sums."""
+    bias, x, w = s.tensor(2), s.tensor(0).quantization, s.tensor(1).quantization
+    if bias.quantization is None:
+        return True
+    assert x is not None and w is not None
+    groups = int(s.attribute("group")) if s.node.operator == "ConvTranspose" else 1
+    return in_units_of_sums(bias.quantization, x.scale[0], w.scale * groups) and bias.dtype == "int32"
 
 
 def _geometry(s: Site) -> dict[str, Any]:
@@ -175,6 +190,8 @@ def _matmul(s: Site) -> Any:
     a, b, y = s.grid(0), s.grid(1), s.out_grid
     if b.axis is not None or s.node.arithmetic not in REQUANTIZE:
         raise Lacks("has a second input quantized per channel")
+    if a.dtype.itemsize + b.dtype.itemsize > 4:
+        raise Lacks("has sums that float64 may not hold")
     return s.result(matmul, s.x(0), s.x(1), a, b, y, s.node.arithmetic)
 
 

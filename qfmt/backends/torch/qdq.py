@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...model import DTYPES
+from .arithmetic import Grid
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
 from .interpreted import LOOK_UP, NUMPY
@@ -37,6 +38,7 @@ def _real(s: Site, index: int) -> Any:
     if tensor.quantization is None:
         return s.x(index)
     x, limits = s.grid(index), DTYPES[tensor.dtype]
+    _check(x)
     bounds = (limits.minimum, limits.maximum, x.dtype)
     if x.axis is None:
         return s.call(_decomposed().dequantize_per_tensor.default, s.x(index), x.scale, x.zero_point, *bounds)
@@ -46,11 +48,17 @@ def _real(s: Site, index: int) -> Any:
     return s.call(_decomposed().dequantize_per_channel.default, s.x(index), scales, points, x.axis, *bounds)
 
 
+def _check(grid: Grid) -> None:
+    if grid.dtype not in (torch.uint8, torch.int8, torch.int16):
+        raise Lacks(f"quantized_decomposed computes on 8 and 16 bits, not {grid.dtype}")
+
+
 def _integers(s: Site, value: Any) -> Any:
     """Real numbers as the output of the node; a fused ReLU is a ReLU again."""
     if s.out.quantization is None:
         return value
     y, limits = s.out_grid, DTYPES[s.out.dtype]
+    _check(y)
     low = y.minimum
     if y.minimum == y.zero_point and y.minimum != limits.minimum:
         value, low = s.call(aten.relu.default, value), limits.minimum

@@ -22,6 +22,8 @@ def scale_and_zero_point(s: Site) -> tuple[float, int]:
     grid = s.out_grid
     if grid.axis is not None:
         raise Lacks("has an output quantized per channel")
+    if s.node.operator != "QuantizeLinear":
+        _check_bits(s)
     return grid.scale, grid.zero_point
 
 
@@ -43,3 +45,9 @@ def same_grid(s: Site) -> None:
     x = s.tensor(0).quantization
     if x is None or not x.same_grid(s.out.quantization):
         raise Lacks("torch keeps the grid of the input here")
+    _check_bits(s)
+
+
+def _check_bits(s: Site) -> None:
+    if s.out.dtype == "int32":
+        raise Lacks("torch computes integers of 32 bits in float32")

@@ -37,6 +37,8 @@ def _mul(s: Site) -> Any:
     if s.node.arithmetic != "product":
         return _computes(s)
     a, b, y = s.grid(0), s.grid(1), s.out_grid
+    if a.axis is not None or b.axis is not None or a.dtype.itemsize + b.dtype.itemsize > 6:
+        raise Lacks("multiplies integers per channel, or of more than 53 bits")
     multiplier = f32(a.scale) * f32(b.scale) * (f32(1) / f32(y.scale))
     return s.result(product, s.x(0), s.x(1), a, b, y, float(multiplier))
 
@@ -50,7 +52,7 @@ def _add(s: Site) -> Any:
 
 def reduce_mean(x: Tensor, axes: list[int] | None, keepdims: bool, grid: Grid, rule: str) -> Tensor:
     """By a mean rule, over Σ (q - z) of the axes (None: the spatial ones)."""
-    over = list(range(2, x.dim())) if axes is None else axes or list(range(x.dim()))
+    over = list(range(2, x.dim())) if axes is None else axes
     sums = x.to(torch.int64).sum(over, keepdim=keepdims)
     count = prod(x.shape[axis] for axis in over)
     return mean(sums - count * grid.zero_point, torch.tensor(count), grid, rule)
@@ -117,8 +119,7 @@ def _global_average(s: Site) -> Any:
 def _reduce_mean(s: Site) -> Any:
     if s.node.arithmetic in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
-    axes = s.constant_sizes(1) if s.has(1) else []
-    return s.result(reduce_mean, s.x(0), axes, bool(s.attribute("keepdims")), _kept_grid(s), s.node.arithmetic)
+    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), _kept_grid(s), s.node.arithmetic)
 
 
 def _adaptive_average_pool(s: Site) -> Any:
@@ -170,12 +171,12 @@ def _max_pool(s: Site) -> Any:
 
 def at_least(x: Tensor, low: int, grid: Grid) -> Tensor:
     """max(q, low)"""
-    return clamp(x.clamp_min(low), grid)
+    return clamp(x.to(torch.int64).clamp_min(low), grid)
 
 
 def at_most(x: Tensor, high: int, grid: Grid) -> Tensor:
     """min(q, high)"""
-    return clamp(x.clamp_max(high), grid)
+    return clamp(x.to(torch.int64).clamp_max(high), grid)
 
 
 def _relu(s: Site) -> Any:
@@ -208,7 +209,6 @@ ELEMENTWISE: dict[str, Any] = {
     "Div": aten.div.Tensor,
     "Min": aten.minimum.default,
     "Max": aten.maximum.default,
-    "Sqrt": aten.sqrt.default,
     "Neg": aten.neg.default,
     "Abs": aten.abs.default,
     "QuantizeLinear": None,
@@ -219,10 +219,9 @@ ELEMENTWISE: dict[str, Any] = {
 
 def real(s: Site, index: int) -> Any:
     """An input as real numbers."""
-    tensor = s.tensor(index)
-    return (
-        s.x(index) if tensor.quantization is None else s.call(dequantize, s.x(index), s.grid(index), s.node.arithmetic)
-    )
+    if s.tensor(index).quantization is None:
+        return s.x(index)
+    return s.call(dequantize, s.x(index), s.grid(index), s.node.arithmetic)
 
 
 def rounded(s: Site, value: Any) -> Any:
@@ -245,7 +244,8 @@ def _computes(s: Site) -> Any:
     target = ELEMENTWISE[s.node.operator]
     if target is None:
         return rounded(s, operands[0])
-    value = operands[0] if len(operands) > 1 else s.call(target, operands[0])
+    alone = len(operands) == 1 and s.node.operator not in ("Min", "Max")
+    value = s.call(target, operands[0]) if alone else operands[0]
     for operand in operands[1:]:
         value = s.call(target, value, operand)
     return rounded(s, value)
@@ -268,6 +268,8 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
 
 
 def _cast(s: Site) -> Any:
+    if not s.is_float:
+        raise Lacks("is quantized")
     return s.result(aten.to.dtype, s.x(0), torch_dtype(s.attribute("to")))
 
 

@@ -47,7 +47,7 @@ def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str
         raise RunError("is missing", where=f"input {name}")
     if not isinstance(value, torch.Tensor):
         raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}")
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return value
     if value.is_quantized:
         value = torch.int_repr(value)
