@@ -575,8 +575,23 @@ def test_no_code_of_the_archive_is_executed(tmp_path: Path, capfd: pytest.Captur
     assert "executed" not in capfd.readouterr().out
 
 
-def test_only_torchscript_is_a_source(tmp_path: Path, digits: Model) -> None:
-    other = tmp_path / "weights.pt"
-    torch.save({"a": torch.zeros(3)}, other)
-    with pytest.raises(SourceError, match="not a TorchScript archive"):
+def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
+    other = tmp_path / "numbers.pt"
+    torch.save([1, 2, 3], other)
+    with pytest.raises(SourceError, match="that holds tensors or other plain data, not a network"):
         qfmt.verify(other, digits)
+    with pytest.raises(SourceError, match=r"takes the path of a file, not a ReLU; save a module with torch\.jit\.save"):
+        qfmt.verify(torch.nn.ReLU(), digits)  # type: ignore[arg-type]
+
+
+def test_outputs_are_those_of_the_source_in_its_order(tmp_path: Path) -> None:
+    module, inputs = networks.quantized("two_inputs", networks.NETWORKS["two_inputs"].modes[-1])
+    source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    model = qfmt.convert(source)
+    first, second, third = model.graph.outputs
+    assert qfmt.verify(source, model, samples=1).ok
+    for outputs in ((second, first, third), (first, second), (first, second, second), (first, second, third, first)):
+        other = model.replace(graph=replace(model.graph, outputs=outputs))
+        report = qfmt.verify(source, other, samples=1)
+        assert not report.ok
+        assert report.first_wrong.startswith(f"the network's outputs {first}, {second}, {third} → {outputs[0]}")

@@ -65,11 +65,11 @@ def command(
     engine: str | None,
     json_: bool,
 ) -> None:
-    """Verify that FILE, a .qfb, computes what SOURCE, a TorchScript archive or ONNX model, computes.
+    """Verify that FILE, a .qfb, computes what SOURCE, a file of PyTorch or an ONNX model, computes.
 
     Weights, scales and zero points are compared bit by bit. Then torch, or ONNX Runtime, carries out SOURCE, and each
     node of FILE is fed what the node of SOURCE got. No code of SOURCE is executed, only operators that qfmt knows.
-    Without torch the weights of an archive are compared, and the nodes are not.
+    Without torch, or where SOURCE tells no graph, the weights are compared, and the nodes are not.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that quantized dtypes are deprecated is known here
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import MissingPackageError, QfmtError, RunError
-from ..frontends.sniff import sniff
+from ..errors import MissingPackageError, QfmtError, RunError, SourceError
+from ..frontends.sniff import SAVED, sniff
 from ..interpreter import checked_inputs
 from ..model import Model
 from . import random_inputs
@@ -38,7 +38,7 @@ def verify(
     samples: int = SAMPLES,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
-    """Compare a model, or a `.qfb`, with the TorchScript archive or the ONNX model that it was made from.
+    """Compare a model, or a `.qfb`, with the file that it was made from: of TorchScript, of torch.save, or of ONNX.
 
     Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks, or onnx reads. Then
     torch carries out the archive's calls under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
@@ -54,18 +54,23 @@ def verify(
     from ..file import load
 
     file = model if isinstance(model, Model) else load(model)
+    if not isinstance(source, str | PathLike):
+        hint = "save a module with torch.jit.save(torch.jit.trace(module, inputs), path), and verify against that file"
+        raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)
     path = Path(fspath(source))
     try:
         witness = _witness(path, file, engine)
     except QfmtError as error:
-        error.hint = error.hint or "verify compares a .qfb with the TorchScript archive or ONNX model it was made from"
+        error.hint = error.hint or "verify compares a .qfb with the file of PyTorch or ONNX that it was made from"
         raise error.at(str(path)) from None
     comparison = Comparison(file, witness)
     try:
         with witness.running() as version:
             comparison.version = version
             comparison.unpack()
-            if comparison.has_same_inputs():
+            if witness.model.no_graph:
+                comparison.skipped = "the source has no graph"
+            elif comparison.has_same_inputs():
                 comparison.run(inputs, samples, input_shapes or {})
             else:
                 comparison.skipped = "file and source do not take the same inputs"
@@ -75,10 +80,15 @@ def verify(
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
-    if sniff(path).key == "onnx":
+    kind = sniff(path).key
+    if kind == "onnx":
         from ..frontends.onnx.witness import Witness as OnnxWitness
 
         return OnnxWitness(path, file, engine)
+    if kind in SAVED:
+        from ..frontends.saved.witness import Witness as SavedWitness
+
+        return SavedWitness(path, file, engine)
     from ..frontends.torchscript.witness import Witness as TorchWitness
 
     return TorchWitness.of(path, file, engine)
@@ -188,9 +198,16 @@ class Comparison:
             nodes=tuple(self._nodes({node_name(node) for node in missing})),
             outputs=tuple(self._outputs()),
             missing=tuple(f"{node_name(node)} ({node.operator})" for node in missing),
+            interface=tuple(self._interface()),
             skipped=self.skipped,
             notes=tuple(self.notes),
         )
+
+    def _interface(self) -> Iterator[str]:
+        """Outputs that are others, or in another order."""
+        wanted = [self.pairing.tensors.get(name, name) for name in self.witness.model.graph.outputs]
+        if wanted != list(self.file.graph.outputs):
+            yield f"the network's outputs {', '.join(wanted)} → {', '.join(self.file.graph.outputs)}"
 
     def _nodes(self, missing: set[str]) -> Iterator[NodeComparison]:
         for found in self.pairing.node_differences(provenance=False):

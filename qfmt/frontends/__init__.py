@@ -88,7 +88,7 @@ def convert(
 
 
 def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Model:
-    from .sniff import sha256_of, sniff
+    from .sniff import SAVED, sha256_of, sniff
     from .torch.attempts import Given
 
     try:
@@ -104,13 +104,11 @@ def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], qu
 
             given = Given.checked(arithmetic or "pt2e", shapes, quantization)
             return convert_exported(path, given, {"sha256": sha256_of(path)})
-        if kind.key in ("state_dict", "torch_module", "torch_data", "torch_legacy"):
+        if kind.key in SAVED:
             from .saved.convert import convert_saved
-            from .saved.file import read_legacy, read_zip
-            from .zips import Zip
+            from .saved.file import read
 
-            saved = read_legacy(path) if kind.key == "torch_legacy" else read_zip(Zip(path))
-            return convert_saved(saved, given, {"sha256": sha256_of(path)})
+            return convert_saved(read(path), given, {"sha256": sha256_of(path)})
         from .torchscript.convert import convert_archive
 
         return convert_archive(path, given.engine, given.shapes, given.quantization)

@@ -69,6 +69,9 @@ KINDS = {
 }  # fmt: skip
 """Every kind that is told apart."""
 
+SAVED = ("state_dict", "torch_module", "torch_data", "torch_legacy")
+"""What torch.save writes."""
+
 _MAGIC = (
     (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", "torch_legacy"),
     (4, b"QFB", "qfb"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import SourceError
 from ...model import Model
 from ..pickles import Inert
 from ..sniff import KINDS, saved_kind
-from ..torch import InputSpec
-from ..torch.attempts import Given, lift
+from ..torch import InputSpec, Lifter
+from ..torch.attempts import Given, Lifted, lift
+from ..torch.calls import Recorder
 from . import code
 from .archive import archive, holds_tensors, producer
 from .file import Saved
@@ -30,28 +31,41 @@ def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Mode
         raise SourceError("things are nested too deeply in it", hint="the file is hostile or damaged") from None
 
 
+def network(value: Any) -> Module | None:
+    """The module that was saved: by itself, or in a dict without tensors beside it. None if there is none."""
+    if saved_kind(value) == "torch_module":
+        return tree(value)
+    if saved_kind(value) != "state_dict":
+        return None
+    modules, beside = _parted(value)
+    return tree(modules.popitem()[1]) if len(modules) == 1 and not holds_tensors(beside) else None
+
+
+def _parted(checkpoint: Mapping[Any, Any]) -> tuple[dict[Any, Inert], dict[Any, Any]]:
+    """What of a dict are modules, and the rest."""
+    modules = {key: item for key, item in checkpoint.items() if saved_kind(item) == "torch_module"}
+    return modules, {key: item for key, item in checkpoint.items() if key not in modules}
+
+
 def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
-    kind = saved_kind(saved.value)
     known = dict(source) | {"format_version": saved.version, "framework": "pytorch"}
-    if kind == "state_dict":
-        return _checkpoint(saved.value, given, known)
-    if kind != "torch_module" or not isinstance(saved.value, Inert):
+    if (root := network(saved.value)) is not None:
+        return _module(root, given, known | {"format": "pickled_module"})
+    kind = saved_kind(saved.value)
+    if kind != "state_dict":
         raise SourceError(f"is {KINDS[kind]}, not a network", hint=KINDS[kind].hint)
-    return _module(tree(saved.value), given, known | {"format": "pickled_module"})
-
-
-def _checkpoint(value: Mapping[Any, Any], given: Given, source: Mapping[str, str]) -> Model:
-    """A dict of tensors, and perhaps of whole modules: one that has no tensors beside it is the network."""
-    modules = {key: tree(item) for key, item in value.items() if saved_kind(item) == "torch_module"}
-    beside = {key: item for key, item in value.items() if key not in modules}
-    if len(modules) == 1 and not holds_tensors(beside):
-        return _module(next(iter(modules.values())), given, {**source, "format": "pickled_module"})
     given.check_names([])
+    return _checkpoint(saved.value, known | {"format": "state_dict"})
+
+
+def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
+    """Tensors by name, those of several modules among them."""
+    modules, beside = _parted(value)
+    model = archive(beside | {key: state(tree(item)) for key, item in modules.items()}, source)
     why = "a state_dict holds tensors and no graph"
-    model = archive(beside | {key: state(root) for key, root in modules.items()}, source)
     if not any(tensor.is_constant for tensor in model.tensors.values()):
         why = f"{why}, and this one no weights: that of a TorchScript module lacks its packed parameters"
-    return model.replace(source={**source, "format": "state_dict", "no_graph": f"{why}; {WHAT_WOULD}"})
+    return model.replace(source={**source, "no_graph": f"{why}; {WHAT_WOULD}"})
 
 
 def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
@@ -76,6 +90,11 @@ def _graph(root: Module, given: Given, source: Mapping[str, str]) -> Model:
 
 
 def _lifted(root: Module, given: Given, source: Mapping[str, str]) -> Model:
-    specs = given.specs([InputSpec(name) for name in code.parameters(root)])
-    lifted = lift(lambda to, values: code.run(root, to, values), given.engine, specs)
+    lifted = lift_module(root, given)
     return lifted.lifter.finish(lifted.outputs, source={**source, **lifted.notes}, producer=producer())
+
+
+def lift_module(root: Module, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
+    """Follow the code of a module whose graph can be known; SourceError, with the reason, for others."""
+    specs = given.specs([InputSpec(name) for name in code.parameters(root)])
+    return lift(lambda to, values: code.run(root, to, values), given.engine, specs, recorder)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import SourceError
 from ..pickles import Pickles, harmless_or_inert, unpickle
-from ..sniff import PICKLE_LIMIT, root_of
+from ..sniff import PICKLE_LIMIT, root_of, sniff
 from ..stored import ELEMENT_BITS, Storage
 from ..zips import Zip
 
@@ -31,6 +31,11 @@ class Saved:
     def __init__(self, value: Any, version: str) -> None:
         self.value = value
         self.version = version
+
+
+def read(path: str | PathLike[str]) -> Saved:
+    """What is in a file that torch.save wrote, in either form."""
+    return read_legacy(path) if sniff(path).key == "torch_legacy" else read_zip(Zip(path))
 
 
 def read_zip(archive: Zip) -> Saved:

@@ -73,7 +73,7 @@ def max_pool(rank: int) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:
         target = f"aten::max_pool{rank}d{'_with_indices' if return_indices else ''}"
-        return call(target, input, kernel_size, stride, padding, dilation, ceil_mode)
+        return call(target, input, kernel_size, [] if stride is None else stride, padding, dilation, ceil_mode)
 
     return pool
 
@@ -90,14 +90,15 @@ def avg_pool(rank: int) -> Callable[..., Any]:
         divisor_override: Any = None,
     ) -> Any:
         rest = (divisor_override,) if divisor_override is not None else ()
-        return call(f"aten::avg_pool{rank}d", input, kernel_size, stride, padding, ceil_mode, count_include_pad, *rest)
+        steps = [] if stride is None else stride
+        return call(f"aten::avg_pool{rank}d", input, kernel_size, steps, padding, ceil_mode, count_include_pad, *rest)
 
     return pool
 
 
 def adaptive_avg_pool(rank: int) -> Callable[..., Any]:
     def pool(call: Call, input: Any, output_size: Any) -> Any:
-        return call(f"aten::adaptive_avg_pool{rank}d", input, output_size)
+        return call(f"aten::adaptive_avg_pool{rank}d", input, _each(output_size, rank))
 
     return pool
 
@@ -123,7 +124,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    return call("aten::batch_norm", input, weight, bias, running_mean, running_var, training, momentum, eps)
+    return call("aten::batch_norm", input, weight, bias, running_mean, running_var, training, momentum, eps, True)
 
 
 def softmax(call: Call, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
@@ -141,7 +142,7 @@ def _softmax_dimension(call: Call, input: Any, dim: Any) -> int:
 
 def adaptive_max_pool(rank: int) -> Callable[..., Any]:
     def pool(call: Call, input: Any, output_size: Any, return_indices: bool = False) -> Any:
-        pooled = call(f"aten::adaptive_max_pool{rank}d", input, output_size)
+        pooled = call(f"aten::adaptive_max_pool{rank}d", input, _each(output_size, rank))
         return pooled if return_indices else pooled[0]
 
     return pool

@@ -177,7 +177,8 @@ def _dynamic_linear(relu: str) -> Callable[[Call, Module, Any], Any]:
 def _batch_norm(call: Call, module: Module, x: Any) -> Any:
     statistics = module["running_mean"], module["running_var"]
     momentum = module["momentum"] or 0.0
-    return call("aten::batch_norm", x, module["weight"], module["bias"], *statistics, False, momentum, module["eps"])
+    rest = False, momentum, module["eps"], True
+    return call("aten::batch_norm", x, module["weight"], module["bias"], *statistics, *rest)
 
 
 def _instance_norm(call: Call, module: Module, x: Any) -> Any:
@@ -258,7 +259,6 @@ OPERATORS: dict[str, str] = {
     "nn.PixelShuffle": "aten::pixel_shuffle upscale_factor",
     "nn.PixelUnshuffle": "aten::pixel_unshuffle downscale_factor",
     "nn.ChannelShuffle": "aten::channel_shuffle groups",
-    **{f"nn.AdaptiveAvgPool{rank}d": f"aten::adaptive_avg_pool{rank}d output_size" for rank in (1, 2, 3)},
     **{
         f"nn.MaxPool{rank}d": f"aten::max_pool{rank}d kernel_size stride padding dilation ceil_mode"
         for rank in (1, 2, 3)
@@ -315,6 +315,7 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "nn.Unflatten": _unflatten,
     **{f"nn.{name}": _upsample for name in ("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")},
     **{f"nn.BatchNorm{rank}d": _batch_norm for rank in (1, 2, 3)},
+    **{f"nn.AdaptiveAvgPool{rank}d": _function(f"adaptive_avg_pool{rank}d", "output_size") for rank in (1, 2, 3)},
     **{f"nn.AdaptiveMaxPool{rank}d": _function(f"adaptive_max_pool{rank}d", "output_size") for rank in (1, 2, 3)},
     "nn.Threshold": _function("threshold", "threshold", "value"),
     **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},

@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, NamedTuple
 
 from ...errors import SourceError
-from ...model import DTYPES, Dimension, Quantization, Shape
+from ...model import DTYPES, Dimension, Model, Quantization, Shape
 from ...rules.quantization import is_float32_scale
 from ..stored import StoredTensor
 from .calls import Recorder, Value
@@ -60,6 +60,21 @@ class Given(NamedTuple):
             {name: _given_shape(name, shape) for name, shape in shapes.items()},
             {name: _given_quantization(name, numbers) for name, numbers in quantization.items()},
         )
+
+    @classmethod
+    def like(cls, file: Model, engine: str, names: Sequence[str]) -> Given:
+        """What a file says of its inputs, for the network that it was made from: its inputs, by `names`, in order.
+
+        Nothing if it has another number of them.
+        """
+        tensors = [file.tensors[name] for name in file.graph.inputs]
+        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
+        quantized = {
+            name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
+            for name, tensor in like.items()
+            if tensor.quantization is not None
+        }
+        return cls(engine, {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}, quantized)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse what is said about an input that the network does not have."""

@@ -11,6 +11,7 @@ from ...errors import RunError, SourceError
 from ...model import Model, Shape
 from .. import TORCH_ENGINES
 from ..stored import StoredTensor
+from ..torch.attempts import Given
 from ..torch.calls import Packed, PackedState
 from ..torch.execution import carry_out, computed, input_tensor, made, running
 from ..torch.tape import Tape
@@ -63,21 +64,12 @@ class Witness:
         Where the source does not take those, it is converted without, and the two will differ. `engine` is torch's
         that carries it out; None: the one whose arithmetic the file states.
         """
-        tensors = [file.tensors[name] for name in file.graph.inputs]
-        archive = Archive(path)
-        names = [leaf.name for leaf in Arguments(archive).leaves]
-        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
-        quantized = {
-            name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
-            for name, tensor in like.items()
-            if tensor.quantization is not None
-        }
-        shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
-        arithmetic = file.arithmetic or TORCH_ENGINES[0]
+        names = [leaf.name for leaf in Arguments(Archive(path)).leaves]
+        given = Given.like(file, file.arithmetic or TORCH_ENGINES[0], names)
         try:
-            return cls(path, arithmetic, shapes, quantized, engine)
+            return cls(path, given.engine, given.shapes, given.quantization, engine)
         except SourceError:
-            return cls(path, arithmetic, {}, {}, engine)
+            return cls(path, given.engine, {}, {}, engine)
 
     def running(self) -> AbstractContextManager[str]:
         """Torch, with the engine; gives its version."""
