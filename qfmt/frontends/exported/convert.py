@@ -40,6 +40,11 @@ def convert_exported(source: str | PathLike[str] | bytes, given: Given, descript
     program = read_program(archive.program)
     if not any(_is_quantized(call) for call in program.graph.calls):
         raise SourceError("nothing in the program is quantized", hint=QUANTIZE)
+    return convert_program(archive, program, given, description)
+
+
+def convert_program(archive: Archive, program: Program, given: Given, description: Mapping[str, str]) -> Model:
+    """The same, whether anything is quantized or not."""
     live = live_values(program)
     _refuse_state(program, live)
     evaluation = _Evaluation(archive, program, live)

@@ -1,6 +1,22 @@
 """From torch calls to nodes: one lifter for every form in which PyTorch keeps a network."""
 
-from . import creation, decomposed, dynamic, layouts, norms, pointwise, pools, products, queries, recurrent, tables
+from . import (
+    attention,
+    creation,
+    decomposed,
+    dynamic,
+    functions,
+    indexing,
+    layouts,
+    logic,
+    norms,
+    pointwise,
+    pools,
+    products,
+    queries,
+    recurrent,
+    tables,
+)
 from .lift import LIFTS, Lifter
 from .values import InputSpec, Refine, TensorValue
 
@@ -10,10 +26,14 @@ __all__ = [
     "Lifter",
     "Refine",
     "TensorValue",
+    "attention",
     "creation",
     "decomposed",
     "dynamic",
+    "functions",
+    "indexing",
     "layouts",
+    "logic",
     "norms",
     "pointwise",
     "pools",

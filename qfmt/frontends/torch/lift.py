@@ -18,12 +18,24 @@ import numpy as np
 
 from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...interpreter import execute
-from ...model import DTYPES, Attribute, Dimension, Graph, Model, Node, Quantization, Shape, Tensor, static_shape
+from ...model import (
+    DTYPES,
+    Attribute,
+    Dimension,
+    Graph,
+    Model,
+    Node,
+    Quantization,
+    Shape,
+    Tensor,
+    static_shape,
+)
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
 from ...ops.shapes import axis_of, same
 from ..stored import StoredTensor
 from .calls import Place, Value
 from .names import name_tensors, renamed
+from .promotion import operands
 from .sizes import Size
 from .spelling import spellings
 from .values import (
@@ -352,12 +364,9 @@ class Lifter:
         return result
 
     def operands(self, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:
-        """Two operands; a Python number takes the dtype of the tensor beside it."""
-        if isinstance(a, int | float) and not isinstance(b, int | float):
-            y = self.tensor(b)
-            return self.constant(np.array(a, y.dtype)), y
-        x = self.tensor(a)
-        return x, self.constant(np.array(b, x.dtype)) if isinstance(b, int | float) else self.tensor(b)
+        """Two operands in the type in which torch computes with them: a Python number takes that of the tensor beside
+        it, if it is of that kind (truth value, integer, float); of two tensors, one without dimensions does so."""
+        return operands(self, a, b)
 
     def unused_result(self) -> Unsupported:
         """A second result that networks do not read; if one does, the call is reported as unsupported."""

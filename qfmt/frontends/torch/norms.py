@@ -52,6 +52,25 @@ def batch_norm(
     return _batch_norm(lift, input, [weight, bias, running_mean, running_var], eps, None)
 
 
+@lifts("aten::_native_batch_norm_legit_no_training")
+def batch_norm_no_training(
+    lift: Lifter, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    y = _batch_norm(lift, input, [weight, bias, running_mean, running_var], eps, None)
+    return y, lift.unused_result(), lift.unused_result()
+
+
+@lifts("aten::_native_batch_norm_legit")
+def batch_norm_of_one(
+    lift: Lifter, input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Without running statistics, and of a batch of one: what an instance norm is decomposed into."""
+    x = lift.tensor(input)
+    if not training or lift.size(x, 0) != 1:
+        return NotImplemented
+    return _instance_norm(lift, x, weight, bias, eps), lift.unused_result(), lift.unused_result()
+
+
 @lifts("quantized::batch_norm", "quantized::batch_norm1d", "quantized::batch_norm2d", "quantized::batch_norm3d")
 def quantized_batch_norm(
     lift: Lifter,
@@ -86,6 +105,12 @@ def layer_norm(
     return _layer_norm(lift, lift.tensor(input), normalized_shape, weight, bias, eps)
 
 
+@lifts("aten::native_layer_norm")
+def native_layer_norm(lift: Lifter, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    y = _layer_norm(lift, lift.tensor(input), normalized_shape, weight, bias, eps)
+    return y, lift.unused_result(), lift.unused_result()
+
+
 @lifts("quantized::layer_norm")
 def quantized_layer_norm(
     lift: Lifter,
@@ -118,6 +143,22 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> Any:
     return _group_norm(lift, lift.tensor(input), num_groups, weight, bias, eps)
+
+
+@lifts("aten::native_group_norm")
+def native_group_norm(
+    lift: Lifter,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    n: Any,
+    c: Any,
+    hw: Any,
+    group: int,
+    eps: float,
+) -> Any:
+    y = _group_norm(lift, lift.tensor(input), group, weight, bias, eps)
+    return y, lift.unused_result(), lift.unused_result()
 
 
 @lifts("quantized::group_norm")

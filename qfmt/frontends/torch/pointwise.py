@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import SourceError
 from ...model import DTYPES, Quantization
 from ..stored import StoredTensor
+from .calls import Value
 from .lift import Lifter, lifts
 from .sizes import Size, size_arithmetic
 from .values import DTYPE_CODES, TensorValue, narrowest
@@ -92,7 +93,9 @@ def _binary(lift: Lifter, operator: str, a: Any, b: Any) -> Any:
     if isinstance(a, Size) or isinstance(b, Size):
         return size_arithmetic(lift, operator, a, b)
     x, y = lift.operands(a, b)
-    return lift.emit(operator, [x, y], dtype="float32" if operator == "Div" and x.dtype == "int64" else None)
+    if operator == "Div" and x.quantization is None and (x.dtype == "bool" or DTYPES[x.dtype].is_integer):
+        x, y = (lift.emit("Cast", [each], {"to": "float32"}) for each in (x, y))
+    return lift.emit(operator, [x, y])
 
 
 @lifts("aten::add")
@@ -119,14 +122,29 @@ def mul(lift: Lifter, self: Any, other: Any) -> Any:
 
 @lifts("aten::div", "aten::true_divide")
 def div(lift: Lifter, self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    if rounding_mode is not None and not isinstance(self, Size):
-        return NotImplemented
-    return _binary(lift, "Div", self, other)
+    if rounding_mode is None or isinstance(self, Size):
+        return _binary(lift, "Div", self, other)
+    return _whole_quotient(lift, self, other, rounding_mode)
 
 
 @lifts("aten::floor_divide", "aten::floordiv")
 def floor_divide(lift: Lifter, self: Any, other: Any) -> Any:
-    return size_arithmetic(lift, "Div", self, other) if isinstance(self, Size) else NotImplemented
+    if isinstance(self, Size) or isinstance(other, Size):
+        return size_arithmetic(lift, "Div", self, other)
+    return _whole_quotient(lift, self, other, "floor") if isinstance(self, Value) else NotImplemented
+
+
+def _whole_quotient(lift: Lifter, a: Any, b: Any, rounding: str) -> Any:
+    """Rounded down, or towards zero; Div of integers does the latter."""
+    x, y = lift.operands(a, b)
+    if DTYPES[x.dtype].is_integer and rounding == "floor":
+        x = lift.emit("Sub", [x, lift.emit("Mod", [x, y])])
+    quotient = lift.emit("Div", [x, y])
+    if DTYPES[x.dtype].is_integer:
+        return quotient
+    if rounding == "floor":
+        return lift.emit("Floor", [quotient])
+    return lift.emit("Mul", [lift.emit("Sign", [quotient]), lift.emit("Floor", [lift.emit("Abs", [quotient])])])
 
 
 @lifts("aten::pow")

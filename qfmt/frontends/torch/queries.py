@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import SourceError
 from ...ops.shapes import axis_of
 from .lift import Lifter, lifts
+from .logic import compared, is_tensor
 from .sizes import Size, Unknown, size_arithmetic
 from .values import DTYPE_CODES, TensorValue
 
@@ -105,7 +106,15 @@ def compare(lift: Lifter, *args: Any, **kwargs: Any) -> Any:
     """Decisions on sizes or data are unknown here; `is None` is not: a value exists."""
     if lift.target in ("aten::__is__", "aten::__isnot__") and len(args) == 2:
         return (lift.target == "aten::__isnot__") if None in args or args[0] is not args[1] else Unknown()
+    if any(map(is_tensor, args[:2])) and len(args) == 2:
+        return compared(lift, _name(lift.target), *args)
     return Unknown() if _is_open(args) or lift.target == "aten::Bool" else NotImplemented
+
+
+def _name(target: str) -> str:
+    """Without namespace, and without the mark of what is done in place."""
+    name = target.partition("::")[2]
+    return name if name.endswith("__") else name.rstrip("_")
 
 
 def _is_open(values: Sequence[Any]) -> bool:

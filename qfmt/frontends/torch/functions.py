@@ -1,0 +1,168 @@
+"""Torch's functions of elements that ONNX has under another name, or has to put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .lift import Lifter, lifts
+from .logic import cast
+from .values import TensorValue
+
+FUNCTIONS = {
+    "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "isnan": "IsNaN", "isinf": "IsInf", "round": "Round", "sign": "Sign",
+    "sin": "Sin", "sinh": "Sinh", "tan": "Tan",
+}  # fmt: skip
+"""Functions of one tensor of floats that are one operator."""
+
+
+def real(lift: Lifter, value: Any) -> TensorValue:
+    """A tensor of floats: torch computes such functions of integers in float32."""
+    x = lift.tensor(value)
+    return x if "float" in x.dtype or x.quantization is not None else cast(lift, x, "float32")
+
+
+@lifts(*(f"aten::{name}" for name in FUNCTIONS))
+def function(lift: Lifter, self: Any) -> Any:
+    return lift.emit(FUNCTIONS[lift.target[6:].rstrip("_")], [real(lift, self)])
+
+
+@lifts("aten::rsqrt")
+def rsqrt(lift: Lifter, self: Any) -> Any:
+    return lift.emit("Reciprocal", [lift.emit("Sqrt", [real(lift, self)])])
+
+
+@lifts("aten::square")
+def square(lift: Lifter, self: Any) -> Any:
+    return lift.emit("Mul", [self, self])
+
+
+@lifts("aten::log2")
+def log2(lift: Lifter, self: Any) -> Any:
+    return lift.emit("Div", [*lift.operands(lift.emit("Log", [real(lift, self)]), float(np.log(2)))])
+
+
+@lifts("aten::log1p")
+def log1p(lift: Lifter, self: Any) -> Any:
+    return lift.emit("Log", [lift.emit("Add", [*lift.operands(real(lift, self), 1)])])
+
+
+@lifts("aten::expm1")
+def expm1(lift: Lifter, self: Any) -> Any:
+    return lift.emit("Sub", [*lift.operands(lift.emit("Exp", [real(lift, self)]), 1)])
+
+
+@lifts("aten::trunc", "aten::fix")
+def trunc(lift: Lifter, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Mul", [lift.emit("Sign", [x]), lift.emit("Floor", [lift.emit("Abs", [x])])])
+
+
+@lifts("aten::fmod")
+def fmod(lift: Lifter, self: Any, other: Any) -> Any:
+    return lift.emit("Mod", [*lift.operands(self, other)], {"fmod": 1})
+
+
+@lifts("aten::addcmul")
+def addcmul(lift: Lifter, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    product = lift.emit("Mul", [*lift.operands(tensor1, tensor2)])
+    scaled = product if value == 1 else lift.emit("Mul", [*lift.operands(product, value)])
+    return lift.emit("Add", [*lift.operands(self, scaled)])
+
+
+@lifts("aten::glu")
+def glu(lift: Lifter, self: Any, dim: int = -1) -> Any:
+    x = lift.tensor(self)
+    size = lift.size(x, dim % lift.rank(x))
+    half = lift.constant(np.array([lift.whole(size) // 2] * 2, np.int64))
+    first, second = lift.emit("Split", [x, half], {"axis": dim}, outputs=2)
+    return lift.emit("Mul", [first, lift.emit("Sigmoid", [second])])
+
+
+@lifts("aten::log_sigmoid")
+def log_sigmoid(lift: Lifter, self: Any) -> Any:
+    return lift.emit("Neg", [lift.emit("Softplus", [lift.emit("Neg", [self])])])
+
+
+@lifts("aten::amax", "aten::amin", "aten::prod")
+def extreme(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
+    axes = None if dim in (None, []) else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
+    operator = {"amax": "ReduceMax", "amin": "ReduceMin", "prod": "ReduceProd"}[lift.target[6:]]
+    return lift.emit(operator, [self, axes], {"keepdims": int(keepdim)})
+
+
+@lifts("aten::argmax", "aten::argmin")
+def arg_extreme(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    x = lift.tensor(self)
+    if dim is None:
+        x, dim = lift.reshape(x, [-1]), 0
+    operator = "ArgMax" if lift.target == "aten::argmax" else "ArgMin"
+    return lift.emit(operator, [x], {"axis": dim, "keepdims": int(keepdim)})
+
+
+@lifts("aten::var", "aten::std")
+def variance(
+    lift: Lifter, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    """Σ (x - mean)² / (n - correction)"""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    result = _moments(lift, self, dim, keepdim, _correction(unbiased, correction))[0]
+    return lift.emit("Sqrt", [result]) if lift.target == "aten::std" else result
+
+
+@lifts("aten::var_mean")
+def var_mean(
+    lift: Lifter, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    return _moments(lift, self, dim, keepdim, _correction(unbiased, correction))
+
+
+def _correction(unbiased: Any, correction: Any) -> float:
+    return float(correction if correction is not None else 1 if unbiased is None else int(unbiased))
+
+
+def _moments(lift: Lifter, self: Any, dim: Any, keepdim: bool, correction: float) -> tuple[TensorValue, TensorValue]:
+    x = lift.tensor(self)
+    rank = lift.rank(x)
+    given = range(rank) if dim in (None, []) else dim if isinstance(dim, list | tuple) else [dim]
+    dims = [axis % rank for axis in given]
+    axes = lift.constant(np.array(dims, np.int64))
+    mean = lift.emit("ReduceMean", [x, axes], {"keepdims": 1})
+    centred = lift.emit("Sub", [x, mean])
+    total = lift.emit("ReduceSum", [lift.emit("Mul", [centred, centred]), axes], {"keepdims": int(keepdim)})
+    count = float(np.prod([lift.whole(lift.size(x, axis)) for axis in dims]))
+    var = lift.emit("Div", [total, lift.constant(np.array(count - correction, x.dtype))])
+    return var, mean if keepdim else lift.emit("Squeeze", [mean, axes])
+
+
+@lifts("aten::cumsum")
+def cumsum(lift: Lifter, self: Any, dim: int, *, dtype: Any = None) -> Any:
+    x = lift.tensor(self)
+    if "float" not in x.dtype:
+        x = cast(lift, x, "int64")
+    return lift.emit("CumSum", [x, lift.constant(np.array(dim, np.int64))])
+
+
+@lifts("aten::tril", "aten::triu")
+def triangle(lift: Lifter, self: Any, diagonal: int = 0) -> Any:
+    upper = int(lift.target.startswith("aten::triu"))
+    return lift.emit("Trilu", [self, lift.constant(np.array(diagonal, np.int64))], {"upper": upper})
+
+
+@lifts("aten::einsum")
+def einsum(lift: Lifter, equation: str, tensors: Any, path: Any = None) -> Any:
+    return lift.emit("Einsum", list(tensors), {"equation": equation})
+
+
+@lifts("aten::baddbmm")
+def baddbmm(lift: Lifter, self: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = lift.emit("MatMul", [batch1, batch2])
+    if alpha != 1:
+        product = lift.emit("Mul", [*lift.operands(product, alpha)])
+    if beta == 0:
+        return product
+    added = self if beta == 1 else lift.emit("Mul", [*lift.operands(self, beta)])
+    return lift.emit("Add", [added, product])
