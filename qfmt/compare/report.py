@@ -76,7 +76,8 @@ class Report:
 
     `engine` carried the source out, in the package `version` ("" if nobody could).
     `same_source`: whether the file says that it was made from this very source (None: it does not say).
-    `missing` are nodes that only the source has. `skipped` says why no nodes were compared, "" if they were;
+    `missing` are nodes that only the source has; `interface` says what the network as a whole gives otherwise, as
+    "source → file". `skipped` says why no nodes were compared, "" if they were;
     `notes` are remarks that change nothing.
     """
 
@@ -89,6 +90,7 @@ class Report:
     nodes: tuple[NodeComparison, ...]
     outputs: tuple[OutputComparison, ...]
     missing: tuple[str, ...] = ()
+    interface: tuple[str, ...] = ()
     skipped: str = ""
     notes: tuple[str, ...] = field(default=())
 
@@ -115,6 +117,8 @@ class Report:
                 return weight.name
         if self.missing:
             return f"{self.missing[0]}, which the file lacks"
+        if self.interface:
+            return self.interface[0]
         return next((output.name for output in self.outputs if not self._is_explained(output)), "")
 
     def _is_explained(self, output: OutputComparison) -> bool:
