@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -595,3 +596,18 @@ def test_outputs_are_those_of_the_source_in_its_order(tmp_path: Path) -> None:
         report = qfmt.verify(source, other, samples=1)
         assert not report.ok
         assert report.first_wrong.startswith(f"the network's outputs {first}, {second}, {third} → {outputs[0]}")
+
+
+def test_torch_reads_nothing_of_an_archive_but_what_qfmt_read(digits: Model, tmp_path: Path) -> None:
+    """A model.json, of before PyTorch 1.3, would bring code of its own, which torch's reader prefers."""
+    source = tmp_path / "m.pt"
+    with zipfile.ZipFile(DIGITS) as original, zipfile.ZipFile(source, "w") as target:
+        root = original.namelist()[0].partition("/")[0]
+        for name in original.namelist():
+            target.writestr(name, original.read(name))
+        target.writestr(f"{root}/model.json", '{"protoVersion": "2", "mainModule": {"name": "m"}, "tensors": []}')
+    with pytest.raises(RuntimeError, match="Legacy"):
+        torch.jit.load(source)
+    report = qfmt.verify(source, qfmt.convert(source), samples=1)
+    assert report.ok and not report.notes
+    assert any("torch" in weight.witnesses for weight in report.weights)

@@ -84,12 +84,13 @@ class Witness:
         """Have torch read the archive as well; `trouble` says if it cannot.
 
         torch.jit.load runs `__setstate__` of the archive's modules, in TorchScript's interpreter. Those have
-        been evaluated here before, which refuses all that does more than unpack and pack parameters.
+        been evaluated here before, which refuses all that does more than unpack and pack parameters; torch is given
+        nothing of the file but what was read here.
         """
         import torch
 
         try:
-            self._module = torch.jit.load(str(self.path), map_location="cpu")  # type: ignore[no-untyped-call]
+            self._module = torch.jit.load(self.archive.as_read(), map_location="cpu")  # type: ignore[no-untyped-call]
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             self.trouble = str(error).strip().partition("\n")[0]
             return
