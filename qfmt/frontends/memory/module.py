@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UnsupportedOperators
@@ -232,10 +231,10 @@ def _refuse_observers(module: torch.nn.Module) -> None:
 
 
 def _refuse_names(module: torch.nn.Module) -> None:
-    """Names of modules that torch writes to an archive in a form that nobody can read, not even torch."""
+    """Names of modules that torch writes to an archive in a form that not even torch can read."""
     for path, _ in module.named_modules():
         name = path.rpartition(".")[2]
-        if not name.isascii() or iskeyword(name):
+        if not name.isascii():
             what = f"torch cannot write a module with the name {name!r} to TorchScript"
             raise SourceError(what, where=f"module {path}", hint="give it another name")
 

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from keyword import kwlist
 from typing import NamedTuple
 
 from ...errors import SourceError
@@ -25,6 +26,9 @@ _TOO_DEEP = "the code is nested too deeply, or not text"
 
 _ATOMS = re.compile(r'(?s)"(?:[^"\\]|\\.?)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
 _LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
+_KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
+"""An attribute whose name is a keyword of Python's: PyTorch writes `from0 = self.from` for a module "from"."""
+
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 
 
@@ -181,9 +185,16 @@ def parse_expression(text: str) -> ast.expr:
         raise SourceError(f"the value of an attribute is not TorchScript: {text[:80]}") from None
 
 
+def _tree(text: str) -> ast.stmt:
+    try:
+        return ast.parse(text).body[0]
+    except SyntaxError:
+        return ast.parse(_KEYWORD_READ.sub(r'\1getattr(\2, "\3")', text)).body[0]
+
+
 def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
     try:
-        wrapper = ast.parse(text).body[0]
+        wrapper = _tree(text)
     except SyntaxError as error:
         line = lines.start + (error.lineno or 1) - 1
         raise SourceError(f"the code is not TorchScript: {error.msg}", where=f"{lines.file}:{line}") from None
