@@ -625,6 +625,18 @@ def onnx_recurrent(rng: Random, gates: int, activations: int, **attributes: Any)
     return Case(given, {**options, "hidden_size": size, **attributes})
 
 
+def grid_sample(rng: Random) -> Case:
+    rank = int(rng.integers(2, 4))
+    x, out = floats(rng, 2, 2, *sizes(rng, rank, 2)), sizes(rng, rank)
+    modes = ["linear", "nearest", "cubic"] if rank == 2 else ["linear", "nearest"]
+    attributes = {
+        "mode": str(rng.choice(modes)),
+        "padding_mode": str(rng.choice(["zeros", "border", "reflection"])),
+        "align_corners": int(rng.integers(0, 2)),
+    }
+    return Case([x, rng.uniform(-1.4, 1.4, (2, *out, rank)).astype(f32)], attributes)
+
+
 def scaled(rng: Random, x: np.ndarray) -> tuple[list[np.ndarray | None], dict[str, Any]]:
     """A scale and maybe a zero point for x: scalars, along an axis, or by blocks."""
     axis = int(rng.integers(-x.ndim, x.ndim))
@@ -742,6 +754,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "qfmt.GRUCell": lambda rng: recurrent(rng, 3, 1, cell=True),
     "qfmt.RNNCell": lambda rng: recurrent(rng, 1, 1, cell=True, activation=str(rng.choice(["tanh", "relu"]))),
     "Range": number_range,
+    "GridSample": grid_sample,
     "RMSNormalization": rms_normalization,
     "MeanVarianceNormalization": lambda rng: Case([floats(rng, *sizes(rng, 4, 2))], {"axes": (0, 2, 3)}),
     "LpNormalization": lp_normalization,

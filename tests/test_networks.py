@@ -40,7 +40,7 @@ NOT_FROM_TORCH = {
 }
 """Operators that no call of torch becomes."""
 
-OF_ONNX = {"attention", "functions", "indexing", "integer_products", "logic", "onnx_recurrent", "rescaling"}
+OF_ONNX = {"attention", "functions", "indexing", "integer_products", "logic", "onnx_recurrent", "rescaling", "sampling"}
 """Families whose operators come from ONNX only."""
 
 OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"} | OF_ONNX

@@ -56,6 +56,7 @@ FAMILIES = {
     "pooling": "Pooling",
     "reduction": "Reductions",
     "resize": "Resizing",
+    "sampling": "Sampling",
     "layout": "Layout",
     "selection": "Parts and joins",
     "indexing": "Elements by index",

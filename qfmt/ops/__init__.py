@@ -25,6 +25,7 @@ from . import (
     reduction,
     rescaling,
     resize,
+    sampling,
     selection,
     softmax,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "reduction",
     "rescaling",
     "resize",
+    "sampling",
     "selection",
     "softmax",
 ]

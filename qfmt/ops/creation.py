@@ -10,7 +10,6 @@ import numpy as np
 from ..errors import QfmtError
 from ..model import Shape, numpy_dtype
 from .registry import Inference, Quantized, operator, optional, required
-from .shapes import same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,17 +40,22 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
     return start.reshape(()) + steps * delta.reshape(())
 
 
+def _matrix_shape(given: Inference) -> list[Shape]:
+    shape = given.shapes[0]
+    if shape is not None and len(shape) != 2:
+        raise QfmtError(f"EyeLike needs a matrix, not {len(shape)} dimensions")
+    return [shape]
+
+
 @operator(
     "EyeLike",
     22,
     "input -> output",
     attributes={"dtype": required("s", "the dtype of the output, by name"), "k": optional(0, "the diagonal")},
-    shape=same,
+    shape=_matrix_shape,
     quantized=Quantized.FLOAT_ONLY,
     dtype="attribute:dtype",
 )
 def eye_like(x: Array, *, dtype: str, k: int) -> Array:
     """output = ones on the k-th diagonal of a matrix of the shape of input, zeros elsewhere."""
-    if x.ndim != 2:
-        raise QfmtError(f"EyeLike needs a matrix, not {x.ndim} dimensions")
     return np.eye(x.shape[0], x.shape[1], k).astype(numpy_dtype(dtype))

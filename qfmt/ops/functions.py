@@ -70,10 +70,9 @@ for _entry in (
 )
 def shrink(x: Array, *, bias: float, lambd: float) -> Array:
     """output = input + bias where input < -lambd, input - bias where input > lambd, 0 elsewhere."""
-    kind = x.dtype.type
-    zero = np.zeros((), x.dtype)
-    less = np.asarray(x + kind(bias)).astype(x.dtype)
-    return np.where(x < -lambd, less, np.where(x > lambd, x - kind(bias), zero))
+    step = x.dtype.type(bias) if x.dtype.kind not in "iu" else bias  # integers: the real result, truncated
+    moved = np.where(x < -lambd, x + step, np.where(x > lambd, x - step, x.dtype.type(0)))
+    return moved.astype(x.dtype)
 
 
 @operator(

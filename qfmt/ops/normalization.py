@@ -22,7 +22,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import along_axis, same
+from .shapes import along_axis, axis_of, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Arra
     """
     alpha = scale / np.sqrt(var + var.dtype.type(epsilon))
     beta = b - mean * alpha
-    return x * _per_channel(alpha, x.ndim) + _per_channel(beta, x.ndim)
+    return (x * _per_channel(alpha, x.ndim) + _per_channel(beta, x.ndim)).astype(x.dtype, copy=False)
 
 
 def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
@@ -209,6 +209,7 @@ def instance_normalization(x: Array, scale: Array, b: Array, *, epsilon: float) 
     attributes={"axis": optional(-1, "the first of the normalized axes"), "epsilon": EPSILON},
     shape=along_axis,
     quantized=Quantized.COMPUTES,
+    dtype="input:1",
 )
 def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
     """Y = X / √(mean of X² + epsilon) · scale, over the axes from `axis` on; the quotient at least in float32."""
@@ -217,12 +218,20 @@ def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> A
     return (wide / np.sqrt(squares + wide.dtype.type(epsilon))).astype(x.dtype) * scale
 
 
+def _axes_shape(given: Inference) -> list[Shape]:
+    shape = given.shapes[0]
+    if shape is not None:
+        for axis in given.attributes["axes"]:
+            axis_of(axis, len(shape))
+    return [shape]
+
+
 @operator(
     "MeanVarianceNormalization",
     13,
     "X -> Y",
     attributes={"axes": optional((0, 2, 3), "the axes of the statistics")},
-    shape=same,
+    shape=_axes_shape,
     quantized=Quantized.COMPUTES,
 )
 def mean_variance_normalization(x: Array, *, axes: tuple[int, ...]) -> Array:
@@ -245,6 +254,13 @@ def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
     return np.where(norm == 0, x.dtype.type(0), x / np.where(norm == 0, x.dtype.type(1), norm))
 
 
+def _channels_shape(given: Inference) -> list[Shape]:
+    shape = given.shapes[0]
+    if shape is not None and len(shape) < 2:
+        raise QfmtError(f"needs an input with channels, not one of {len(shape)} dimensions")
+    return [shape]
+
+
 @operator(
     "LRN",
     13,
@@ -255,7 +271,7 @@ def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
         "bias": optional(1.0, "added to the squares"),
         "size": required("i", "how many channels add up"),
     },
-    shape=same,
+    shape=_channels_shape,
     quantized=Quantized.COMPUTES,
 )
 def local_response_normalization(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array:

@@ -170,7 +170,8 @@ def _triangle(distance: Array) -> Array:
     return np.maximum(0, 1 - distance)
 
 
-def _cubic(distance: Array, a: float) -> Array:
+def cubic_kernel(distance: Array, a: float) -> Array:
+    """The weight of an element at a distance, by the cubic convolution of the coefficient a."""
     d = distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -187,7 +188,7 @@ def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
         place = _places(axis, a["coordinate_transformation_mode"]).astype(np.float64)[:, None]
         met = np.floor(place) + np.arange(-floor(reach), floor(reach) + 2)
         distance = np.abs(met - place) / wide
-        weights = _cubic(distance, a["cubic_coeff_a"]) if a["mode"] == "cubic" else _triangle(distance)
+        weights = cubic_kernel(distance, a["cubic_coeff_a"]) if a["mode"] == "cubic" else _triangle(distance)
         if a["exclude_outside"]:
             weights = np.where((met < 0) | (met >= axis.size), 0, weights)
         weights = weights / weights.sum(1, keepdims=True)
@@ -196,6 +197,13 @@ def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
         np.add.at(matrix, (rows, np.clip(met, 0, axis.size - 1).astype(np.int64)), weights)
         x = np.moveaxis(np.tensordot(matrix, x, (1, number)), 0, number)
     return x
+
+
+def _as(kind: np.dtype[Any], values: Array) -> Array:
+    """Of integers the truncated values, inside their range."""
+    if kind.kind in "iu":
+        values = np.clip(values, np.iinfo(kind).min, np.iinfo(kind).max)
+    return values.astype(kind, copy=False)
 
 
 def _outside(geometry: list[Axis], mode: str) -> Array:
@@ -278,9 +286,9 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     if a["mode"] == "nearest":
         y = _nearest(x, geometry, places, a["nearest_mode"])
     elif a["mode"] == "cubic" or (a["mode"] == "linear" and (a["antialias"] or a["exclude_outside"])):
-        y = _weighted(x, geometry, a).astype(x.dtype)
+        y = _as(x.dtype, _weighted(x, geometry, a))
     elif a["mode"] == "linear":
-        y = _linear(x, geometry, places, _multiply_add)
+        y = _as(x.dtype, _linear(x if x.dtype.kind == "f" else x.astype(f32), geometry, places, _multiply_add))
     else:
         raise QfmtError(f"Resize by {a['mode']!r} is not known", hint="known are nearest, linear and cubic")
     if places != "tf_crop_and_resize":

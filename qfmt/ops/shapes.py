@@ -11,7 +11,7 @@ from .registry import Inference
 
 
 def same(given: Inference) -> list[Shape]:
-    """The shape of the first input."""
+    """The shape of the first input. An operator of one input with this rule computes each element by itself."""
     return [given.shapes[0]]
 
 
