@@ -65,6 +65,9 @@ def _operand(
 def checked_inputs(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
     """The inputs as arrays of the right dtypes; RunError for one missing, unknown, misshapen or out of range."""
     expected = model.graph.inputs
+    if not isinstance(inputs, Mapping):
+        hint = f'pass {{"{expected[0]}": array}}' if expected else "pass {}"
+        raise RunError(f"inputs are arrays by name, not a {type(inputs).__name__}", hint=hint)
     if unknown := [name for name in inputs if name not in expected]:
         raise RunError(f"the model has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(expected)}")
     sizes: dict[str, int] = {}

@@ -88,12 +88,13 @@ def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
     [
         ({}, "input 'x' is missing; the inputs are x"),
         ({"x": FLOATS, "z": FLOATS}, "the model has no input 'z'; its inputs are x"),
+        (FLOATS, 'inputs are arrays by name, not a ndarray; pass {"x": array}'),
         ({"x": [[1.0, 2.0], [3.0]]}, "input x: is not an array: .*inhomogeneous.*"),
         ({"x": FLOATS[0]}, "input x: takes 2 dimensions, not 1"),
         ({"x": np.zeros((1, 4), np.float32)}, "input x: dimension 1 is 4, must be 3"),
     ],
 )
-def test_inputs_that_do_not_fit(inputs: dict[str, Any], message: str) -> None:
+def test_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
     with pytest.raises(RunError, match=f"^{message}$"):
         run(chain(), inputs)
 

@@ -576,6 +576,26 @@ def test_no_code_of_the_archive_is_executed(tmp_path: Path, capfd: pytest.Captur
     assert "executed" not in capfd.readouterr().out
 
 
+class Positions(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(9, 4), torch.nn.Embedding(12, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) + self.places(torch.arange(ids.shape[1]).unsqueeze(0))
+
+
+def test_numbers_in_a_row_are_made_by_torch(tmp_path: Path) -> None:
+    ids = torch.randint(0, 9, (2, 7))
+    source = networks.save_as(Positions(), (ids,), "trace", tmp_path / "m.pt")
+    report = qfmt.verify(source, qfmt.convert(source), {"ids": ids[:, :5].numpy()})
+    assert report.ok
+    assert {node.operator: node.equal for node in report.nodes if node.operator in ("Range", "Add")} == {
+        "Range": 5,
+        "Add": 2 * 5 * 4,
+    }
+
+
 def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
     other = tmp_path / "numbers.pt"
     torch.save([1, 2, 3], other)

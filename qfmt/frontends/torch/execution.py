@@ -124,7 +124,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-_CREATIONS = ("aten::zeros", "aten::ones", "aten::full")
+_CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange")
 """What makes tensors of numbers alone."""
 
 _QUERIES: Mapping[str, Callable[..., Any]] = {
