@@ -241,7 +241,8 @@ class Lifter:
             return x, x.quantization
         what = "gets an input that is not quantized"
         if x.origin:
-            hint = f"a quantized input is declared with --input-quantization {x.origin}=SCALE,ZERO_POINT"
+            in_python = f"in Python, input_quantization={{{x.origin!r}: (scale, zero_point, 'uint8')}}"
+            hint = f"a quantized input is declared with --input-quantization {x.origin}=SCALE,ZERO_POINT; {in_python}"
             raise SourceError(what, hint=hint)
         raise SourceError(what)
 
@@ -271,7 +272,10 @@ class Lifter:
         low = zero_point if self.fused_relu else None
         return Quantization.per_tensor(scale, zero_point, dtype, quant_min=low, scale_dtype=narrowest(scale))
 
-    SHAPE_HINT = "give the shape of the input with --input-shape NAME=1,3,224,224"
+    SHAPE_HINT = (
+        "give the shape of the input with --input-shape NAME=1,3,224,224; "
+        "in Python, input_shapes={'NAME': (1, 3, 224, 224)}"
+    )
 
     def alias(self, value: TensorValue) -> TensorValue:
         """Another handle on the same tensor: an in-place operator on the one leaves the other alone."""
