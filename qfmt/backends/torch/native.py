@@ -15,6 +15,7 @@ from ...model import DTYPES
 from .emit import Emitter, Lacks, Site
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
+from .products import real_bias
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
@@ -42,14 +43,13 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
 
 
 def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
-    weight, bias = s.tensor(1), s.tensor(2) if s.has(2) else None
-    if weight.data is None or (bias is not None and (bias.data is None or bias.quantization is not None)):
-        raise Lacks("torch packs constant weights and float biases only")
+    if s.tensor(1).data is None:
+        raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels take uint8, not {s.tensor(0).dtype}")
-    value = s.constant(2) if bias is not None else None
+    bias = real_bias(s)
     try:
-        packed = prepack(quantized_weight(s, 1), value, *rest)
+        packed = prepack(quantized_weight(s, 1), bias, *rest)
     except RuntimeError as error:
         raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)

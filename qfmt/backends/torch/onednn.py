@@ -23,6 +23,7 @@ from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
+from .products import real_bias
 from .reference import REFERENCE, window
 
 aten, onednn = torch.ops.aten, torch.ops.onednn
@@ -32,19 +33,19 @@ CONV = {1: onednn.qconv1d_pointwise, 2: onednn.qconv2d_pointwise, 3: onednn.qcon
 
 def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
     """Weight, scales and zero points as oneDNN takes them, and the bias in the graph."""
-    weight, bias = s.tensor(1), s.tensor(2) if s.has(2) else None
+    weight = s.tensor(1)
     q = weight.quantization
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
         raise Lacks("oneDNN takes constant int8 weights with zero point 0")
     if s.grid(0).dtype != torch.uint8 or s.out_grid.dtype != torch.uint8:
         raise Lacks("oneDNN takes and gives uint8 here")
-    if bias is not None and (bias.data is None or bias.quantization is not None):
-        raise Lacks("oneDNN takes float biases that are constant")
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
-    if bias is not None and bias.dtype != "float32":
-        raise Lacks("oneDNN takes float32 biases")
-    value = None if bias is None else s.x(2)
+    bias = real_bias(s)
+    if bias is None or s.tensor(2).quantization is None:
+        value = s.x(2)
+    else:
+        value = s.builder.derive(f"{s.node.outputs[0]}_bias", bias)
     return s.constant(1), scales, torch.zeros(scales.shape, dtype=torch.int32), value
 
 

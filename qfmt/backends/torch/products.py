@@ -161,9 +161,25 @@ def _is_added(s: Site) -> bool:
     bias, x, w = s.tensor(2), s.tensor(0).quantization, s.tensor(1).quantization
     if bias.quantization is None:
         return True
-    assert x is not None and w is not None
+    if x is None or w is None:
+        return False
     groups = int(s.attribute("group")) if s.node.operator == "ConvTranspose" else 1
     return in_units_of_sums(bias.quantization, x.scale[0], w.scale * groups) and bias.dtype == "int32"
+
+
+def real_bias(s: Site) -> Tensor | None:
+    """The bias in float32, for kernels that take no other: the buffer, or what integers in units of the sums stand for.
+
+    Lacks if it is computed, or on a grid of its own.
+    """
+    if not s.has(2):
+        return None
+    bias = s.tensor(2)
+    if bias.data is None or not _is_added(s):
+        raise Lacks("needs a bias that is constant, and in units of the sums")
+    if bias.quantization is None and bias.dtype != "float32":
+        raise Lacks("takes float32 biases")
+    return s.constant(2) if bias.quantization is None else torch.from_numpy(bias.dequantize())
 
 
 def _geometry(s: Site) -> dict[str, Any]:
