@@ -265,6 +265,16 @@ def _divided_grid(low: float, high: float, top: int) -> tuple[float, int]:
     return float(scale), int(np.rint(-f32(low) / scale))
 
 
+LEAST_SCALE = 2.0**-12
+"""What PT2E puts into a program as the least scale of a dynamic grid."""
+
+
+def _floored_grid(low: float, high: float, top: int) -> tuple[float, int]:
+    """`s = max(f32(f32(high - low) / top), 2⁻¹²)`, `z = clamp(-rint(f32(low / s)))`"""
+    scale = max((f32(high) - f32(low)) / f32(top), f32(LEAST_SCALE))
+    return float(scale), min(max(-int(np.rint(f32(low) / scale)), 0), top)
+
+
 def _dynamic_fma(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
     """`fma(f32(acc), f32(s · sw), b)`"""
     return fma(acc, f32(s) * sw.astype(f32), bias)
@@ -294,6 +304,7 @@ DYNAMIC: dict[str, Dynamic] = {
     "dynamic_add": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_add),
     "dynamic_inverse": Dynamic(_nudged_grid, "reciprocal_offset", _dynamic_inverse),
     "dynamic_divide": Dynamic(_divided_grid, "divide", _dynamic_add),
+    "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
 }
 """Rules that quantize a float32 input to uint8, and turn exact integer sums into float32. `s` is the input's scale."""
 

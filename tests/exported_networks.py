@@ -78,6 +78,7 @@ NETWORKS = {
     "conv": Definition(ConvNet, ((2, 3, 16, 16),)),
     "conv_qat": Definition(ConvNet, ((2, 3, 16, 16),), qat=True),
     "linears": Definition(Linears, ((2, 6, 24),)),
+    "linears_dynamic": Definition(Linears, ((2, 6, 24),), dynamic=True),
     "inverted": Definition(Inverted, ((2, 3, 16, 16),)),
     "mobilenet_v2": Definition(partial(published.MobileNetV2, width=0.5, classes=100), ((2, 3, 64, 64),)),
     "resnet18": Definition(partial(published.ResNet18, width=16, classes=100), ((2, 3, 64, 64),)),

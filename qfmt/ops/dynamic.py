@@ -95,7 +95,7 @@ def _dynamic_conv_integer(
 
 
 CONV_RULES = (*REQUANTIZE_RULES, *DYNAMIC_RULES)
-CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide", "pt2e": "dynamic_add"}
+CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide", "pt2e": "dynamic_reciprocal"}
 
 
 @operator(

@@ -36,7 +36,7 @@ class Quantized(enum.Enum):
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
 REQUANTIZE_RULES = ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine")
-DYNAMIC_RULES = ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divide")
+DYNAMIC_RULES = ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divide", "dynamic_reciprocal")
 LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 
 
@@ -59,7 +59,7 @@ REQUANTIZE_ENGINES = by_engine(
 )
 
 DYNAMIC_ENGINES = by_engine(
-    "dynamic_fma", onednn="dynamic_inverse", qnnpack="dynamic_add", onnx="dynamic_divide", pt2e="dynamic_add"
+    "dynamic_fma", onednn="dynamic_inverse", qnnpack="dynamic_add", onnx="dynamic_divide", pt2e="dynamic_reciprocal"
 )
 
 

@@ -65,10 +65,12 @@ def convert_program(archive: Archive, program: Program, given: Given, descriptio
 
 
 def _is_quantized(call: Call) -> bool:
-    namespace = call.target.partition("::")[0]
+    namespace, _, name = call.target.partition("::")
     inner = [graph for graph in call.args if isinstance(graph, Graph)]
-    return namespace in ("quantized_decomposed", "torchao") or any(
-        _is_quantized(each) for graph in inner for each in graph.calls
+    return (
+        namespace in ("quantized_decomposed", "torchao")
+        or name.startswith("fake_quantize")
+        or any(_is_quantized(each) for graph in inner for each in graph.calls)
     )
 
 

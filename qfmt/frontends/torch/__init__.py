@@ -2,6 +2,7 @@
 
 from . import (
     attention,
+    chosen,
     creation,
     decomposed,
     dynamic,
@@ -27,6 +28,7 @@ __all__ = [
     "Refine",
     "TensorValue",
     "attention",
+    "chosen",
     "creation",
     "decomposed",
     "dynamic",

@@ -11,8 +11,10 @@ from typing import Any
 from ...errors import SourceError
 from ...model import DTYPES, Quantization
 from ..stored import StoredTensor
+from .chosen import back, is_computed, on_the_spot
+from .grids import dtype_of, holding, limits_of, per_channel, per_tensor
 from .lift import Lifter, lifts
-from .values import DTYPE_CODES, TensorValue, narrowest
+from .values import TensorValue
 
 RECIPROCAL = "reciprocal"
 
@@ -21,8 +23,10 @@ RECIPROCAL = "reciprocal"
 def quantize_per_tensor(
     lift: Lifter, input: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: int
 ) -> Any:
-    kind = _dtype(dtype)
-    grid = _per_tensor(lift, scale, zero_point, kind, (quant_min, quant_max))
+    kind = dtype_of(dtype)
+    if is_computed(lift, scale):
+        return on_the_spot(lift, lift.tensor(input), scale, zero_point, limits_of(lift, kind, (quant_min, quant_max)))
+    grid = per_tensor(lift, scale, zero_point, kind, (quant_min, quant_max))
     return _quantize(lift, input, kind, grid)
 
 
@@ -38,7 +42,9 @@ def dequantize_per_tensor(
     *,
     out_dtype: int | None = None,
 ) -> Any:
-    grid = _per_tensor(lift, scale, zero_point, _dtype(dtype), (quant_min, quant_max))
+    if is_computed(lift, scale):
+        return back(lift, lift.tensor(input), scale, zero_point)
+    grid = per_tensor(lift, scale, zero_point, dtype_of(dtype), (quant_min, quant_max))
     return _dequantize(lift, input, grid, out_dtype)
 
 
@@ -46,8 +52,8 @@ def dequantize_per_tensor(
 def quantize_per_channel(
     lift: Lifter, input: Any, scales: Any, zero_points: Any, axis: int, quant_min: Any, quant_max: Any, dtype: int
 ) -> Any:
-    kind = _dtype(dtype)
-    grid = _per_channel(lift, scales, zero_points, axis, kind, (quant_min, quant_max))
+    kind = dtype_of(dtype)
+    grid = per_channel(lift, scales, zero_points, axis, kind, (quant_min, quant_max))
     return _quantize(lift, input, kind, grid)
 
 
@@ -64,54 +70,8 @@ def dequantize_per_channel(
     *,
     out_dtype: int | None = None,
 ) -> Any:
-    grid = _per_channel(lift, scales, zero_points, axis, _dtype(dtype), (quant_min, quant_max))
+    grid = per_channel(lift, scales, zero_points, axis, dtype_of(dtype), (quant_min, quant_max))
     return _dequantize(lift, input, grid, out_dtype)
-
-
-def _dtype(code: Any) -> str:
-    kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
-    if kind not in DTYPES:
-        raise SourceError(f"quantizes to the element type {code}, which qfmt does not know")
-    return kind
-
-
-def _per_tensor(lift: Lifter, scale: Any, zero_point: Any, dtype: str, limits: tuple[Any, Any]) -> Quantization:
-    factor = _positive(float(lift.number(scale)))
-    low, high = _limits(lift, dtype, limits)
-    return Quantization((factor,), (lift.whole(zero_point),), low, high, None, narrowest(factor))
-
-
-def _per_channel(
-    lift: Lifter, scales: Any, zero_points: Any, axis: int, dtype: str, limits: tuple[Any, Any]
-) -> Quantization:
-    factors = tuple(_positive(float(factor)) for factor in _constants(lift, scales))
-    points = tuple(int(point) for point in _constants(lift, zero_points))
-    if len(factors) != len(points) or axis < 0:
-        raise SourceError(f"has {len(factors)} scales and {len(points)} zero points along the axis {axis}")
-    low, high = _limits(lift, dtype, limits)
-    kind = "float32" if all(narrowest(factor) == "float32" for factor in factors) else "float64"
-    return Quantization(factors, points, low, high, axis, kind)
-
-
-def _positive(scale: float) -> float:
-    if not 0 < scale < float("inf"):
-        raise SourceError(f"has the scale {scale}", hint="calibrate the model before it is converted")
-    return scale
-
-
-def _limits(lift: Lifter, dtype: str, limits: tuple[Any, Any]) -> tuple[int, int]:
-    low, high = (lift.whole(limit) for limit in limits)
-    if not DTYPES[dtype].minimum <= low < high <= DTYPES[dtype].maximum:
-        raise SourceError(f"quantizes to {low}..{high}, which is no range of {dtype}")
-    return low, high
-
-
-def _constants(lift: Lifter, value: Any) -> list[Any]:
-    if isinstance(value, TensorValue) and lift.is_constant(value):
-        return list(lift.tensors[value.key].array.reshape(-1).tolist())
-    if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only when the network runs")
-    return list(value.array().reshape(-1).tolist())
 
 
 def _quantize(lift: Lifter, value: Any, dtype: str, grid: Quantization) -> TensorValue:
@@ -132,9 +92,9 @@ def _dequantize(lift: Lifter, value: Any, grid: Quantization, out_dtype: int | N
     elif not q.quantization.same_grid(grid):
         raise SourceError("reads integers with another scale or zero point than they were made with")
     real: TensorValue = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
-    if out_dtype is None or _dtype(out_dtype) == "float32":
+    if out_dtype is None or dtype_of(out_dtype) == "float32":
         return real
-    cast: TensorValue = lift.emit("Cast", [real], {"to": _dtype(out_dtype)})
+    cast: TensorValue = lift.emit("Cast", [real], {"to": dtype_of(out_dtype)})
     return cast
 
 
@@ -157,3 +117,70 @@ def _declare(lift: Lifter, q: TensorValue, grid: Quantization) -> None:
         raise SourceError("dequantizes integers that were not quantized but computed")
     lift.tensors[q.key] = replace(tensor, quantization=grid)
     q.quantization = grid
+
+
+@lifts("quantized_decomposed::dequantize_per_channel_group")
+def dequantize_per_channel_group(
+    lift: Lifter,
+    w_int8: Any,
+    scales: Any,
+    zero_points: Any,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: int,
+    group_size: int = 128,
+    output_dtype: int = 6,
+) -> Any:
+    rank = lift.rank(lift.tensor(w_int8))
+    blocks = (*[1] * (rank - 1), lift.whole(group_size))
+    return _by_blocks(lift, w_int8, blocks, scales, zero_points, (quant_min, quant_max), output_dtype)
+
+
+@lifts("torchao::dequantize_affine")
+def dequantize_affine(
+    lift: Lifter,
+    input: Any,
+    block_size: Any,
+    scale: Any,
+    zero_point: Any,
+    input_dtype: int,
+    quant_min: Any = None,
+    quant_max: Any = None,
+    output_dtype: int = 6,
+) -> Any:
+    blocks = tuple(lift.whole(size) for size in block_size)
+    return _by_blocks(lift, input, blocks, scale, zero_point, (quant_min, quant_max), output_dtype)
+
+
+def _by_blocks(
+    lift: Lifter,
+    value: Any,
+    blocks: tuple[int, ...],
+    scales: Any,
+    zero_points: Any,
+    limits: tuple[Any, Any],
+    output_dtype: int,
+) -> TensorValue:
+    """Stored integers with a scale for each block."""
+    if not isinstance(value, StoredTensor) or not isinstance(scales, StoredTensor):
+        raise SourceError("dequantizes by blocks what is known only when the network runs")
+    points = 0 if zero_points is None else zero_points.array()
+    known = None if None in limits else limits_of(lift, value.dtype, limits)
+    grid = Quantization.of_blocks(value.dtype, value.shape, blocks, scales.array(), points, limits=known)
+    return _dequantize(lift, value, grid, output_dtype)
+
+
+@lifts("aten::fake_quantize_per_tensor_affine")
+def fake_quantize(lift: Lifter, self: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Any:
+    dtype = holding(lift.whole(quant_min), lift.whole(quant_max))
+    grid = per_tensor(lift, scale, zero_point, dtype, (quant_min, quant_max))
+    return _dequantize(lift, _quantize(lift, self, dtype, grid), grid, None)
+
+
+@lifts("aten::fake_quantize_per_channel_affine", "quantized_decomposed::fake_quant_per_channel")
+def fake_quantize_per_channel(
+    lift: Lifter, self: Any, scale: Any, zero_point: Any, axis: int, quant_min: Any, quant_max: Any
+) -> Any:
+    dtype = holding(lift.whole(quant_min), lift.whole(quant_max))
+    grid = per_channel(lift, scale, zero_point, axis, dtype, (quant_min, quant_max))
+    return _dequantize(lift, _quantize(lift, self, dtype, grid), grid, None)

@@ -76,6 +76,8 @@ class Lifter:
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.names: dict[str, str] = {}
+        self.dynamic: dict[str, Value] = {}
+        """Keys of tensors that were quantized on a grid of the moment → that grid: see `decomposed`."""
         self.place = Place("", "", 0, "")
         self.target = ""
         self.fused_relu = False

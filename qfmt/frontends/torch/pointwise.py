@@ -54,6 +54,7 @@ def dequantize(lift: Lifter, self: Any) -> Any:
     "aten::detach",
     "aten::alias",
     "aten::lift_fresh",
+    "aten::lift_fresh_copy",
     "aten::cpu",
     "aten::dropout",
     "aten::feature_dropout",

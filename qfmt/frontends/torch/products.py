@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import SourceError
 from .calls import Packed
+from .chosen import dynamic_linear
 from .lift import Lifter, lifts
 from .values import TensorValue
 
@@ -164,20 +165,30 @@ def conv_transpose(
     return lift.emit("ConvTranspose", [x, w, bias], attributes | {"output_padding": many(output_padding, len(kernel))})
 
 
+@lifts("aten::linear")
+def linear(lift: Lifter, input: Any, weight: Any, bias: Any = None) -> Any:
+    return dynamic_linear(lift, input, weight, bias)
+
+
 @lifts("aten::addmm")
 def addmm(lift: Lifter, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
     if beta != 1 or alpha != 1:
         return NotImplemented
     weight = _transposed(lift, lift.tensor(mat2))
     if weight is not None:  # what a linear layer is decomposed into
-        return lift.emit("qfmt.Linear", [mat1, weight, self])
+        return _linear(lift, mat1, weight, self)
     return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
 
 
 @lifts("aten::mm")
 def mm(lift: Lifter, self: Any, mat2: Any) -> Any:
     weight = _transposed(lift, lift.tensor(mat2))
-    return NotImplemented if weight is None else lift.emit("qfmt.Linear", [self, weight])
+    return NotImplemented if weight is None else _linear(lift, self, weight, None)
+
+
+def _linear(lift: Lifter, x: Any, weight: TensorValue, bias: Any) -> Any:
+    result = dynamic_linear(lift, x, weight, bias)
+    return lift.emit("qfmt.Linear", [x, weight, bias]) if result is NotImplemented else result
 
 
 def _transposed(lift: Lifter, value: TensorValue) -> TensorValue | None:
