@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 
 import qfmt
 from qfmt.compare import Report
@@ -162,6 +163,23 @@ def test_stored_output_of_mobilenet_as_closely_as_onnx_runtime_without_fusion(sh
     print(f"optimizations {(fused == expected).sum()}; qfmt is off by at most {largest:.0f} step")
     assert mine >= theirs
     assert got.argmax() == expected.argmax() and largest < 1.5
+
+
+def test_every_engine_of_pytorch_runs_mobilenet(shared_data: Path) -> None:
+    folder = shared_data / MOBILENET
+    given = tensor(folder / "test_data_set_0" / "input_0.pb")
+    model = qfmt.convert(folder / "model.onnx")
+    (expected,) = model.run({model.graph.inputs[0]: given}).values()
+    step = model.tensors[model.nodes[-1].inputs[0]].quantization
+    assert step is not None
+    for engine in ("reference", "onednn", "native", "qdq", "auto"):
+        module = model.to_torch(engine=engine)
+        with torch.no_grad():
+            got = module(torch.tensor(given)).numpy()
+        off = np.abs(got - expected).max() / step.scale[0]
+        print(f"{engine}: {(got == expected).sum()} of {expected.size} equal, largest difference {off:.0f} steps")
+        assert engine != "reference" or np.array_equal(got, expected)
+        assert got.argmax() == expected.argmax() and off < 4.5  # engines round in their own ways
 
 
 def tensor(path: Path) -> Any:

@@ -175,6 +175,9 @@ def _mul(s: Site) -> Any:
 
 def _matmul(s: Site) -> Any:
     s.grid(0), s.grid(1)
+    first, second = s.tensor(0), s.tensor(1)
+    if first.dtype != second.dtype or first.shape is None or len(first.shape) != len(second.shape or ()):
+        raise Lacks("torch multiplies operands of one type and rank")
     return within_range(s, quantized.matmul.default, s.x(0), s.x(1), *scale_and_zero_point(s), relu=False)
 
 

@@ -33,20 +33,28 @@ def _batch_norm(s: Site) -> Any:
     return within_range(s, targets[key], s.x(0), *parameters, s.attribute("epsilon"), *scale_and_zero_point(s))
 
 
+def _check_real_parameters(s: Site) -> None:
+    if any(s.has(index) and s.tensor(index).quantization is not None for index in (1, 2)):
+        raise Lacks("torch normalizes with float weights only")
+
+
 def _layer_norm(s: Site) -> Any:
     s.grid(0)
+    _check_real_parameters(s)
     arguments = (s.x(0), scale_shape(s), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
     return within_range(s, quantized.layer_norm.default, *arguments, relu=False)
 
 
 def _group_norm(s: Site) -> Any:
     s.grid(0)
+    _check_real_parameters(s)
     arguments = (s.attribute("num_groups"), s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
     return within_range(s, quantized.group_norm.default, s.x(0), *arguments, relu=False)
 
 
 def _instance_norm(s: Site) -> Any:
     s.grid(0)
+    _check_real_parameters(s)
     arguments = (s.x(1), s.x(2), s.attribute("epsilon"), *scale_and_zero_point(s))
     return within_range(s, quantized.instance_norm.default, s.x(0), *arguments, relu=False)
 

@@ -126,7 +126,7 @@ def _add(s: Site) -> Any:
         return by_rule(s, s.call(aten.add_.Tensor if in_place else aten.add.Tensor, real(s, 0), real(s, 1)))
     name = s.node.outputs[0]
     parameters = [s.builder.derive(f"{name}_{what}", value) for what, value in _identity(scales[0], channels).items()]
-    second = s.call(aten.clone.default, s.x(1))  # it is overwritten
+    second = s.call(aten.clone.default, s.x(1), memory_format=torch.channels_last)  # it is overwritten
     return s.result(onednn.qconv2d_pointwise.binary, s.x(0), *_accumulation(*scales, parameters, second, channels))
 
 

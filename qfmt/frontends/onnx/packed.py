@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ def matmul_nbits(im: Importer, call: Call) -> Any:
     if im.shape(scale) != (rows, blocks):
         scale = im.emit("Reshape", [scale, im.constant(np.array([rows, blocks]), "shape")], f"{scale}.rows")
     if not point:
-        point = im.constant(np.full((rows, blocks), 1 << bits - 1, np.uint8), f"{weight}.zero_point")
+        point = _middle(im, weight, bits, (rows, blocks))
     elif im.tensors[point].dtype == "uint8":
         per_row = -(-blocks * bits // 8) * 8 // bits
         packed = _unpacked(im, point, bits, (rows, per_row), blocks)
@@ -72,8 +72,7 @@ def gather_block_quantized(im: Importer, call: Call) -> Any:
             point = packed
         else:
             counts = [size for size in im.shape(scale) or () if isinstance(size, int)]
-            middle = np.full(counts, 1 << a["bits"] - 1, np.uint8)
-            point = im.constant(middle, f"{data}.zero_point")
+            point = _middle(im, data, a["bits"], counts)
     real = _dequantized(im, data, scale, point, a["quantize_axis"], a["block_size"])
     im.emit("Gather", [real, indices], call.outputs, {"axis": a["gather_axis"]})
     return None
@@ -82,6 +81,13 @@ def gather_block_quantized(im: Importer, call: Call) -> Any:
 def _dequantized(im: Importer, data: str, scale: str, point: str, axis: int, block: int) -> str:
     attributes: dict[str, Attribute] = {"axis": axis, "block_size": block, "output_dtype": im.tensors[scale].dtype}
     return im.emit(DEQUANTIZE, [data, scale, point], f"{data}.dequantized", attributes)
+
+
+def _middle(im: Importer, data: str, bits: int, counts: Sequence[int]) -> str:
+    """Zero points in the middle of the range, of the type of the data."""
+    own = im.fresh(f"{data}.zero_point")
+    im.tensors[own] = Tensor.constant(own, np.full(counts, 1 << bits - 1, np.uint8), dtype=f"uint{bits}")
+    return own
 
 
 def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], columns: int) -> str | None:
