@@ -15,7 +15,7 @@ from torch import nn
 from torch.ao import quantization as tq
 
 import qfmt
-from qfmt.errors import SourceError
+from qfmt.errors import RunError, SourceError
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +112,15 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
         total = sum(each.size for each in expected)
         print(f"{case}, {name}: {equal} of {total} equal")
         assert equal == total
+
+
+def test_a_module_called_as_the_source_says_what_to_pass() -> None:
+    network, inputs = language_model()
+    module = qfmt.convert(network, example_inputs=inputs).to_torch(engine="reference")
+    with pytest.raises(
+        RunError, match=r"input hidden\.0: takes a torch\.Tensor, not tuple; pass the tensors in it one by"
+    ):
+        module(*inputs)
 
 
 def test_a_scripted_tuple_needs_no_example(tmp_path: Path) -> None:

@@ -38,19 +38,27 @@ def to_array(value: torch.Tensor, dtype: str) -> Any:
     return value.view(getattr(torch, f"int{max(DTYPES[dtype].bits, 8)}")).numpy().view(numpy_dtype(dtype))
 
 
-def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str | None] | None) -> torch.Tensor:
+def check_input(
+    value: Any,
+    name: str,
+    dtype: torch.dtype,
+    shape: list[int | str | None] | None,
+    grid: tuple[float, float] | None = None,
+) -> torch.Tensor:
     """What a module is called with, as the tensor that it takes; RunError, placed at the input, if it is none.
 
-    A torch tensor that is quantized itself stands for its integers. Nothing is checked while torch compiles or traces.
+    A torch tensor that is quantized itself, on the `grid` (scale, zero point) of the input, stands for its integers. Nothing is checked while torch compiles or traces.
     """
     if value is None:
         raise RunError("is missing", where=f"input {name}")
     if not isinstance(value, torch.Tensor):
-        raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}")
+        nested = isinstance(value, tuple | list | dict)
+        hint = "pass the tensors in it one by one: each is an input of its own" if nested else ""
+        raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return value
     if value.is_quantized:
-        value = torch.int_repr(value)
+        value = _integers(value, name, grid)
     if value.dtype != dtype:
         if not (dtype.is_floating_point and value.dtype.is_floating_point):
             raise RunError(f"takes {dtype}, not {value.dtype}", where=f"input {name}")
@@ -63,3 +71,13 @@ def check_input(value: Any, name: str, dtype: torch.dtype, shape: list[int | str
             if isinstance(wanted, int) and size != wanted:
                 raise RunError(f"dimension {axis} is {size}, must be {wanted}", where=f"input {name}")
     return checked
+
+
+def _integers(value: torch.Tensor, name: str, grid: tuple[float, float] | None) -> torch.Tensor:
+    if grid is None:
+        raise RunError("takes real numbers, not a quantized tensor", where=f"input {name}", hint="dequantize it")
+    per_tensor = value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+    if not per_tensor or (value.q_scale(), value.q_zero_point()) != grid:
+        what = f"takes integers of scale {grid[0]!r} and zero point {grid[1]!r}, not those of another grid"
+        raise RunError(what, where=f"input {name}")
+    return torch.int_repr(value)
