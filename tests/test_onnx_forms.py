@@ -491,3 +491,36 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     nodes = [node("Fake", ["x", "s", "z"], ["f"], domain="mine"), node("Relu", ["f"], ["y"])]
     source = proto(nodes, {"x": (FLOAT, [50])}, ["y"], {"s": f32(0.1), "z": np.int8(3)}, functions=[function])
     assert operators(compare(source, tmp_path))["QuantizeLinear@divide"] >= 1
+
+
+def control_flow(rng: np.random.Generator) -> onnx.ModelProto:
+    """Q → DQ → If, whose branches read a dequantized tensor, one that is only another name, and an initializer."""
+    inner = {"then": ["Add", "Mul"], "else": ["Sub", "Max"]}
+    branches = {
+        f"{word}_branch": onnx.helper.make_graph(
+            [node(first, ["xd", "w"], [f"{word}1"]), node(second, [f"{word}1", "same"], [word])],
+            word, [], [onnx.helper.make_tensor_value_info(word, FLOAT, [4, 5])],
+        )
+        for word, (first, second) in inner.items()
+    }  # fmt: skip
+    nodes = [
+        q("x", "x", "xq"), dq("xq", "x", "xd"), node("Identity", ["xd"], ["same"]),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0), node("Cast", ["sum"], ["positive"], to=TensorProto.BOOL),
+        node("If", ["positive"], ["chosen"], "branch", **branches), q("chosen", "y", "yq"), dq("yq", "y", "y"),
+    ]  # fmt: skip
+    constants = {**grids(x=(0.05, np.uint8(117)), y=(0.1, np.uint8(128))), "w": rng.normal(size=(4, 5)).astype(f32)}
+    return proto(nodes, {"x": (FLOAT, [4, 5])}, ["y"], constants)
+
+
+def test_graphs_within_nodes_are_kept_with_what_they_read(tmp_path: Path) -> None:
+    source = control_flow(np.random.default_rng(16))
+    model = through_file(qfmt.convert(source), tmp_path)
+    branch = next(each for each in model.nodes if each.operator == "ai.onnx.If")
+    assert branch.attributes["qfmt.captured"] == ("xd", "w", "same")
+    with pytest.raises(QfmtError, match=r"branch \(ai.onnx.If\)"):
+        model.run(random_inputs(source))
+    back = model.to_onnx(opset=21)
+    back.ir_version = 10
+    for seed in range(4):
+        inputs = random_inputs(source, seed)
+        assert (runtime(back, inputs)[0] == runtime(source, inputs)[0]).all()

@@ -12,8 +12,8 @@ import numpy as np
 from ...errors import QfmtError, SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Graph, Node, Shape, Tensor
-from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
-from .tensors import described, shape_of, stored
+from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
+from .tensors import described, infer_types, shape_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,6 +29,9 @@ LARGE = 1 << 22
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
 """Of constants: the passes make quantized constants of them."""
+
+UNSOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
+"""What comes of a node that lacks an input or an attribute, or has one of another type."""
 
 DOMAINS = {"": "", "ai.onnx": ""}
 """The default domain under both of its names."""
@@ -115,7 +118,7 @@ class Importer:
             domain,
             self.opsets.get(domain, 1),
             inputs,
-            tuple(value.name or "" for value in node.outputs),
+            self._outputs(node),
             {name: attribute.value for name, attribute in node.attributes.items()},
             node.name or "",
         )
@@ -127,6 +130,17 @@ class Importer:
             if isinstance(error, SourceError):
                 raise error.at(where) from None
             raise SourceError(error.what, where=where, hint=error.hint) from None
+        except UNSOUND as error:
+            where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
+            what = f"its inputs and attributes are not those of the operator ({type(error).__name__}: {error})"
+            raise SourceError(what, where=where, hint="onnx.checker tells more") from None
+
+    def _outputs(self, node: ir.Node) -> tuple[str, ...]:
+        """Its outputs; one that nobody asks for, but stands before another one, gets a name."""
+        names = [value.name or "" for value in node.outputs]
+        while names and not names[-1]:
+            names.pop()
+        return tuple(name or self.fresh(f"{names[-1]}.unused") for name in names)
 
     def dispatch(self, call: Call) -> None:
         """The meaning of a node: the function registered for it, else the operator of that name, else opaque."""
@@ -160,6 +174,8 @@ class Importer:
             return False
         if len(outputs) > len(entry.outputs) and not entry.outputs[-1].variadic:
             return False
+        if len(call.inputs if inputs is None else inputs) > len(entry.inputs) and not entry.inputs[-1].variadic:
+            return False
         if any(spec.default is None and name not in given for name, spec in entry.attributes.items()):
             return False
         converted = {name: attribute_of(value, entry.attributes[name].kind) for name, value in given.items()}
@@ -170,17 +186,18 @@ class Importer:
 
     def opaque(self, call: Call) -> None:
         """A node that qfmt has no meaning for, as it is: it can be looked at and written to ONNX again, not run."""
-        from .opaque import opaque_attributes
+        from .opaque import captured, opaque_attributes
 
+        inner = captured(call.attributes)
         for name in call.outputs:
             if name:
                 self.tensors[name] = self._of_unknown_type(name, call)
         self.nodes.append(
             Node(
                 operator=call.full_name,
-                inputs=call.inputs,
+                inputs=(*call.inputs, *(self.names.get(name, name) for name in inner)),
                 outputs=call.outputs,
-                attributes=opaque_attributes(call.attributes),
+                attributes=opaque_attributes(call.attributes, inner),
                 name=call.name,
                 version=call.opset,
                 source_operator=call.full_name,
@@ -202,6 +219,7 @@ class Importer:
         inputs = list(inputs)
         while inputs and not inputs[-1]:
             inputs.pop()
+        _check_arity(entry, inputs)
         names = [self.fresh(outputs or operator.lower())] if isinstance(outputs, str) else list(outputs)
         complete = entry.complete(attributes or {})
         shapes = self._infer(operator, inputs, complete)
@@ -224,6 +242,8 @@ class Importer:
 
     def alias(self, call: Call, source: str) -> None:
         """The first output of a node is nothing but the tensor `source`."""
+        if not source:
+            raise SourceError("its input is absent")
         self.names[call.outputs[0]] = source
 
     def constant(self, array: Any, name: str) -> str:
@@ -257,12 +277,10 @@ class Importer:
 
     def _of_unknown_type(self, name: str, call: Call) -> Tensor:
         """The output of an operator without a meaning here: of the type that the model states, or ONNX infers."""
-        value = self.values[name]
-        if value.type is None and not self._assumed:
-            from onnx_ir.passes.common import ShapeInferencePass
-
-            ShapeInferencePass()(self.model)
-        if value.type is None:
+        value = self.values.get(name)
+        if value is not None and value.type is None and not self._assumed:
+            infer_types(self.model)
+        if value is None or value.type is None:
             self._assumed.append(name)
             self.notes["assumed_types"] = ", ".join(self._assumed)
             first = next((each for each in call.inputs if each), "")
@@ -327,6 +345,16 @@ class Importer:
             ):
                 return False
         return True
+
+
+def _check_arity(operator: Operator, inputs: Sequence[str]) -> None:
+    """SourceError for more inputs than an operator has, or fewer than it needs."""
+    wanted = operator.inputs
+    if len(inputs) > len(wanted) and not wanted[-1].variadic:
+        raise SourceError(f"has {len(inputs)} inputs, {operator.name} takes {len(wanted)}")
+    for index, parameter in enumerate(wanted):
+        if not parameter.optional and not parameter.variadic and not (index < len(inputs) and inputs[index]):
+            raise SourceError(f"its input {parameter.name} is absent")
 
 
 def attribute_of(value: Any, kind: str) -> Attribute | None:

@@ -3,18 +3,59 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ...model import Attribute
+from ...model import Attribute, Node
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 ENCODED = "data:application/x-onnx-attribute;base64,"
 """What precedes an AttributeProto, for attributes that are tensors, graphs or types."""
 
+CAPTURED = "qfmt.captured"
+"""The attribute with the names under which graphs within the node read tensors around it, its last inputs."""
 
-def opaque_attributes(attributes: Mapping[str, Any]) -> dict[str, Attribute]:
+
+def opaque_attributes(attributes: Mapping[str, Any], inner: Sequence[str]) -> dict[str, Attribute]:
     """Numbers, strings and lists of them as they are; anything else as the bytes of its AttributeProto, in base64."""
-    return {name: _plain(name, value) for name, value in attributes.items()}
+    made = {name: _plain(name, value) for name, value in attributes.items()}
+    return made | ({CAPTURED: tuple(inner)} if inner else {})
+
+
+def original_attributes(node: Node) -> dict[str, Any]:
+    """What `opaque_attributes` was made of: numbers, strings, lists, and objects of onnx-ir."""
+    return {name: _original(value) for name, value in node.attributes.items() if name != CAPTURED}
+
+
+def captured_names(node: Node) -> tuple[str, ...]:
+    """The names of the last inputs of an opaque node within the graphs that it holds."""
+    names = node.attributes.get(CAPTURED, ())
+    return tuple(str(name) for name in names) if isinstance(names, tuple) else ()
+
+
+def captured(attributes: Mapping[str, Any]) -> list[str]:
+    """What the graphs of a node read of the values around it, by name."""
+    from .reading import graphs_within
+
+    graphs = [each for value in attributes.values() for each in (value if isinstance(value, tuple | list) else [value])]
+    found: dict[str, None] = {}
+    for graph in graphs:
+        if not hasattr(graph, "initializers"):
+            continue
+        within = list(graphs_within(graph))
+        own = {id(each) for each in within}
+        values = [value for each in within for node in each for value in node.inputs]
+        values += [value for each in within for value in each.outputs]
+        outer = (value for value in values if value is not None and _home(value) not in own)
+        found |= dict.fromkeys(value.name or "" for value in outer)
+    return list(found)
+
+
+def _home(value: ir.Value) -> int:
+    """The graph to which a value belongs."""
+    return id(value.graph)
 
 
 def _plain(name: str, value: Any) -> Attribute:
@@ -28,3 +69,12 @@ def _plain(name: str, value: Any) -> Attribute:
 
     proto = ir.to_proto(ir.convenience.convert_attribute(name, value))
     return ENCODED + base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
+
+
+def _original(value: Attribute) -> Any:
+    if not isinstance(value, str) or not value.startswith(ENCODED):
+        return value
+    import onnx
+    import onnx_ir as ir
+
+    return ir.from_proto(onnx.AttributeProto.FromString(base64.b64decode(value.removeprefix(ENCODED))))

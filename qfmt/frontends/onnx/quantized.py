@@ -149,8 +149,8 @@ def qlinear_unary(im: Importer, call: Call) -> Any:
 @imports("com.microsoft.QLinearWhere")
 def qlinear_where(im: Importer, call: Call) -> Any:
     """condition, X, sx, zx, Y, sy, zy, sz, zz"""
-    condition, *rest, scale, point = call.inputs
-    chosen = [real(im, *rest[:3]), real(im, *rest[3:])]
+    condition, x, sx, zx, y, sy, zy, scale, point = call.inputs
+    chosen = [real(im, x, sx, zx), real(im, y, sy, zy)]
     on_grid(im, computed(im, call, "Where", [condition, *chosen], {}), scale, point, call)
 
 

@@ -23,7 +23,6 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
     sound model: damaged, cyclic, dangling, without its weights, newer than known.
     """
     try:
-        import onnx_ir as ir
         from onnx_ir.passes.common import InlinePass
     except ImportError:
         raise MissingPackageError("reading ONNX needs onnx and onnx-ir", hint="pip install 'qfmt[onnx]'") from None
@@ -35,10 +34,11 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
             hint="onnx.version_converter makes it older",
         )
     if model.functions:
-        model = InlinePass()(model).model
+        try:
+            model = InlinePass()(model).model
+        except Exception as error:  # whatever the library meets
+            raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
     _check_links(model.graph)
-    for tensor in _tensors(model.graph):
-        _check_tensor(tensor, ir)
     return model
 
 
@@ -48,18 +48,28 @@ def _from_file(path: Path) -> ir.Model:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        proto = onnx.load(path, load_external_data=False)
+        proto = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError:
         raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; get it again") from None
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror or error}") from None
     _check_external(proto, path.parent)
-    model = _from_proto(proto)
+    model = _from_checked(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
 
 
 def _from_proto(proto: Any) -> ir.Model:
+    from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+    for tensor in _get_all_tensors(proto):
+        if uses_external_data(tensor):
+            hint = "convert the file, or onnx.load_external_data_for_model"
+            raise SourceError("its data is in another file", where=f"initializer {tensor.name}", hint=hint)
+    return _from_checked(proto)
+
+
+def _from_checked(proto: Any) -> ir.Model:
     import onnx_ir as ir
 
     model: ir.Model
@@ -67,14 +77,54 @@ def _from_proto(proto: Any) -> ir.Model:
         raise SourceError("is an ONNX model without a graph")
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
+    if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *_texts(proto.graph))):
+        raise SourceError("holds names that are not text", hint="the file is damaged; get it again")
+    _check_names(proto.graph)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library's own exceptions for whatever is inconsistent
-        cause = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__  # type: ignore[assignment]
-        raise SourceError(f"is not a sound ONNX model: {cause}".splitlines()[0]) from None
+        raise SourceError(f"is not a sound ONNX model: {_root(error)}") from None
     return model
+
+
+def _root(error: BaseException) -> str:
+    """The first line of what an exception was caused by."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _texts(graph: Any) -> Iterator[str | bytes]:
+    """Every name in a graph, which protobuf gives as bytes if it is not UTF-8."""
+    yield graph.name
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _texts(inner)
+
+
+def _check_names(graph: Any) -> None:
+    """SourceError for two values of one name: an input, or outputs of nodes."""
+    seen: set[str] = set()
+    for name in (*(value.name for value in graph.input), *(name for node in graph.node for name in node.output)):
+        if name and name in seen:
+            raise SourceError("is given twice", where=f"value {name!r}", hint="give each value a name of its own")
+        seen.add(name)
+    names = [tensor.name for tensor in graph.initializer]
+    computed = {name for node in graph.node for name in node.output}
+    again = (
+        next((name for name in names if name in computed or names.count(name) > 1), None)
+        if (len(set(names)) < len(names) or computed.intersection(names))
+        else None
+    )
+    if again is not None:
+        raise SourceError("is given twice", where=f"initializer {again!r}", hint="give each value a name of its own")
 
 
 def _check_external(proto: Any, folder: Path) -> None:
@@ -111,45 +161,47 @@ def _check_external(proto: Any, folder: Path) -> None:
 
 def _check_links(graph: ir.Graph) -> None:
     """SourceError for a cycle and for values that nothing gives; else nodes are in topological order afterwards."""
-    given = {id(value) for value in (*graph.inputs, *graph.initializers.values())}
+    graphs = list(graphs_within(graph))
+    given = {id(value) for each in graphs for value in (*each.inputs, *each.initializers.values())}
+    for each in graphs:
+        for node in each:
+            for value in node.inputs:
+                if value is not None and value.producer() is None and id(value) not in given:
+                    raise SourceError(f"reads {value.name!r}, which nothing gives", where=_place(node))
+        for value in each.outputs:
+            if value.producer() is None and id(value) not in given:
+                raise SourceError("is given by nothing", where=f"output {value.name!r}")
+    if _is_sorted(graph):
+        return
+    try:
+        graph.sort()
+    except ValueError:
+        raise SourceError("its nodes form a cycle") from None
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    """Whether every node stands behind those that it reads from; not looked into: nodes with graphs of their own."""
     seen: set[int] = set()
-    sorted_already = True
     for node in graph:
+        if any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values()):
+            return False
         for value in node.inputs:
-            if value is None or id(value) in given:
-                continue
-            producer = value.producer()
-            if producer is None and value.graph is None:
-                raise SourceError(f"reads {value.name!r}, which nothing gives", where=_place(node))
-            sorted_already = sorted_already and (producer is None or id(producer) in seen)
+            producer = None if value is None else value.producer()
+            if producer is not None and id(producer) not in seen:
+                return False
         seen.add(id(node))
-    for value in graph.outputs:
-        if value.producer() is None and id(value) not in given:
-            raise SourceError("is given by nothing", where=f"output {value.name!r}")
-    if not sorted_already:
-        try:
-            graph.sort()
-        except ValueError:
-            raise SourceError("its nodes form a cycle") from None
+    return True
+
+
+def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph, and those that its nodes hold as attributes."""
+    yield graph
+    for node in graph:
+        for attribute in node.attributes.values():
+            held = {"GRAPH": [attribute.value], "GRAPHS": attribute.value}.get(attribute.type.name, [])
+            for inner in held:
+                yield from graphs_within(inner)
 
 
 def _place(node: ir.Node) -> str:
     return f"node {node.name or (node.outputs[0].name if node.outputs else '')} ({node.op_type})"
-
-
-def _tensors(graph: ir.Graph) -> Iterator[Any]:
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            yield value.const_value
-
-
-def _check_tensor(tensor: Any, ir: Any) -> None:
-    """SourceError if the bytes of an initializer are not as many as its shape needs."""
-    if not isinstance(tensor, ir.TensorProtoTensor) or not tensor.raw.HasField("raw_data"):
-        return
-    needed, stored = tensor.nbytes, len(tensor.raw.raw_data)
-    if needed != stored:
-        hint = "its weights were stripped; get the whole model" if not stored else "the file is damaged; get it again"
-        raise SourceError(
-            f"holds {stored} bytes, its shape needs {needed}", where=f"initializer {tensor.name}", hint=hint
-        )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import SourceError
-from ...model import DTYPES, Data, Shape, Tensor, static_shape
+from ...model import DTYPES, Data, Shape, Tensor
 
 
 class TensorData(Data):
@@ -33,27 +36,60 @@ def dtype_of(code: Any) -> str:
     try:
         name = ir.DataType(code).numpy().name
     except (TypeError, ValueError):
-        name = ir.DataType(code).name if code in set(ir.DataType) else str(code)
+        name = str(code)
+    if name == "object":
+        name = "strings"
     if name not in DTYPES:
         raise SourceError(f"tensors of {name} cannot be stored in .qfb")
     return name
 
 
 def stored(name: str, tensor: Any) -> Tensor:
-    """An initializer as a constant; its data is read when it is asked for."""
+    """An initializer as a constant; its data is read when it is asked for. SourceError if it is not all there."""
+    where = f"initializer {name}"
+    if tensor is None:
+        raise SourceError("has no data", where=where)
     try:
         dtype = dtype_of(tensor.dtype)
     except SourceError as error:
-        raise error.at(f"initializer {name}") from None
+        raise error.at(where) from None
     shape = tuple(int(size) for size in tensor.shape)
-    count = int(np.prod(shape, dtype=np.int64))
-    result = Tensor(name, dtype, shape, TensorData(tensor, -(-count * DTYPES[dtype].bits // 8)))
-    static_shape(result)
-    return result
+    if any(size < 0 for size in shape):
+        raise SourceError(f"its shape is {list(shape)}", where=where)
+    count, bits = prod(shape), DTYPES[dtype].bits
+    needed = -(-count * bits // 8)
+    found = _bytes_of(tensor, count, bits)
+    if found != needed:
+        hint = "its weights were stripped; get the whole model" if not found else "the file is damaged; get it again"
+        raise SourceError(f"holds {found} bytes, its shape needs {needed}", where=where, hint=hint)
+    return Tensor(name, dtype, shape, TensorData(tensor, needed))
+
+
+def _bytes_of(tensor: Any, count: int, bits: int) -> int:
+    """How many bytes of data a tensor of ONNX has; those that lie as numbers in lists are counted by number."""
+    import onnx_ir as ir
+
+    needed = -(-count * bits // 8)
+    if isinstance(tensor, ir.ExternalTensor):
+        if tensor.length is not None:
+            return int(tensor.length)
+        return min(needed, Path(tensor.path).stat().st_size - (tensor.offset or 0))
+    if not isinstance(tensor, ir.TensorProtoTensor):
+        return needed
+    if tensor.raw.HasField("raw_data"):
+        return len(tensor.raw.raw_data)
+    lists = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+    numbers = max(len(getattr(tensor.raw, each)) for each in lists)
+    return numbers if bits < 8 else numbers * bits // 8
 
 
 def described(value: Any) -> Tensor:
     """A tensor of the element type and shape that the model states for a value."""
+    import onnx_ir as ir
+
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        kind = type(value.type).__name__.removesuffix("Type").lower()
+        raise SourceError(f"is a {kind}, not a tensor", where=f"value {value.name!r}", hint="rewrite the model")
     if value.type is None:
         raise SourceError("has no element type", where=f"value {value.name!r}", hint="run onnx.shape_inference on it")
     try:
@@ -61,6 +97,18 @@ def described(value: Any) -> Tensor:
     except SourceError as error:
         raise error.at(f"value {value.name!r}") from None
     return Tensor(value.name, dtype, shape_of(value))
+
+
+def infer_types(model: Any) -> None:
+    """Let onnx say of what type values are; where it cannot, nothing changes."""
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    logger = logging.getLogger(ShapeInferencePass.__module__)
+    was, logger.disabled = logger.disabled, True  # it would print the traceback of what it did not understand
+    try:
+        ShapeInferencePass()(model)
+    finally:
+        logger.disabled = was
 
 
 def shape_of(value: Any) -> Shape:
