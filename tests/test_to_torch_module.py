@@ -235,3 +235,19 @@ def test_threads_with_other_kernels_leave_the_setting_of_the_process() -> None:
     left = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     assert (left, wrong) == ("x86", [])
+
+
+@pytest.mark.parametrize("engine", ["reference", "native", "onednn"])
+def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
+    q = Quantization.per_tensor(0.5, 3, "uint8")
+    tensors = {name: Tensor(name, "uint8", ("N", 4), quantization=q) for name in ("x", "y")}
+    model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), tensors), arithmetic="fbgemm")
+    module, integers = model.to_torch(engine), torch.arange(8, dtype=torch.uint8).reshape(2, 4)
+    make = torch._make_per_tensor_quantized_tensor
+    assert torch.equal(module(make(integers, 0.5, 3)), module(integers))
+    for scale, zero_point in ((0.25, 3), (0.5, 4)):
+        with pytest.raises(RunError, match=r"input x: takes integers of scale 0\.5 and zero point 3"):
+            module(make(integers, scale, zero_point))
+    model, x = convolution()
+    with pytest.raises(RunError, match="input x: takes real numbers, not a quantized tensor; dequantize it"):
+        model.to_torch(engine)(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))

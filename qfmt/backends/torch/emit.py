@@ -147,7 +147,10 @@ class Builder:
         given = [self._argument(word, words) for word in words]
         for tensor, word, value in zip(tensors.values(), words, given, strict=True):
             shape = None if tensor.shape is None else list(tensor.shape)
-            checked = self.call(check_input, value, tensor.name, torch_dtype(tensor.dtype), shape, name=word)
+            q = tensor.quantization
+            grid = () if q is None else ((q.scale[0], q.zero_point[0]),)
+            kind = torch_dtype(tensor.dtype)
+            checked = self.call(check_input, value, tensor.name, kind, shape, *grid, name=word)
             self._values[tensor.name, PLAIN] = checked
 
     def _argument(self, word: str, others: Sequence[str]) -> Value:
