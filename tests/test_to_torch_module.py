@@ -133,6 +133,17 @@ def test_a_name_is_never_code(engine: str, tmp_path: Path) -> None:
     assert '__import__("' not in module.code
 
 
+@pytest.mark.parametrize("name", ["torch", "self", "inf", "input", "x\n'", '") or print(1) #', "__import__", "…"])
+def test_any_name_of_an_input_is_one_of_an_argument(name: str) -> None:
+    tensors = {name: Tensor(name, "float32", (name, 3)), f"out {name}": Tensor(f"out {name}", "float32", (None, 3))}
+    model = Model(Graph((name,), (f"out {name}",), (Node("Neg", (name,), (f"out {name}",), version=13),), tensors))
+    for engine in ENGINES:
+        module = model.to_torch(engine)
+        assert module(torch.ones(1, 3)).tolist() == [[-1.0] * 3]
+        module.recompile()
+        assert module(torch.ones(1, 3)).tolist() == [[-1.0] * 3]
+
+
 # Types and memory
 
 

@@ -243,7 +243,7 @@ def _identifier(name: str, taken: Callable[[str], bool]) -> str:
     """A name of Python's that is like a name of the model."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     word = f"_{word}" if not word or word[0].isdigit() else word
-    while iskeyword(word) or word == "self" or taken(word):
+    while iskeyword(word) or word in ("self", "torch") or taken(word):
         word += "_"
     return word
 
