@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
 
 from qfmt.model import Graph, Model, Node, Tensor
@@ -21,7 +21,7 @@ LEVELS = {
 }
 """ONNX Runtime as the file says; or with integer kernels in the place of what stands between DQ and Q."""
 
-ABSENT = (NotImplemented_, Fail, ValueError, IndexError, TypeError, RuntimeError)
+ABSENT = (NotImplemented_, Fail, InvalidGraph, ValueError, IndexError, TypeError, RuntimeError)
 """ONNX Runtime has no kernel for an operator or its types; onnx's evaluator knows only some of its cases."""
 
 Arrays = Mapping[str, np.ndarray]
@@ -57,6 +57,11 @@ class Tally:
     @property
     def total(self) -> int:
         return self.equal + self.one + self.more + self.close
+
+    def count(self, other: Tally) -> None:
+        """Add the counts of another one."""
+        self.equal, self.one = self.equal + other.equal, self.one + other.one
+        self.more, self.close = self.more + other.more, self.close + other.close
 
     def __str__(self) -> str:
         text = f"{self.equal} of {self.total} equal"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from test_networks import convert, named
 
 import qfmt
 from qfmt.backends.onnx import write_onnx
+from qfmt.backends.onnx.opsets import WITHOUT_RUNTIME, newest
 from qfmt.errors import DestinationError, InexpressibleNodes, RunError
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Tensor
@@ -195,3 +198,61 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         write_onnx(model, tmp_path / "m.onnx", external=10)
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     assert (tmp_path / "m.onnx").read_bytes() == b"old"
+
+
+# The command
+
+
+def command(*arguments: object, forbid: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`qfmt` in a process of its own, in which some packages cannot be imported."""
+    code = f"import sys; sys.modules.update(dict.fromkeys({forbid!r})); from qfmt.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=DIGITS.parent.parent
+    )
+
+
+def test_a_file_of_pytorch_becomes_onnx_without_torch(tmp_path: Path) -> None:
+    done = command("convert", DIGITS / "digits_int8.pt", tmp_path / "m.onnx", "--arithmetic", "onnx", forbid=("torch",))
+    assert done.returncode == 0, done.stderr
+    assert f"opset {newest()}" in done.stderr
+    model = qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == model.to_onnx().SerializeToString()
+
+
+def test_a_qfb_becomes_onnx_of_a_chosen_opset_and_form(tmp_path: Path) -> None:
+    qfmt.save(qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx"), tmp_path / "m.qfb")
+    done = command("convert", tmp_path / "m.qfb", tmp_path / "m.onnx", "--opset", "17", "--form", "qoperator")
+    assert done.returncode == 0, done.stderr
+    proto = onnx.load(tmp_path / "m.onnx")
+    assert {each.domain: each.version for each in proto.opset_import} == {"": 17, "com.microsoft": 1}
+    assert "QLinearConv" in witness.operators(proto)
+
+
+@pytest.mark.parametrize(
+    ("dest", "options", "forbid", "said"),
+    [
+        ("m.onnx", ["--opset", "9"], (), "ONNX opset 9 cannot be written; choose one from 13 to"),
+        ("m.onnx", [], ("onnx",), 'an ONNX model needs onnx and onnx-ir; pip install "qfmt[onnx]"'),
+        ("m.onnx", [], ("onnx_ir",), 'an ONNX model needs onnx and onnx-ir; pip install "qfmt[onnx]"'),
+        ("m.qfb", ["--opset", "17"], (), "--opset and --form are for ONNX"),
+        ("m.qfb", ["--form", "qdq"], (), "--opset and --form are for ONNX"),
+        ("nowhere/m.onnx", [], (), "cannot be written: there is no directory"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    dest: str, options: list[str], forbid: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = command("convert", DIGITS / "digits_int8.pt", tmp_path / dest, *options, forbid=forbid)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_onnx_runtime_an_opset_that_most_have_is_written() -> None:
+    code = (
+        "import sys; sys.modules['onnxruntime'] = None\nimport qfmt\n"
+        "print(qfmt.convert(sys.argv[1]).to_onnx().opset_import[0].version)"
+    )
+    arguments = [sys.executable, "-c", code, str(DIGITS / "digits_int8.pt")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=DIGITS.parent.parent)
+    assert done.stdout == f"{WITHOUT_RUNTIME}\n"

@@ -26,8 +26,13 @@ WRITTEN = {
 }  # fmt: skip
 """What stands for an operator; those that move integers stand for themselves."""
 
+FLOATS_ONLY = {"GlobalMaxPool"}
+"""Operators that move numbers, but in ONNX no integers."""
+
 WRITTEN |= {
-    name: name for name in QUANTIZED if OPERATORS[name].quantized is Quantized.MOVES and not OPERATORS[name].integer
+    name: name
+    for name in QUANTIZED
+    if OPERATORS[name].quantized is Quantized.MOVES and not OPERATORS[name].integer and name not in FLOATS_ONLY
 }
 
 

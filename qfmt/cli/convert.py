@@ -58,9 +58,8 @@ Examples:
 @click.option(
     "--arithmetic",
     type=click.Choice(ENGINES),
-    default=ENGINES[0],
-    show_default=True,
-    help="The engine whose rounding the nodes state.",
+    default=None,
+    help="The engine whose rounding the nodes state  [default: onnx for ONNX, else fbgemm]",
 )
 @input_shapes("Shape of an input.")
 @click.option(
@@ -84,14 +83,12 @@ def command(
     opset: int | None,
     form: str | None,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch (.pt, .pth, .ptl), to DEST, a .qfb file.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file.
 
     SOURCE is a TorchScript file; or a pickled module or a state_dict, which may hold tensors only. No torch is
     needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was if the
     conversion fails.
     """
-    from ..rules import RULES
-
     _check_destination(source, dest, opset, form)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
@@ -101,29 +98,31 @@ def command(
             model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
     converted = time.monotonic()
     with working(f"writing {dest.name}"):
-        _write(model, dest, opset, form or FORMS[0])
+        how = _write(model, dest, opset, form or FORMS[0])
     written = time.monotonic()
     if ranks := model.source.get("assumed_ranks"):
         line(f"note   the number of dimensions is assumed ({ranks}); --input-shape states it", err=True)
-    checked = f", checked against {len(RULES)} rules" if dest.suffix == ".qfb" else ""
     for text in (
         f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
         f"graph  {_graph(model)}",
-        f"write  {dest}, {size(dest.stat().st_size)}{checked}  {written - converted:.2f} s",
+        f"write  {dest}, {size(dest.stat().st_size)}, {how}  {written - converted:.2f} s",
         "",
         f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
 
 
-def _write(model: Model, dest: Path, opset: int | None, form: str) -> None:
+def _write(model: Model, dest: Path, opset: int | None, form: str) -> str:
+    """Write the destination; what there is to say of it."""
     if dest.suffix != ".onnx":
+        from ..rules import RULES
+
         model.save(dest)
-        return
+        return f"checked against {len(RULES)} rules"
     from ..backends.onnx import write_onnx
 
     try:
-        write_onnx(model, dest, form=form, opset=opset)
+        return f"opset {write_onnx(model, dest, form=form, opset=opset)}"
     except InexpressibleNodes as error:
         raise error.at(str(dest)) from None
 

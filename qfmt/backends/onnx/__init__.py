@@ -21,9 +21,10 @@ EXTERNAL = 1_500_000_000
 
 def to_onnx(model: Model, *, form: str = "qdq", opset: int | None = None) -> Any:
     """The model as an `onnx.ModelProto`; see `Model.to_onnx`."""
+    made = _checked(model, form, opset)
     import onnx_ir as ir
 
-    return ir.to_proto(_checked(model, form, opset))
+    return ir.to_proto(made)
 
 
 def write_onnx(
@@ -33,8 +34,8 @@ def write_onnx(
     form: str = "qdq",
     opset: int | None = None,
     external: int = EXTERNAL,
-) -> None:
-    """Write the model as an ONNX file, atomically.
+) -> int:
+    """Write the model as an ONNX file, atomically; the result is its opset.
 
     With more than `external` bytes of constants they lie in `NAME.data` beside it, and are never held in memory
     together. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
@@ -43,6 +44,7 @@ def write_onnx(
     from .write import write
 
     write(made, path, external)
+    return int(made.opset_imports[""])
 
 
 def _checked(model: Model, form: str, opset: int | None) -> Any:

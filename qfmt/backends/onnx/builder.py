@@ -18,8 +18,8 @@ from ...errors import InexpressibleNodes
 from ...model import Model, Node, Shape, Tensor
 from . import dynamic, grids, moves, older, pools, products, qoperator, recurrent, rescaling, tables
 from .constants import constant, onnx_dtype, sizes, stored_constant
-from .lowering import Lacks, lower
-from .opsets import ir_version
+from .lowering import lower
+from .opsets import Lacks, ir_version
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,8 +12,7 @@ from ...arithmetic import f32
 from ...model import DTYPES, Quantization, Tensor
 from ...quantization import Blocks
 from .constants import onnx_dtype
-from .lowering import Lacks
-from .opsets import schema, takes
+from .opsets import Lacks, schema, takes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

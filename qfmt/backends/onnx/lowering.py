@@ -16,14 +16,11 @@ import onnx_ir as ir
 from ...model import DTYPES, Node, Tensor, numpy_dtype
 from ...ops import OPERATORS, Operator, Quantized
 from .constants import onnx_dtype
-from .opsets import schema, since, takes
+from .foreign import write_foreign
+from .opsets import Lacks, schema, since, takes
 
 if TYPE_CHECKING:
     from .builder import Builder
-
-
-class Lacks(Exception):
-    """ONNX, or the opset that was asked for, cannot say what a node does; the argument tells why."""
 
 
 class Site:
@@ -129,7 +126,7 @@ def lower(builder: Builder, node: Node) -> None:
     """Write one node; Lacks if ONNX cannot say what it does."""
     operator = OPERATORS.get(node.operator)
     if operator is None or node.version > operator.version:
-        return _foreign(builder, node)
+        return write_foreign(builder, node)
     site = Site(builder, node, operator)
     if _moves_integers(site) or _on_integers(site):
         return None
@@ -259,19 +256,6 @@ def _without_defaults(site: Site, attributes: Mapping[str, Any]) -> dict[str, An
     def is_default(key: str, value: Any) -> bool:
         if key in TRIVIAL:
             return set(value) <= {TRIVIAL[key]}
-        return key in known and bool(value == known[key].default)
+        return key in known and bool(value == known[key].default) and (value == () or not isinstance(value, tuple))
 
     return {key: value for key, value in attributes.items() if not is_default(key, value)}
-
-
-def _foreign(builder: Builder, node: Node) -> None:
-    """A node of an operator that qfmt does not know goes back as it came."""
-    domain, _, name = node.operator.rpartition(".")
-    if domain == "qfmt":
-        raise Lacks("is not known here")
-    inputs = [builder.stored(each) if each else None for each in node.inputs]
-    builder.domains.setdefault(domain, node.version)
-    values = builder.emit_several(name, inputs, node.outputs, domain, node.attributes)
-    for each, value in zip(node.outputs, values, strict=True):
-        if each:
-            builder.define(each, value)

@@ -35,7 +35,11 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
     follows = site.tensor(decides).dtype if site.has(decides) else "uint8"
     if attributes["output_dtype"] == follows:
         del attributes["output_dtype"]
-    return plain(site, [site.stored(index) for index in range(len(site.node.inputs))], attributes, name)
+    inputs = [site.stored(index) for index in range(len(site.node.inputs))]
+    integers = site.output().dtype if name == "QuantizeLinear" else site.tensor(0).dtype
+    if site.has(2) and site.tensor(2).dtype != integers:
+        inputs[2] = site.cast(2, integers)
+    return plain(site, inputs, attributes, name)
 
 
 @lowers("Clip")

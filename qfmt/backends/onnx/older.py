@@ -8,8 +8,8 @@ from math import sqrt
 import numpy as np
 import onnx_ir as ir
 
-from .lowering import Lacks, Site, lowers, one_to_one, plain
-from .opsets import schema
+from .lowering import Site, lowers, one_to_one, plain
+from .opsets import Lacks, schema
 
 
 def reduced(site: Site, operator: str, x: ir.Value, axes: list[int], keepdims: int = 1) -> ir.Value:
@@ -53,6 +53,13 @@ def gelu(site: Site) -> ir.Value | Sequence[ir.Value]:
         bend = site.emit("Erf", site.emit("Div", x, number(site, sqrt(2))))
     half = site.emit("Mul", x, number(site, 0.5))
     return site.emit("Mul", half, site.emit("Add", bend, number(site, 1)))
+
+
+@lowers("Swish")
+def swish(site: Site) -> ir.Value:
+    """Of opset 24, and ONNX Runtime 1.31 has no kernel for it."""
+    x, alpha = site.real(0), site.attributes["alpha"]
+    return site.emit("Mul", x, site.emit("Sigmoid", x if alpha == 1 else site.emit("Mul", x, number(site, alpha))))
 
 
 @lowers("LayerNormalization")

@@ -24,13 +24,22 @@ WITHOUT_RUNTIME = 21
 """Taken where no ONNX Runtime is installed: the first opset with 4 and 16 bits, which runtimes of 2024 accept."""
 
 
+class Lacks(Exception):
+    """ONNX, or the opset that was asked for, cannot say what a node does; the argument tells why."""
+
+
 def candidates(opset: int | None, model: Model) -> list[int]:
-    """The opset asked for; or the newest ones with which the installed ONNX Runtime runs such a model, best first."""
+    """The opset asked for; or the newest ones with which the installed ONNX Runtime runs such a model, best first.
+
+    The last ones are those that operators which qfmt does not know were written for.
+    """
     if opset is None:
         quantized = [tensor for tensor in model.tensors.values() if tensor.quantization is not None]
         old_types = all(tensor.dtype in ("int8", "uint8", "int32") for tensor in quantized)
         signed = any(tensor.dtype == "int8" and not tensor.is_constant for tensor in quantized)
-        return list(dict.fromkeys([newest(signed and old_types), newest()]))
+        foreign = {node.version for node in model.nodes if node.operator.startswith("ai.onnx.")}
+        own = [version for version in sorted(foreign, reverse=True) if OLDEST <= version < newest()]
+        return list(dict.fromkeys([newest(signed and old_types), newest(), *own]))
     top = min(NEWEST, onnx.defs.onnx_opset_version())
     if not OLDEST <= opset <= top:
         raise DestinationError(f"ONNX opset {opset} cannot be written", hint=f"choose one from {OLDEST} to {top}")

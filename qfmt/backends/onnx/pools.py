@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...model import Dimension
-from .lowering import Lacks, Site, lowers, plain
+from .lowering import Site, lowers, plain
 from .older import reduced
+from .opsets import Lacks
 
 FLOAT = int(ir.DataType.FLOAT)
 
@@ -40,7 +41,7 @@ def _divides(size: Dimension, count: int) -> bool:
     return isinstance(size, int) and size % count == 0
 
 
-@lowers("MaxPool", "AveragePool")
+@lowers("MaxPool", "AveragePool", "LpPool")
 def pool(site: Site) -> Sequence[ir.Value]:
     """Pads are written instead of ceil_mode where they say the same: not all runtimes agree on what it means, and
     before opset 22 it counted windows that begin behind the input."""

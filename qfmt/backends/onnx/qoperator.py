@@ -13,7 +13,8 @@ import onnx_ir as ir
 from ...arithmetic import f32, quantize
 from ...model import Quantization, Tensor, numpy_dtype
 from . import grids
-from .lowering import Lacks, Site, by_integers, plain, written_attributes
+from .lowering import Site, by_integers, plain, written_attributes
+from .opsets import Lacks
 from .pools import without_ceil_mode
 from .products import units
 

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from ...model import Dimension
 from .dynamic import multiplier
-from .lowering import Lacks, Site, lowers
+from .lowering import Site, lowers
+from .opsets import Lacks
 
 Step = Callable[..., Sequence[ir.Value]]
 """(product of the input, product of the state, *states) → the next states"""

@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...model import DTYPES
-from .lowering import Lacks, Site, lowers
+from .lowering import Site, lowers
 from .older import reduced
+from .opsets import Lacks
 
 FLOAT, FLOAT16, INT64, UINT8, INT8 = (
     int(kind)

@@ -1,0 +1,66 @@
+"""Nodes of operators that qfmt does not know go back to ONNX as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from ...frontends.onnx.opaque import captured_names, original_attributes
+from ...model import Node
+from .opsets import Lacks, schema
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+
+def write_foreign(builder: Builder, node: Node) -> None:
+    """The node with the tensors as the model has them; Lacks if it means something else in the opset written."""
+    domain, _, name = node.operator.rpartition(".")
+    if domain == "qfmt":
+        raise Lacks("is not known here")
+    domain = "" if domain == "ai.onnx" else domain
+    inputs = [builder.stored(each) if each else None for each in node.inputs]
+    if inner := captured_names(node):
+        _capture(builder, inner, inputs[-len(inner) :])
+        inputs = inputs[: -len(inner)]
+    builder.domains.setdefault(domain, node.version)
+    values = builder.emit_several(name, inputs, node.outputs, domain, original_attributes(node))
+    if not domain and node.version != builder.opset:
+        _check_meaning(builder.nodes[-1], node.version, builder.opset)
+    for each, value in zip(node.outputs, values, strict=True):
+        if each:
+            builder.define(each, value)
+
+
+def _capture(builder: Builder, names: Sequence[str], values: Sequence[ir.Value | None]) -> None:
+    """What graphs within a node read of what is around it has the names that they read."""
+    for name, value in zip(names, values, strict=True):
+        if value is not None and value.name != name:
+            (made,) = builder.emit_several("Identity", [value], [name])
+            if made.name != name:
+                raise Lacks(f"holds a graph that reads {name!r}, which is the name of something else here")
+
+
+def _check_meaning(node: ir.Node, version: int, opset: int) -> None:
+    """Lacks if a node, or one of a graph within it, takes other inputs or attributes in that opset."""
+    for each in (node, *_inside(node)):
+        if not each.domain and not _is_valid(each, opset):
+            raise Lacks(f"was written for opset {version}, and {each.op_type} is another in that one")
+
+
+def _inside(node: ir.Node) -> Iterator[ir.Node]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            for inner in attribute.as_graph():
+                yield inner
+                yield from _inside(inner)
+
+
+def _is_valid(node: ir.Node, opset: int) -> bool:
+    definition = schema(node.op_type, opset)
+    if definition is None:
+        return False
+    fits = definition.min_input <= len(node.inputs) <= definition.max_input
+    return bool(fits) and node.attributes.keys() <= definition.attributes.keys()
