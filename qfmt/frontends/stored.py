@@ -122,7 +122,7 @@ class StoredTensor:
         import numpy as np
 
         raw = self.storage.bytes()
-        self._check_bounds(len(raw))
+        self.check_bounds(len(raw))
         if prod(self.shape) == 0:
             array = np.empty(self.shape, _element_type(self.dtype))
         else:
@@ -143,7 +143,8 @@ class StoredTensor:
     def _last(self) -> int:
         return self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
-    def _check_bounds(self, nbytes: int) -> None:
+    def check_bounds(self, nbytes: int) -> None:
+        """SourceError if the window leaves a storage of so many bytes, or repeats it too often."""
         where = self.path or self.storage.name
         numbers = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or len(self.shape) > 32 or min(numbers) < 0:
@@ -170,6 +171,10 @@ def _last_byte(last: int, bits: int) -> int:
 
 def _element_type(dtype: str) -> np.dtype[Any]:
     bits = ELEMENT_BITS[dtype]
+    if dtype not in DTYPES:
+        import numpy as np
+
+        return np.dtype(dtype)
     return numpy_dtype(dtype if bits >= 8 else "int8" if DTYPES[dtype].kind == "i" else "uint8")
 
 

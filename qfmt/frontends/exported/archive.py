@@ -94,8 +94,7 @@ class Archive:
             raise SourceError("the archive lacks the bytes of this tensor", hint="the file is damaged")
         shape, steps, (first,) = _whole(sizes), _whole(strides), _whole([offset])
         tensor = StoredTensor(storage, DTYPES[code], shape, steps, first, names=[name])
-        if len(shape) != len(steps):
-            raise _damaged(folder)
+        tensor.check_bounds(self._zip.entries[entry].file_size)
         return tensor
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:
