@@ -40,6 +40,7 @@ def convert(
     - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
       modules, else its tensors only;
     - a state_dict: its tensors only. `Model.no_graph` says so then;
+    - safetensors: tensors only, with their quantization where torchao wrote them;
     - a program of torch.export, quantized by PT2E (`.pt2`);
     - an ONNX model, quantized in any form; it needs the packages onnx and onnx-ir.
 
@@ -104,6 +105,10 @@ def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], qu
 
             given = Given.checked(arithmetic or "pt2e", shapes, quantization)
             return convert_exported(path, given, {"sha256": sha256_of(path)})
+        if kind.key == "safetensors":
+            from .safetensors import convert_safetensors
+
+            return convert_safetensors(path, given, {"sha256": sha256_of(path)})
         if kind.key in SAVED:
             from .saved.convert import convert_saved
             from .saved.file import read

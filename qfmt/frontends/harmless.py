@@ -49,6 +49,18 @@ class Inert:
         self.state: Any = None
 
 
+class Subclass:
+    """A tensor of a class of its own that holds other tensors, its `state`: what it looks like to the program."""
+
+    __slots__ = ("class_name", "dtype", "shape", "state")
+
+    def __init__(self, class_name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        self.class_name = class_name
+        self.dtype = dtype
+        self.shape = shape
+        self.state: dict[Any, Any] | None = None
+
+
 class Rebuild:
     """One of our own functions, standing in for the one that a pickle names."""
 
@@ -115,12 +127,22 @@ def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
     )
 
 
-def _of_type(rebuild: Any, _type: Any, arguments: Any, _state: Any = None) -> Any:
-    """A tensor of a class of its own, or with attributes of its own: the tensor."""
+def _subclass(cls: Any, dtype: Any, shape: Any, *_: Any) -> Subclass:
+    """torch._utils._rebuild_wrapper_subclass: strides, offset, layout and device say nothing."""
+    if not isinstance(cls, InertClass) or not isinstance(dtype, TorchDType) or not _sizes(shape):
+        raise SourceError("a tensor of a class is described by things that are not sizes", hint="the file is damaged")
+    return Subclass(cls.name, dtype.name, shape)
+
+
+def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any:
+    """A tensor of a class of its own, or with attributes of its own: the tensor, and those only of a Subclass."""
     nested = isinstance(rebuild, Rebuild) and rebuild.function is _of_type  # PyTorch does not; it would recurse
     if not isinstance(rebuild, Rebuild) or nested or not isinstance(arguments, tuple):
         raise SourceError("a tensor is made by something that does not make tensors")
-    return rebuild.function(*arguments)
+    tensor = rebuild.function(*arguments)
+    if isinstance(tensor, Subclass) and isinstance(state, dict):
+        tensor.state = state
+    return tensor
 
 
 def _first(value: Any, *_: Any) -> Any:
@@ -167,6 +189,7 @@ HARMLESS: Mapping[str, Any] = {
     "torch._utils._rebuild_qtensor": Rebuild(_quantized),
     "torch._utils._rebuild_parameter": Rebuild(_first),
     "torch._utils._rebuild_parameter_with_state": Rebuild(_first),
+    "torch._utils._rebuild_wrapper_subclass": Rebuild(_subclass),
     "torch._tensor._rebuild_from_type_v2": Rebuild(_of_type),
     "torch.Size": Rebuild(tuple),
     "torch.device": Rebuild(_first),

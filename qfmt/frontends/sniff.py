@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import SourceError
-from .pickles import Inert, harmless_or_inert, unpickle
+from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
 from .zips import Zip
 
@@ -51,8 +51,7 @@ KINDS = {
         Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", _SAVE_TORCHSCRIPT),
         Kind("onnx", "an ONNX model"),
         Kind("qfb", "a .qfb file"),
-        Kind("safetensors", "a safetensors file: named tensors without a graph",
-             "convert the file that holds the network, not only its weights"),
+        Kind("safetensors", "a safetensors file: named tensors without a graph"),
         Kind("tflite", "a TensorFlow Lite model"),
         Kind("executorch", "an ExecuTorch program (.pte)", "convert the .pt2 file that it was made from"),
         Kind("gguf", "a GGUF file: named tensors without a graph"),
@@ -173,7 +172,8 @@ def saved_kind(value: Any) -> str:
     """What torch.save saved: the key of its Kind."""
     if isinstance(value, Inert) and _is_module(value):
         return "torch_module"
-    tensors = isinstance(value, dict) and any(isinstance(item, StoredTensor | Inert | dict) for item in value.values())
+    holders = StoredTensor, Subclass, Inert, dict
+    tensors = isinstance(value, dict) and any(isinstance(item, holders) for item in value.values())
     return "state_dict" if tensors else "torch_data"
 
 

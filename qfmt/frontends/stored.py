@@ -128,8 +128,11 @@ class StoredTensor:
         else:
             values = _elements(raw, self.dtype, self._last() + 1)[self.offset :]
             steps = tuple(stride * values.itemsize for stride in self.strides)
-            window = np.lib.stride_tricks.as_strided(values, self.shape, steps, writeable=False)
+            # as bytes: NumPy makes no windows on types of 8-bit floats
+            cells = values.view(f"V{values.itemsize}")
+            window = np.lib.stride_tricks.as_strided(cells, self.shape, steps, writeable=False)
             array = np.ascontiguousarray(window).reshape(self.shape)  # ascontiguousarray makes 0-d 1-d
+            array = array.view(values.dtype)
         array.flags.writeable = False
         return array
 

@@ -2,25 +2,28 @@
 
 A state_dict says of a module `fc1` its weight, and by `fc1.scale` and `fc1.zero_point` how what it puts out is
 quantized. The second becomes a tensor `fc1` without shape and data. Packed parameters become the weight and
-bias that they were packed from, and keep their name as an alias.
+bias that they were packed from, and keep their name as an alias. What the layer of a weight of torchao does to its
+input becomes a tensor `fc1.input` of the same kind where it is known before the network runs, else a source key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import SourceError
 from ...model import DTYPES, Graph, Model, Quantization, Tensor
-from ..pickles import Inert
+from ..pickles import Inert, Subclass
 from ..stored import PerTensor, StoredTensor
 from ..torch.calls import Packed, PackedState
 from ..torch.values import StoredData, narrowest, stored_quantization
+from ..torchao import Weight, of_pickle
 from ..torchscript import packing
 from ..torchscript.objects import owner
 
@@ -35,10 +38,10 @@ _INNER = re.compile(r"(?:^|\.)_packed_params(?:\._packed_weight|\.weight|\.bias|
 
 
 class Entry(NamedTuple):
-    """A tensor, or a number that PyTorch keeps as one, and its names: the first is its own."""
+    """A tensor, a number that PyTorch keeps as one, or how a tensor is quantized; its names: the first is its own."""
 
     name: str
-    value: StoredTensor | float | int
+    value: StoredTensor | Weight | Quantization | float | int
     aliases: tuple[str, ...] = ()
 
 
@@ -48,7 +51,14 @@ def archive(state: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
     A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
     names are aliases. What is neither tensor nor packed parameters is left out.
     """
-    entries = {entry.name: entry for entry in _unnested(state)}
+    return of_entries(_unnested(state), source)
+
+
+def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
+    """The same of tensors, each with its names; SourceError if two have the same."""
+    entries = {entry.name: entry for entry in several}
+    if len(entries) != len(several) or "" in entries:
+        raise SourceError("has a tensor without a name, or two of one name", hint="give every tensor a name of its own")
     outputs = {tensor.name: tensor for tensor in _outputs(entries)}
     tensors = outputs | {
         name: _constant(entry)
@@ -56,7 +66,7 @@ def archive(state: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
         if not (name.endswith((".scale", ".zero_point")) and name.rpartition(".")[0] in outputs)
     }
     graph = Graph((), (), (), {name: tensors[name] for name in sorted(tensors)})
-    return Model(graph, source=source, producer=producer())
+    return Model(graph, source={**source, **_dynamic(several)}, producer=producer())
 
 
 def holds_tensors(state: Mapping[Any, Any]) -> bool:
@@ -89,11 +99,8 @@ def _unnested(state: Mapping[Any, Any]) -> list[Entry]:
             break
         prefix, state = f"{prefix}{filled[0]}.", inner
     entries = walk.entries
-    names = [entry.name for entry in entries]
-    if not names:
+    if not entries:
         raise SourceError("holds no tensors", hint="there is nothing to convert")
-    if len(set(names)) != len(names) or "" in names:
-        raise SourceError("has a tensor without a name, or two of one name", hint="give every tensor a name of its own")
     if prefix:
         entries = [_also_below(prefix, entry) for entry in entries]
     return entries
@@ -122,6 +129,8 @@ class _Walk:
         packed = _packed(name, value)
         if packed is not None:
             self.entries += _parts(name, packed)
+        elif isinstance(value, Subclass):
+            self.entries += weight_entries(name, placed(name, of_pickle, value))
         elif isinstance(value, StoredTensor):
             own = _own_name(name)
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
@@ -134,7 +143,27 @@ class _Walk:
                     self.visit(f"{name}.{key}", element, depth + 1)
 
 
-HOLDERS = (dict, list, tuple, StoredTensor, Packed, PackedState, Inert)
+HOLDERS = (dict, list, tuple, StoredTensor, Subclass, Packed, PackedState, Inert)
+
+
+def placed(name: str, read: Callable[..., Weight], *arguments: Any) -> Weight:
+    """A weight that is read, with its name in the error if it cannot be."""
+    try:
+        return read(*arguments)
+    except SourceError as error:
+        raise error.at(name) from None
+
+
+def weight_entries(name: str, weight: Weight, aliases: Mapping[str, str] = MappingProxyType({})) -> Iterator[Entry]:
+    """A weight of torchao, and what belongs to the input of its layer. `aliases`: names of its parts in the source."""
+    of_input = ("act_pre_scale", "act_quant_scale", "act_quant_zero_point")
+    yield Entry(name, weight, tuple(alias for part, alias in aliases.items() if part not in of_input))
+    if weight.pre_scale is not None:
+        module, _, own = name.rpartition(".")
+        yield Entry(aliases.get("act_pre_scale", f"{module}._{own}_act_pre_scale"), weight.pre_scale)
+    if weight.activation is not None and weight.activation.grid is not None:
+        known = tuple(aliases[part] for part in of_input[1:] if part in aliases)
+        yield Entry(f"{name.removesuffix('.weight')}.input", weight.activation.grid, known)
 
 
 def _own_name(name: str) -> str:
@@ -242,10 +271,23 @@ def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
             yield Tensor(module, dtype, None, None, grid)
 
 
-def _number(value: StoredTensor | float | int, kind: str) -> float | int | None:
+def _dynamic(entries: Sequence[Entry]) -> dict[str, str]:
+    """Which weights belong to layers that quantize their input while the network runs, and how: a source key."""
+    kinds: dict[str, list[str]] = {}
+    for entry in entries:
+        activation = entry.value.activation if isinstance(entry.value, Weight) else None
+        if activation is not None and activation.grid is None:
+            kinds.setdefault(str(activation), []).append(entry.name)
+    words = (f"{kind}: {' '.join(sorted(names))}" for kind, names in sorted(kinds.items()))
+    return {"dynamic_inputs": "; ".join(words)} if kinds else {}
+
+
+def _number(value: StoredTensor | Weight | Quantization | float | int, kind: str) -> float | int | None:
     """The number that a scale or zero point of one element is; None for any other tensor."""
     if isinstance(value, int | float):
         return value if kind == "f" or isinstance(value, int) else None
+    if not isinstance(value, StoredTensor):
+        return None
     if prod(value.shape) != 1 or value.dtype not in DTYPES or DTYPES[value.dtype].kind != kind or value.quantizer:
         return None
     number = value.item()
@@ -254,6 +296,10 @@ def _number(value: StoredTensor | float | int, kind: str) -> float | int | None:
 
 def _constant(entry: Entry) -> Tensor:
     aliases = tuple(sorted({*entry.aliases} - {entry.name, ""}))
+    if isinstance(entry.value, Weight):
+        return entry.value.tensor(entry.name, aliases)
+    if isinstance(entry.value, Quantization):
+        return Tensor(entry.name, "int8", None, None, entry.value, aliases)
     if not isinstance(entry.value, StoredTensor):
         array = np.asarray(entry.value, "int64" if isinstance(entry.value, int) else narrowest(entry.value))
         return replace(Tensor.constant(entry.name, array), aliases=aliases)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import SourceError
 from ...model import Model
-from ..pickles import Inert
+from ..pickles import Inert, Subclass
 from ..sniff import KINDS, saved_kind
 from ..torch import InputSpec, Lifter
 from ..torch.attempts import Given, Lifted, lift
@@ -17,10 +17,9 @@ from .archive import archive, holds_tensors, producer
 from .file import Saved
 from .tree import Module, state, tree
 
-WHAT_WOULD = (
-    "save the whole network with torch.jit.save, or convert the module in memory: "
-    "qfmt.convert(model, example_inputs=(x,))"
-)
+IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x,))"
+
+WHAT_WOULD = f"save the whole network with torch.jit.save, or {IN_MEMORY}"
 
 
 def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
@@ -65,7 +64,14 @@ def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
     why = "a state_dict holds tensors and no graph"
     if not any(tensor.is_constant for tensor in model.tensors.values()):
         why = f"{why}, and this one no weights: that of a TorchScript module lacks its packed parameters"
-    return model.replace(source={**source, "no_graph": f"{why}; {WHAT_WOULD}"})
+    would = IN_MEMORY if _has_subclass(value) else WHAT_WOULD
+    return model.replace(source={**model.source, "no_graph": f"{why}; {would}"})
+
+
+def _has_subclass(value: Mapping[str, Any]) -> bool:
+    """Whether there are tensors of torchao in it, of which TorchScript knows nothing."""
+    several = list(value.values())
+    return any(isinstance(item, Subclass) or (isinstance(item, dict) and _has_subclass(item)) for item in several)
 
 
 def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:

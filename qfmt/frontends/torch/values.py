@@ -53,7 +53,8 @@ HALF_MAX = float(np.finfo(np.float16).max)
 class StoredData(Data):
     """The bytes of an archived tensor: read, and made contiguous, each time they are asked for.
 
-    `dtype` is float16 where PyTorch narrows the values before it computes with them, and saturates them.
+    `dtype` is float16 where PyTorch narrows the values before it computes with them, and saturates them; int4 or int2
+    for integers that are stored one a byte, and fit.
     """
 
     __slots__ = ("_dtype", "_tensor")
@@ -65,7 +66,7 @@ class StoredData(Data):
 
     def view(self) -> memoryview:
         array, bits = self._tensor.array(), DTYPES[self._dtype].bits
-        if self._dtype != self._tensor.dtype:
+        if self._dtype != self._tensor.dtype and bits >= 8:
             array = np.clip(array, -HALF_MAX, HALF_MAX).astype(self._dtype)
         packed = pack(array, bits) if bits < 8 else array
         return packed.reshape(-1).view(np.uint8).data.toreadonly()

@@ -1,0 +1,248 @@
+"""Weights that torchao quantized, and how the layers that have them quantize their inputs.
+
+torchao's tensors are classes of their own that hold plain tensors and a description:
+torchao/quantization/quantize_/workflows (0.18). They are read from pickles and from safetensors, without torchao.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import QfmtError, SourceError
+from ..model import DTYPES, Quantization, Tensor
+from .pickles import Inert, InertClass, Subclass, TorchDType
+from .stored import StoredTensor
+from .torch.values import StoredData, narrowest
+
+INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+MAPPINGS = {1: "SYMMETRIC", 2: "SYMMETRIC_NO_CLIPPING_ERR", 3: "ASYMMETRIC"}
+"""torchao.quantization.quant_primitives.MappingType, as it is pickled."""
+
+PER = {"PerRow": "token", "PerToken": "token", "PerTensor": "tensor"}
+"""torchao.quantization.granularity, of activations."""
+
+
+class Described(NamedTuple):
+    """An object of one of torchao's dataclasses: the last part of its class's name, and its fields."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+class Activation(NamedTuple):
+    """How a layer quantizes its input: on a `grid` that is stored, or while the network runs, `per` token or tensor."""
+
+    dtype: str
+    per: str
+    symmetric: bool = True
+    reduce_range: bool = False
+    grid: Quantization | None = None
+
+    def __str__(self) -> str:
+        mapping = "" if DTYPES[self.dtype].kind == "f" else f", {'' if self.symmetric else 'a'}symmetric"
+        return f"{self.dtype} per {self.per}{mapping}{', reduced range' if self.reduce_range else ''}"
+
+
+class Weight(NamedTuple):
+    """A quantized weight: stored one value a byte, of `dtype`. What it stands for was of `real_dtype`.
+
+    The input is multiplied by `pre_scale` before anything else, where there is one.
+    """
+
+    stored: StoredTensor
+    dtype: str
+    quantization: Quantization
+    real_dtype: str = "float32"
+    activation: Activation | None = None
+    pre_scale: StoredTensor | None = None
+
+    def tensor(self, name: str, aliases: tuple[str, ...]) -> Tensor:
+        data = StoredData(self.stored, self.dtype)
+        return Tensor(name, self.dtype, self.stored.shape, data, self.quantization, aliases)
+
+
+def of_pickle(value: Subclass) -> Weight:
+    """The weight that a pickled tensor of a class is. SourceError for other classes, and for what makes no sense."""
+    state = {} if value.state is None else value.state
+    parts = {key: part for key, part in state.items() if isinstance(part, StoredTensor)}
+    told = {key: _unpickled(part) for key, part in state.items() if key not in parts}
+    return weight(_last(value.class_name), parts, {"dtype": value.dtype} | told)
+
+
+def of_json(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Weight:
+    """The weight of which safetensors tell the class, the description as JSON, and the tensors."""
+    return weight(kind, parts, {key: _decoded(part) for key, part in told.items()})
+
+
+def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Weight:
+    """The weight of a class `kind` that holds these tensors, and is described so."""
+    if kind not in (INT8, INTX, FLOAT8):
+        hint = f"those of {INT8}, {INTX} and {FLOAT8} are: quantize with IntxWeightOnlyConfig, for example"
+        raise SourceError(f"is a {kind[:100]}, which is not read", hint=hint)
+    for name in ("qdata", "scale"):
+        if name not in parts:
+            raise SourceError(f"is a {kind} without {name}", hint="the file is damaged, or one of several: join them")
+    qdata = parts["qdata"]
+    dtype, limits = _grid(kind, qdata, told)
+    quantization = _quantization(dtype, limits, parts, told)
+    if kind != FLOAT8:
+        _check_range(qdata, *limits)
+    real = told.get("dtype")
+    if real not in FLOATS:
+        real = parts["scale"].dtype
+    return Weight(qdata, dtype, quantization, real, _activation(kind, parts, told), parts.get("act_pre_scale"))
+
+
+# -- the grid of a weight --------------------------------------------------------------------------------
+
+
+def _grid(kind: str, qdata: StoredTensor, told: Mapping[str, Any]) -> tuple[str, tuple[int, int]]:
+    """The element type that holds all values, and the smallest and the largest of them."""
+    if kind == FLOAT8:
+        if not qdata.dtype.startswith("float8") or not DTYPES[qdata.dtype].is_quantizable:
+            raise _damaged(f"is a {kind} of {qdata.dtype}")
+        return qdata.dtype, (DTYPES[qdata.dtype].minimum, DTYPES[qdata.dtype].maximum)
+    if qdata.dtype != "int8":
+        raise _damaged(f"is a {kind} of {qdata.dtype}")
+    bits = _bits(told.get("target_dtype")) if kind == INTX else 8
+    limits = -(1 << bits - 1), (1 << bits - 1) - 1
+    if kind == INT8 and told.get("reduce_range"):
+        limits = -64, 63
+    return next(name for name in ("int2", "int4", "int8") if DTYPES[name].bits >= bits), limits
+
+
+def _bits(dtype: Any) -> int:
+    """Those of torch.int1 to torch.int8."""
+    number = str(dtype).removeprefix("int")
+    if number not in map(str, range(1, 9)):
+        raise _damaged(f"holds integers of the type {str(dtype)[:40]}")
+    return int(number)
+
+
+def _quantization(
+    dtype: str, limits: tuple[int, int], parts: Mapping[str, StoredTensor], told: Mapping[str, Any]
+) -> Quantization:
+    shape, scale = parts["qdata"].shape, parts["scale"]
+    if scale.dtype not in FLOATS:
+        raise _damaged(f"has scales of {scale.dtype}")
+    scales = scale.array()
+    points = parts["zero_point"].array() if "zero_point" in parts and dtype in ("int2", "int4", "int8") else 0
+    blocks = _block_shape(told.get("block_size"), shape, scale.shape)
+    try:
+        quantization = Quantization.of_blocks(dtype, shape, blocks, scales, points, limits=limits)
+    except QfmtError as error:
+        raise _damaged(error.what) from None
+    smallest = scales.min(initial=1) if not quantization.is_blocked else 1
+    if not np.isfinite(scales.astype(np.float64)).all() or smallest <= 0:
+        raise _damaged("has scales that are not positive numbers")
+    return quantization
+
+
+def _block_shape(told: Any, shape: tuple[int, ...], counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of blocks; where they are not said, they follow from the shape of the scales."""
+    if isinstance(told, tuple) and told:
+        if not all(type(size) is int for size in told):
+            raise _damaged("has blocks whose sizes are not whole numbers")
+        return told
+    if len(counts) != len(shape):
+        counts = (1,) * len(shape)
+    return tuple(max(-(-size // max(count, 1)), 1) for size, count in zip(shape, counts, strict=True))
+
+
+def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
+    if (low, high) == (-128, 127):
+        return
+    values = qdata.array()
+    if values.size and not low <= values.min() <= values.max() <= high:
+        raise _damaged(f"has values from {values.min()} to {values.max()} where {low} to {high} are possible")
+
+
+# -- how inputs are quantized ----------------------------------------------------------------------------
+
+
+def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Activation | None:
+    if (known := told.get("activation_quantization")) is not None:
+        if known != "int8_asym_per_token":
+            raise SourceError(f"quantizes its input by {str(known)[:100]}, which qfmt does not know")
+        return Activation("int8", "token", symmetric=False)
+    given = told.get("act_quant_kwargs")
+    if given is None:
+        return None
+    fields: Mapping[str, Any] = given.fields if isinstance(given, Described) else {}
+    granularity, dtype = fields.get("granularity"), "int8"
+    per = PER.get(granularity.kind, "") if isinstance(granularity, Described) else ""
+    mapping = fields.get("mapping_type", "SYMMETRIC")
+    if kind == FLOAT8:
+        dtype, mapping = str(fields.get("float8_dtype", "float8_e4m3fn")), "SYMMETRIC"
+    if not per or dtype not in DTYPES or mapping not in ("SYMMETRIC", "ASYMMETRIC"):
+        what = f"quantizes its input by {_words(granularity)}, {_words(mapping)}"
+        raise SourceError(f"{what}, which qfmt does not know", hint="quantize with PerRow() or PerTensor()")
+    reduce_range = bool(fields.get("reduce_range"))
+    activation = Activation(dtype, per, mapping == "SYMMETRIC", reduce_range)
+    return activation._replace(grid=_static(activation, parts)) if "act_quant_scale" in parts else activation
+
+
+def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quantization:
+    """The grid of an input that calibration chose: one scale for all of it."""
+    point = parts.get("act_quant_zero_point")
+    try:
+        scale, zero_point = parts["act_quant_scale"].item(), 0 if point is None else point.item()
+    except SourceError:
+        raise SourceError("has a scale for each row of its input", hint="quantize with PerTensor()") from None
+    if isinstance(scale, complex) or not isfinite(scale) or scale <= 0 or not isinstance(zero_point, int):
+        raise _damaged(f"has an input of scale {scale} and zero point {zero_point}")
+    low, high = (-64, 63) if activation.reduce_range else (-128, 127)
+    if not low <= zero_point <= high:
+        raise _damaged(f"has an input of zero point {zero_point}")
+    return Quantization((float(scale),), (zero_point,), low, high, None, narrowest(float(scale)))
+
+
+# -- descriptions ----------------------------------------------------------------------------------------
+
+
+def _unpickled(value: Any) -> Any:
+    """What a description says: numbers, text, tuples, names of types and of enumerations, Described."""
+    match value:
+        case TorchDType(name):
+            return name
+        case InertClass(name):
+            return _last(name)
+        case Inert(class_name=name, arguments=(choice,), state=None):  # of an enumeration
+            return MAPPINGS.get(choice, choice) if _last(name) == "MappingType" and type(choice) is int else choice
+        case Inert(class_name=name, state=state):
+            fields = state if isinstance(state, dict) else {}
+            return Described(_last(name), {key: _unpickled(field) for key, field in fields.items()})
+        case list() | tuple():
+            return tuple(map(_unpickled, value))
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    """The same of JSON: objects are `{"_type": …, "_data": …}`."""
+    match value:
+        case {"_type": str(kind), "_data": dict(fields)}:
+            return Described(_last(kind), {key: _decoded(field) for key, field in fields.items()})
+        case {"_type": str(), "_data": name}:
+            return name
+        case list():
+            return tuple(map(_decoded, value))
+    return value
+
+
+def _last(qualified: str) -> str:
+    return qualified.rpartition(".")[2]
+
+
+def _words(value: Any) -> str:
+    return str(value.kind if isinstance(value, Described) else value)[:60]
+
+
+def _damaged(what: str) -> SourceError:
+    return SourceError(what, hint="the file is damaged")

@@ -1,0 +1,278 @@
+"""Tensors of torchao, and safetensors, read without torchao and torch. tools/make_torchao.py made the samples."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import qfmt
+from qfmt.errors import QfmtError, SourceError
+from qfmt.frontends.pickles import Inert, Subclass
+from qfmt.frontends.stored import Storage, StoredTensor
+from qfmt.frontends.torchao import of_pickle
+from qfmt.model import Model
+
+SAMPLES = Path(__file__).parent / "samples"
+
+FILES = pytest.mark.parametrize("file", ["torchao.pt", "torchao.safetensors"])
+
+
+@pytest.fixture(scope="module")
+def expected() -> Mapping[str, Any]:
+    with np.load(SAMPLES / "torchao.npz") as file:
+        return dict(file)
+
+
+# -- what torchao says of the same tensors ---------------------------------------------------------------
+
+
+@FILES
+def test_integers_and_real_values_are_those_of_torchao(file: str, expected: Mapping[str, Any], tmp_path: Path) -> None:
+    model = qfmt.convert(SAMPLES / file)
+    model.save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    model = qfmt.load(tmp_path / "m.qfb")
+    equal = total = 0
+    for key, values in expected.items():
+        name, _, what = key.rpartition("/")
+        tensor = model.tensors[name]
+        own = tensor.array.astype(np.float32) if what == "q" else tensor.dequantize()
+        if what == "real" and name.startswith("int4_bfloat16"):  # torchao rounds each product to bfloat16
+            own = torch.from_numpy(own).bfloat16().float().numpy()
+        equal += int((own == values).sum())
+        total += values.size
+    print(f"{equal} of {total} integers and real values equal")
+    assert equal == total > 1600
+
+
+def test_both_forms_give_the_same_network() -> None:
+    pickled, safe = (qfmt.convert(SAMPLES / f"torchao.{form}") for form in ("pt", "safetensors"))
+    assert pickled.content_id() == safe.content_id()
+    assert (
+        pickled.source["dynamic_inputs"]
+        == safe.source["dynamic_inputs"]
+        == (
+            "int8 per tensor, symmetric: dynamic_tensor.weight; "
+            "int8 per token, asymmetric: dynamic_asymmetric.weight int4_dynamic.weight; "
+            "int8 per token, symmetric: dynamic.weight"
+        )
+    )
+    assert "convert the module in memory" in pickled.no_graph
+    assert "convert the module in memory" in safe.no_graph
+    assert safe.tensors["static.weight"].aliases == tuple(
+        f"static._weight_{p}" for p in ("qdata", "scale", "zero_point")
+    )
+    assert safe.graph.find("static._weight_act_quant_scale") is safe.tensors["static.input"]
+
+
+def test_types_limits_and_scales() -> None:
+    tensors = qfmt.convert(SAMPLES / "torchao.safetensors").tensors
+    for name, dtype, limits, blocks, scales in (
+        ("int8_row", "int8", (-128, 127), None, "float32"),
+        ("int8_group", "int8", (-128, 127), (1, 8), "float32"),
+        ("int3_row", "int4", (-4, 3), None, "float32"),
+        ("int4_group", "int4", (-8, 7), (1, 8), "float32"),
+        ("int4_bfloat16", "int4", (-8, 7), (1, 8), "bfloat16"),
+        ("float8", "float8_e4m3fn", (-448, 448), None, "float32"),
+    ):
+        tensor = tensors[f"{name}.weight"]
+        grid = tensor.quantization
+        assert grid is not None and (grid.quant_min, grid.quant_max) == limits
+        assert tensor.dtype == dtype and grid.scale_dtype == scales
+        assert (grid.blocks.shape if grid.blocks else None) == blocks
+    static = tensors["static.input"]
+    assert static.shape is None and static.quantization is not None
+    assert static.quantization.scale == (float(np.float32(0.02)),)
+
+
+def test_no_torch_is_needed(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'torchao', 'safetensors')))\n"
+        "import qfmt\n"
+        f"for form in ('pt', 'safetensors'): qfmt.convert({str(SAMPLES)!r} + '/torchao.' + form)"
+        f".save({str(tmp_path)!r} + '/' + form + '.qfb')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert qfmt.check(tmp_path / "pt.qfb") == qfmt.check(tmp_path / "safetensors.qfb") == []
+
+
+# -- plain safetensors -------------------------------------------------------------------------------------
+
+
+def test_plain_safetensors_keep_every_type(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    kinds = (
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.uint8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2,
+    )  # fmt: skip
+    state = {str(kind): (torch.randn(3, 5) * 20).to(kind) for kind in kinds} | {"none": torch.empty(0, 4)}
+    state["number"] = torch.tensor(7)
+    save_file(state, tmp_path / "m.safetensors", {"format": "pt"})
+    qfmt.convert(tmp_path / "m.safetensors").save(tmp_path / "m.qfb")
+    tensors = qfmt.load(tmp_path / "m.qfb").tensors
+    assert set(tensors) == set(state)
+    for name, value in state.items():
+        assert tuple(value.shape) == tensors[name].shape
+        assert bytes(value.reshape(-1).view(torch.uint8).numpy()) == tensors[name].array.tobytes()
+
+
+# -- what is wrong with files ---------------------------------------------------------------------------------
+
+
+def file_of(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def entry(begin: int, end: int, shape: list[Any], dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+BROKEN = {
+    "cut off": file_of({"a": entry(0, 8, [2])}, bytes(7)),
+    "left over": file_of({"a": entry(0, 8, [2])}, bytes(9)),
+    "overlap": file_of({"a": entry(0, 8, [2]), "b": entry(4, 12, [2])}, bytes(12)),
+    "hole": file_of({"a": entry(0, 8, [2]), "b": entry(12, 20, [2])}, bytes(20)),
+    "too small": file_of({"a": entry(0, 8, [3])}, bytes(8)),
+    "huge": file_of({"a": entry(0, 8, [1 << 40] * 20)}, bytes(8)),
+    "negative": file_of({"a": entry(0, 8, [-2])}, bytes(8)),
+    "truth": file_of({"a": entry(0, 8, [True, 2])}, bytes(8)),
+    "backwards": file_of({"a": entry(8, 0, [2])}, bytes(8)),
+    "type": file_of({"a": entry(0, 8, [2], "F31")}, bytes(8)),
+    "no object": file_of({"a": 3}),
+    "not text": file_of({"__metadata__": {"a": 3}}),
+    "no json": file_of(b'{"a": '),
+    "twice": file_of(b'{"a": 1, "a": 2}'),
+    "deep": file_of(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "latin": file_of(b'{"\xff": 1}'),
+    "complex": file_of({"a": entry(0, 8, [1], "C64")}, bytes(8)),
+    "empty": file_of({"": entry(0, 8, [2])}, bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_safetensors_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(BROKEN[name])
+    with pytest.raises(SourceError, match=r"m\.safetensors"):
+        qfmt.convert(tmp_path / "m.safetensors").save(tmp_path / "m.qfb")
+    assert not (tmp_path / "m.qfb").exists()
+
+
+def rewritten(tmp_path: Path, change: Any) -> Model:
+    """The sample of safetensors with its metadata changed, converted."""
+    content = (SAMPLES / "torchao.safetensors").read_bytes()
+    end = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:end])
+    metadata = {name: json.loads(text) for name, text in header["__metadata__"].items()}
+    change(header, metadata)
+    header["__metadata__"] = {name: json.dumps(value) for name, value in metadata.items()}
+    (tmp_path / "m.safetensors").write_bytes(file_of(header, content[end:]))
+    return qfmt.convert(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    "where, key, value, message",
+    [
+        ("int8_row", "_type", "NVFP4Tensor", "is a NVFP4Tensor, which is not read"),
+        ("int8_row", "_type", None, "torchao does not write"),
+        ("int8_row", "_data", 3, "torchao does not write"),
+        ("int8_row", "_tensor_data_names", ["qdata"], "without scale"),
+        ("int8_row", "_tensor_data_names", ["qdata", "scale", "else"], r"lacks int8_row\._weight_else"),
+        ("int8_row", "block_size", [1, 7], "4 scales"),
+        ("int8_row", "block_size", [1, -1], "do not divide"),
+        ("int8_row", "block_size", [16], "do not divide"),
+        ("int8_row", "block_size", ["x", 1], "not whole numbers"),
+        ("int8_row", "reduce_range", True, "where -64 to 63"),
+        ("int4_group", "target_dtype", {"_type": "torch.dtype", "_data": "int2"}, "where -2 to 1"),
+        ("int4_group", "target_dtype", {"_type": "torch.dtype", "_data": "int44"}, "of the type int44"),
+        ("int4_group", "activation_quantization", "by_magic", "by_magic, which qfmt does not know"),
+        ("dynamic", "act_quant_kwargs", {"_type": "Else", "_data": {}}, "quantizes its input by None"),
+        ("float8", "_type", "Int8Tensor", "is a Int8Tensor of float8_e4m3fn"),
+        ("int8_row", "_type", "Float8Tensor", "is a Float8Tensor of int8"),
+    ],
+)
+def test_descriptions_that_make_no_sense(where: str, key: str, value: Any, message: str, tmp_path: Path) -> None:
+    def change(header: Any, metadata: Any) -> None:
+        described = metadata[f"{where}.weight"]
+        (described if key.startswith("_") else described["_data"])[key] = value
+
+    with pytest.raises(SourceError, match=message) as caught:
+        rewritten(tmp_path, change)
+    assert f"{where}.weight" in str(caught.value)
+
+
+def test_scales_that_are_no_numbers(tmp_path: Path) -> None:
+    def change(header: Any, metadata: Any) -> None:
+        header["int8_row._weight_scale"]["dtype"] = "I32"
+
+    with pytest.raises(SourceError, match=r"int8_row\.weight: has scales of int32"):
+        rewritten(tmp_path, change)
+
+
+def test_shuffled_bytes_end_in_one_error(tmp_path: Path) -> None:
+    content = (SAMPLES / "torchao.safetensors").read_bytes()
+    end, random, refused = 8 + struct.unpack("<Q", content[:8])[0], Random(0), 0
+    for _ in range(200):
+        damaged = bytearray(content)
+        for _ in range(random.choice((1, 1, 2, 8))):
+            damaged[random.randrange(end)] = random.choice(b'0123456789"{}[],:\\x\x00\xff' + bytes(range(256)))
+        (tmp_path / "m.safetensors").write_bytes(damaged)
+        try:
+            qfmt.convert(tmp_path / "m.safetensors").save(tmp_path / "m.qfb")
+        except QfmtError:
+            refused += 1
+    print(f"{refused} of 200 refused")
+    assert refused > 100
+
+
+def stored(array: Any) -> StoredTensor:
+    array = np.asarray(array)
+    strides = tuple(step // array.itemsize for step in array.strides)
+    raw = memoryview(array.tobytes())
+    return StoredTensor(Storage("s", array.dtype.name, lambda: raw), array.dtype.name, array.shape, strides)
+
+
+@pytest.mark.parametrize(
+    "state, message",
+    [
+        (None, "without qdata"),
+        ({"qdata": 3}, "without qdata"),
+        ({"qdata": stored(np.zeros((2, 4), np.int8)), "scale": None}, "without scale"),
+        ({"qdata": stored(np.zeros((2, 4), np.int8)), "scale": stored(np.zeros((2, 1), np.float32))}, "not positive"),
+        ({"qdata": stored(np.zeros((2, 4), np.int8)), "scale": stored(np.full((2, 1), np.nan, "f"))}, "not positive"),
+        ({"qdata": stored(np.zeros((2, 4), np.float32)), "scale": stored(np.ones(1, np.float32))}, "of float32"),
+        (
+            {
+                "qdata": stored(np.zeros((2, 4), np.int8)),
+                "scale": stored(np.ones((2, 1), np.float32)),
+                "act_quant_kwargs": Inert("torchao.x.QuantizeTensorToInt8Kwargs", ()),
+            },
+            "quantizes its input by None",
+        ),
+    ],
+)
+def test_pickled_tensors_that_make_no_sense(state: Any, message: str) -> None:
+    tensor = Subclass("torchao.quantization.Int8Tensor", "float32", (2, 4))
+    tensor.state = state
+    with pytest.raises(SourceError, match=message):
+        of_pickle(tensor)
+
+
+def test_other_classes_are_named(tmp_path: Path) -> None:
+    with ZipFile(SAMPLES / "torchao.pt") as source, ZipFile(tmp_path / "m.pt", "w") as dest:
+        for each in source.namelist():
+            dest.writestr(each, source.read(each).replace(b"quantization\nFloat8Tensor", b"quantization\nInt4Tensor"))
+    with pytest.raises(SourceError, match=r"float8\.weight: is a Int4Tensor, which is not read; those of Int8Tensor"):
+        qfmt.convert(tmp_path / "m.pt")

@@ -1,0 +1,79 @@
+"""Layers quantized by each of torchao's configurations, in the two forms that keep them: tests/samples/torchao.*.
+
+    python tools/make_torchao.py      (torch 2.13.0, torchao 0.18.0, safetensors)
+
+`torchao.npz` holds what torchao itself says of each: integers (`NAME/q`), real values (`NAME/real`).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+SAMPLES = Path(__file__).parents[1] / "tests/samples"
+
+
+def layers() -> nn.ModuleDict:
+    """A linear layer for each configuration, by a name that says which."""
+    from torchao import quantization as ao
+    from torchao.quantization import granularity as per
+
+    asymmetric = ao.MappingType.ASYMMETRIC
+    scale = torch.tensor([[0.02]])
+    configurations = {
+        "int8_row": ao.Int8WeightOnlyConfig(),
+        "int8_tensor": ao.Int8WeightOnlyConfig(granularity=per.PerTensor()),
+        "int8_group": ao.Int8WeightOnlyConfig(granularity=per.PerGroup(8)),
+        "dynamic": ao.Int8DynamicActivationInt8WeightConfig(),
+        "dynamic_tensor": ao.Int8DynamicActivationInt8WeightConfig(granularity=per.PerTensor()),
+        "dynamic_asymmetric": ao.Int8DynamicActivationInt8WeightConfig(act_mapping_type=asymmetric),
+        "static": ao.Int8StaticActivationInt8WeightConfig(act_quant_scale=scale, granularity=per.PerTensor()),
+        "int4_group": ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=per.PerGroup(8)),
+        "int3_row": ao.IntxWeightOnlyConfig(weight_dtype=torch.int3, granularity=per.PerAxis(0)),
+        "int4_asymmetric": ao.IntxWeightOnlyConfig(
+            weight_dtype=torch.int4, granularity=per.PerGroup(8), mapping_type=asymmetric
+        ),
+        "int4_dynamic": ao.Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int4, weight_granularity=per.PerGroup(8)
+        ),
+        "int4_bfloat16": ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=per.PerGroup(8)),
+        "float8": ao.Float8WeightOnlyConfig(),
+    }
+    torch.manual_seed(0)
+    network = nn.ModuleDict()
+    for name, configuration in configurations.items():
+        layer = nn.Linear(16, 4, bias=name == "dynamic").eval()
+        if name.endswith("bfloat16"):
+            layer = layer.bfloat16()
+        ao.quantize_(layer, configuration)
+        network[name] = layer
+    return network
+
+
+def write(folder: Path) -> None:
+    """The three files."""
+    from safetensors.torch import save_file
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+
+    state = layers().state_dict()
+    folder.mkdir(exist_ok=True)
+    torch.save(state, folder / "torchao.pt")
+    tensors, metadata = flatten_tensor_state_dict(state)
+    save_file(tensors, folder / "torchao.safetensors", metadata)
+    expected = {}
+    for name, tensor in state.items():
+        if hasattr(tensor, "qdata"):
+            expected[f"{name}/q"] = tensor.qdata.float().numpy()
+            expected[f"{name}/real"] = tensor.dequantize().float().numpy()
+    np.savez_compressed(folder / "torchao.npz", **expected)
+
+
+if __name__ == "__main__":
+    logging.disable()
+    warnings.simplefilter("ignore")
+    write(SAMPLES)
