@@ -177,7 +177,7 @@ def attempt(data: bytes, folder: Path) -> bool:
     return True
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, len(BYTES) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_changed_bytes_give_a_model_or_an_error(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
@@ -188,7 +188,7 @@ def test_changed_bytes_give_a_model_or_an_error(
     attempt(bytes(data), tmp_path_factory.mktemp("any"))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(end=st.integers(0, len(BYTES) - 1))
 def test_a_file_cut_off_is_an_error(end: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert not attempt(BYTES[:end], tmp_path_factory.mktemp("cut"))
@@ -274,7 +274,7 @@ ATTRIBUTES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
 NAMES = st.sampled_from(["x", "u", "s", "z", "i", "w", ""])
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     operator=st.sampled_from([*OPERATORS, *MICROSOFT]),
     names=st.lists(NAMES, max_size=6),

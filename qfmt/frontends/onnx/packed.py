@@ -102,6 +102,7 @@ def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], colum
     needed, shape = int(np.prod(stored)) * bits // 8, (*stored[:-1], columns)
     if tensor.data.nbytes != needed:
         raise SourceError(f"{name!r} has {tensor.data.nbytes} bytes, {list(stored)} values need {needed}")
+    im.preferred[own] = name
     if columns == stored[-1]:
         im.tensors[own] = replace(tensor, name=own, dtype=dtype, shape=shape, aliases=(name,))
         return own
