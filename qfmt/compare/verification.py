@@ -63,7 +63,12 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "verify compares a .qfb with the file of PyTorch or ONNX that it was made from"
         raise error.at(str(path)) from None
-    comparison = Comparison(file, witness)
+    foreign = witness.name == "onnx" and file.source.get("format") != "onnx"
+    if foreign:
+        from ..frontends.onnx.witness import in_terms_of_onnx
+
+        file = in_terms_of_onnx(file)
+    comparison = Comparison(file, witness, foreign=foreign)
     try:
         with witness.running() as version:
             comparison.version = version
@@ -95,10 +100,13 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
 
 class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it."""
+    """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it.
 
-    def __init__(self, file: Model, witness: Witness) -> None:
-        self.file, self.witness = file, witness
+    `foreign`: both were made from a third; what they state otherwise is then no difference, what they compute is.
+    """
+
+    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False) -> None:
+        self.file, self.witness, self.foreign = file, witness, foreign
         self.pairing = Pairing(witness.model.graph, file.graph)
         self.weights = {weight.name: weight for weight in self._constants()}
         self.side_by_side = SideBySide(file, witness.engine)
@@ -197,7 +205,7 @@ class Comparison:
             weights=tuple(self.weights.values()),
             nodes=tuple(self._nodes({node_name(node) for node in missing})),
             outputs=tuple(self._outputs()),
-            missing=tuple(f"{node_name(node)} ({node.operator})" for node in missing),
+            missing=() if self.foreign else tuple(f"{node_name(node)} ({node.operator})" for node in missing),
             interface=tuple(self._interface()),
             skipped=self.skipped,
             notes=tuple(self.notes),
@@ -216,7 +224,8 @@ class Comparison:
             ran = self.side_by_side.nodes[found.name]
             if ran.unknown:
                 self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
-            words = (*found.words, ran.fault) if ran.fault and not found.words else found.words
+            stated = () if self.foreign else found.words
+            words = (*stated, ran.fault) if ran.fault and not stated else stated
             counts = ran.counts
             yield NodeComparison(found.name, found.operator, counts.total, *counts, words)
 

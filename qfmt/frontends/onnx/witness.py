@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...errors import SourceError
-from ...model import Model, Tensor, numpy_dtype
+from ...model import Model, Quantization, Tensor, numpy_dtype
 from ..sniff import sha256_of
 from ..torch.attempts import Given
 from ..witness import Computed
@@ -204,6 +206,29 @@ def _like(path: Path, file: Model) -> Model:
         return convert_onnx(path, Given(file.arithmetic or "onnx", given), description)
     except SourceError:
         return convert_onnx(path, Given(file.arithmetic or "onnx"), description)
+
+
+def in_terms_of_onnx(file: Model) -> Model:
+    """A network of another source as ONNX has it: scales are float32, and a bias that the rule of its node rounds to
+    int32 is that."""
+    tensors = dict(file.graph.tensors)
+    for name, tensor in tensors.items():
+        grid = tensor.quantization
+        if grid is not None and grid.scale_dtype == "float64" and grid.blocks is None:
+            scale = tuple(float(np.float32(each)) for each in grid.scale)
+            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale, scale_dtype="float32"))
+    readers = Counter(name for node in file.nodes for name in node.inputs)
+    for node in file.nodes:
+        if node.arithmetic == "integer_bias" and len(node.inputs) > 2 and readers[node.inputs[2]] == 1:
+            x, weight, bias = (tensors[name] for name in node.inputs[:3])
+            if bias.is_constant and bias.quantization is None and x.quantization and weight.quantization:
+                at = np.float32(x.quantization.scale[0]) * np.array(weight.quantization.scale, np.float32)
+                whole = np.rint(bias.array.astype(np.float32) / at).astype(np.int32)
+                axis = 0 if at.size > 1 else None
+                limits = np.iinfo(np.int32)
+                grid = Quantization(tuple(at.tolist()), (0,) * at.size, int(limits.min), int(limits.max), axis)
+                tensors[bias.name] = Tensor.constant(bias.name, whole, grid, aliases=bias.aliases)
+    return file.replace(graph=replace(file.graph, tensors=tensors))
 
 
 def _stated(graph: Any) -> Iterator[tuple[str, Grid]]:
