@@ -130,12 +130,7 @@ class Builder:
 
     def fresh(self, wanted: str) -> str:
         """That name, or one like it that no other value has."""
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
-        return name
+        return _unique(wanted, self._taken)
 
     def _initializer(self, name: str, data: ir.TensorProtocol) -> ir.Value:
         value = ir.Value(name=name, shape=sizes(data), type=ir.TensorType(data.dtype), const_value=data)
@@ -160,9 +155,9 @@ class Builder:
         inputs = [self._stored[name] for name in self.model.graph.inputs]
         self._lower_all()
         outputs = [self.stored(name) for name in self.model.graph.outputs]
-        names = NodeNames()
+        names: set[str] = set()
         for node in self.nodes:
-            node.name = names.unique(node.name or "")
+            node.name = _unique(node.name or "", names)
         graph = ir.Graph(
             inputs,
             outputs,
@@ -203,24 +198,19 @@ class Builder:
         value.shape = _shape(tensor.shape)
 
 
-class NodeNames:
-    """Names of nodes: each once."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def unique(self, wanted: str) -> str:
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
-        return name
-
-
 def build(model: Model, form: str, opset: int) -> ir.Model:
-    """The model in ONNX; UnsupportedOperators names every node that cannot be written."""
+    """The model in ONNX; InexpressibleNodes names every node that cannot be written."""
     return Builder(model, form, opset).build()
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    """That name, or one like it that is not taken; it is from now on."""
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    taken.add(name)
+    return name
 
 
 def _shape(shape: Shape) -> ir.Shape | None:

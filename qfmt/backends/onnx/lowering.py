@@ -187,12 +187,14 @@ def _moves_integers(site: Site) -> bool:
 
 
 def one_to_one(site: Site) -> Sequence[ir.Value]:
-    """An operator of ONNX, with the same inputs and attributes; inputs that have one type there are given one."""
-    wanted = _one_type(site)
-    inputs = [site.real(index) for index in range(len(site.node.inputs))]
-    for index, dtype in wanted.items():
-        inputs[index] = site.cast(index, dtype)
-    return plain(site, inputs, site.attributes)
+    """An operator of ONNX, with the same inputs and attributes."""
+    return plain(site, typed_inputs(site), site.attributes)
+
+
+def typed_inputs(site: Site) -> list[ir.Value | None]:
+    """The real numbers of the inputs; those that have one type in ONNX are given one."""
+    wanted, indices = _one_type(site), range(len(site.node.inputs))
+    return [site.cast(index, wanted[index]) if index in wanted else site.real(index) for index in indices]
 
 
 def _one_type(site: Site) -> dict[int, str]:

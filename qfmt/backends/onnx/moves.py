@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32, quantize
 from ...model import numpy_dtype
-from .lowering import Site, lowers, plain
+from .lowering import Site, lowers, plain, typed_inputs
 
 
 @lowers("QuantizeLinear")
@@ -45,7 +45,7 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
 @lowers("Clip")
 def clip(site: Site) -> Sequence[ir.Value]:
     """On a grid the bounds are rounded by a rule of their own: one that QuantizeLinear rounds elsewhere is moved."""
-    inputs = [site.real(index) for index in range(len(site.node.inputs))]
+    inputs = typed_inputs(site)
     grid = site.output().quantization
     for index in (1, 2):
         if not site.has(index) or grid is None:

@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 import onnx_ir as ir
 
-from .lowering import Site, lowers, one_to_one, plain
+from .lowering import Site, lowers, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
 
 
@@ -98,8 +98,9 @@ def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
 @lowers("Pad")
 def pad(site: Site) -> ir.Value | Sequence[ir.Value]:
     """Before opset 18 there were pads for all axes."""
+    inputs = typed_inputs(site)
     if site.opset >= 18 or not site.has(3):
-        return plain(site, [site.real(0), site.stored(1), site.real(2), site.stored(3)], site.attributes)
+        return plain(site, inputs, site.attributes)
     shape = site.tensor(0).shape
     if shape is None:
         raise Lacks("needs to know how many dimensions its input has")
@@ -107,7 +108,7 @@ def pad(site: Site) -> ir.Value | Sequence[ir.Value]:
     pads = np.zeros((2, len(shape)), np.int64)
     pads[:, axes] = np.array(given).reshape(2, -1)
     widths = site.constant("pads", pads.reshape(-1))
-    return plain(site, [site.real(0), widths, site.real(2)], site.attributes)
+    return plain(site, [inputs[0], widths, inputs[2]], site.attributes)
 
 
 @lowers("Resize")
