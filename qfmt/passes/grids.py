@@ -14,7 +14,7 @@ from ..model import DTYPES, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS, Quantized
 from .constants import unused
 from .ranges import narrowed
-from .stated import DEQUANTIZE, QUANTIZE, stated_grid
+from .stated import DEQUANTIZE, QUANTIZE, Stated
 
 _SAME_GRID = {"Concat"}
 """Operators beside those that move integers whose inputs and output share a grid where all of them are integers."""
@@ -27,13 +27,15 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     through operators that only move them. Where they disagree, or something reads the bare integers, all stays.
     But constants are split, one for each meaning; and a Clip of integers becomes quant_min and quant_max.
     """
-    nodes, tensors = _split_constants(graph)
+    tensors = dict(graph.tensors)
+    stated = Stated(tensors)
+    nodes = _split_constants(graph.nodes, tensors, stated)
     nodes, ranges = narrowed(nodes, tensors, graph.outputs)
     classes = _Classes()
     grids: dict[str, list[Quantization]] = defaultdict(list)
     bare: set[str] = set()
     for node in nodes:
-        _classify(node, tensors, classes, grids, bare)
+        _classify(node, tensors, stated, classes, grids, bare)
     agreed = _agreements(classes, grids, bare)
     tensors |= {
         name: replace(tensor, quantization=_within(agreed[root], ranges.get(name)))
@@ -73,17 +75,16 @@ class _Classes:
         return {self.root(name) for name in self._joined}
 
 
-def _split_constants(graph: Graph) -> tuple[list[Node], dict[str, Tensor]]:
+def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], stated: Stated) -> list[Node]:
     """A constant that several nodes read becomes one for each grid that they read it on, and one for the rest."""
-    tensors = dict(graph.tensors)
     meanings: dict[str, dict[object, str]] = defaultdict(dict)
     nodes = []
-    for node in graph.nodes:
+    for node in given:
         inputs = list(node.inputs)
         for position, name in enumerate(inputs):
             if not name or not tensors[name].is_constant or not _holds_integers(tensors[name]):
                 continue
-            meaning = stated_grid(node, tensors) if (node.operator, position) == (DEQUANTIZE, 0) else None
+            meaning = stated(node) if (node.operator, position) == (DEQUANTIZE, 0) else None
             if meaning not in meanings[name]:
                 own = name if not meanings[name] else unused(f"{name}_{len(meanings[name])}", tensors)
                 meanings[name][meaning] = own
@@ -91,12 +92,13 @@ def _split_constants(graph: Graph) -> tuple[list[Node], dict[str, Tensor]]:
                 tensors[own] = replace(tensors[name], name=own, aliases=aliases)
             inputs[position] = meanings[name][meaning]
         nodes.append(replace(node, inputs=tuple(inputs)))
-    return nodes, tensors
+    return nodes
 
 
 def _classify(
     node: Node,
     tensors: Mapping[str, Tensor],
+    stated: Stated,
     classes: _Classes,
     grids: dict[str, list[Quantization]],
     bare: set[str],
@@ -105,7 +107,7 @@ def _classify(
     operator = OPERATORS.get(node.operator)
     if node.operator in (QUANTIZE, DEQUANTIZE):
         name = node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]
-        grid = stated_grid(node, tensors)
+        grid = stated(node)
         if grid is None:
             bare.add(name)
         else:

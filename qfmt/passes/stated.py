@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ..model import DTYPES, Node, Quantization, Tensor
 from ..ops.shapes import axis_of
-from ..rules.quantization import SCALE_DTYPES, is_float32_scale
+from ..rules.quantization import SCALE_DTYPES
 
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 
 
-def stated_grid(node: Node, tensors: Mapping[str, Tensor]) -> Quantization | None:
-    """The grid of the integers of one of these nodes, if a tensor can have it as its quantization.
+class Stated:
+    """What each of these nodes states: the grid of its integers, if a tensor can have it as its quantization.
 
     None where scales are computed, are no positive finite numbers, or do not fit the tensor as far as that is known.
+    Nodes that share scale and zero point are looked at once.
     """
-    data = tensors[node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]]
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = tensors
+        self._found: dict[object, Quantization | None] = {}
+
+    def __call__(self, node: Node) -> Quantization | None:
+        data = self.tensors[node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]]
+        attributes = tuple(sorted(node.attributes.items()))
+        key = (data.dtype, data.shape, data.is_constant, node.inputs[1:], attributes)
+        if key not in self._found:
+            self._found[key] = _stated_grid(node, data, self.tensors)
+        return self._found[key]
+
+
+def _stated_grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantization | None:
     scale = tensors[node.inputs[1]]
     points = tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
     limits = DTYPES[data.dtype]
@@ -26,20 +42,28 @@ def stated_grid(node: Node, tensors: Mapping[str, Tensor]) -> Quantization | Non
         return None
     if scale.dtype not in SCALE_DTYPES or (not limits.is_integer and node.attributes.get("saturate") == 0):
         return None
+    array = scale.array
     if node.attributes["block_size"]:
-        return _by_blocks(node, data, scale, points)
-    scales = [float(value) for value in scale.array.reshape(-1).astype("float64")]
-    if not scales or not all(map(is_float32_scale, scales)):
+        return _by_blocks(node, data, array, points)
+    if not array.size or not _are_scales(array):
         return None
+    scales: list[float] = array.reshape(-1).astype(np.float64).tolist()
     zero_points = _zero_points(points, len(scales))
     axis = None
     if len(scales) > 1:
-        if data.shape is None or len(scale.shape or ()) != 1:
+        if data.shape is None or array.ndim != 1:
             return None
         axis = axis_of(int(node.attributes["axis"]), len(data.shape))  # type: ignore[arg-type]
     if zero_points is None or (not limits.is_integer and any(zero_points)):
         return None
     return Quantization(tuple(scales), zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
+
+
+def _are_scales(array: Any) -> bool:
+    """Whether all are positive and finite, as float32, too."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = array.astype(np.float32)
+    return bool(((rounded > 0) & np.isfinite(rounded)).all())
 
 
 def _zero_points(points: Tensor | None, count: int) -> tuple[int, ...] | tuple[float, ...] | None:
@@ -49,11 +73,11 @@ def _zero_points(points: Tensor | None, count: int) -> tuple[int, ...] | tuple[f
     if values.size != count:
         return None
     if points.dtype in ("float16", "bfloat16", "float32", "float64"):
-        return tuple(float(value) for value in values)
-    return tuple(int(value) for value in values)
+        return tuple(values.astype(np.float64).tolist())
+    return tuple(values.astype(np.int64).tolist())
 
 
-def _by_blocks(node: Node, data: Tensor, scale: Tensor, points: Tensor | None) -> Quantization | None:
+def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Quantization | None:
     """A scale for every `block_size` elements along the axis, for every index of the other dimensions."""
     shape = data.shape
     if shape is None or not all(isinstance(size, int) and size for size in shape):
@@ -62,7 +86,7 @@ def _by_blocks(node: Node, data: Tensor, scale: Tensor, points: Tensor | None) -
     axis = axis_of(int(node.attributes["axis"]), len(sizes))  # type: ignore[arg-type]
     size = int(node.attributes["block_size"])  # type: ignore[arg-type]
     block = tuple(size if each == axis else 1 for each in range(len(sizes)))
-    grid = Quantization.of_blocks(data.dtype, sizes, block, scale.array, 0 if points is None else points.array)
+    grid = Quantization.of_blocks(data.dtype, sizes, block, scale, 0 if points is None else points.array)
     if grid.blocks is not None and data.is_constant:  # which may have negative scales: nothing is quantized to them
-        return grid if bool(np.isfinite(scale.array.astype("float32")).all()) else None
-    return grid if all(is_float32_scale(float(value)) for value in scale.array.reshape(-1)) else None
+        return grid if bool(np.isfinite(scale.astype(np.float32)).all()) else None
+    return grid if _are_scales(scale) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,32 +131,43 @@ def _check_external(proto: Any, folder: Path) -> None:
     """SourceError for external data that is not in the folder of the model, or not all there."""
     from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
-    home = folder.resolve()
+    sizes: dict[str, int] = {}
     for tensor in _get_all_tensors(proto):
         if not uses_external_data(tensor):
             continue
-        where, entries = f"initializer {tensor.name}", {each.key: each.value for each in tensor.external_data}
-        location = Path(entries.get("location", ""))
-        if not entries.get("location"):
-            raise SourceError("its external data has no location", where=where)
-        inside = not location.is_absolute() and (home / location).resolve().is_relative_to(home)
-        if not inside:
-            hint = "external data may lie beside the model or in a folder below only"
-            raise SourceError(
-                f"its external data {str(location)!r} lies outside the model's folder", where=where, hint=hint
-            )
-        target = home / location
-        if not target.is_file():
-            hint = "put it beside the model"
-            raise SourceError(f"its external data {str(location)!r} is missing", where=where, hint=hint)
+        entries = {each.key: each.value for each in tensor.external_data}
         try:
-            offset, size = int(entries.get("offset", 0)), target.stat().st_size
-            length = int(entries.get("length", size - offset))
-        except ValueError:
-            raise SourceError("the place of its external data is not a number", where=where) from None
-        if not 0 <= offset <= offset + length <= size:
-            what = f"bytes {offset} to {offset + length} of {str(location)!r} are stated, which has {size}"
-            raise SourceError(what, where=where, hint="the file was cut off; get it again")
+            location = entries.get("location", "")
+            if location not in sizes:
+                sizes[location] = _size_of(location, folder)
+            _check_place(location, entries, sizes[location])
+        except SourceError as error:
+            raise error.at(f"initializer {tensor.name}") from None
+
+
+def _size_of(location: str, folder: Path) -> int:
+    """The size of a file with external data; SourceError if it is not within the folder, or not there."""
+    if not location:
+        raise SourceError("its external data has no location")
+    home = folder.resolve()
+    target = home / location
+    if Path(location).is_absolute() or not target.resolve().is_relative_to(home):
+        hint = "external data may lie beside the model or in a folder below only"
+        raise SourceError(f"its external data {location!r} lies outside the model's folder", hint=hint)
+    if not target.is_file():
+        raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model")
+    return target.stat().st_size
+
+
+def _check_place(location: str, entries: Mapping[str, str], size: int) -> None:
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", size - offset))
+    except ValueError:
+        raise SourceError("the place of its external data is not a number") from None
+    if not 0 <= offset <= offset + length <= size:
+        what = f"bytes {offset} to {offset + length} of {location!r} are stated, which has {size}"
+        raise SourceError(what, hint="the file was cut off; get it again")
 
 
 def _check_links(graph: ir.Graph) -> None:

@@ -13,8 +13,24 @@ from ...errors import SourceError
 from ...model import DTYPES, Data, Shape, Tensor
 
 
+class MappedData(Data):
+    """External data: a part of a file, mapped for as long as a view of it is held."""
+
+    __slots__ = ("_offset", "_path")
+
+    def __init__(self, path: str, offset: int, nbytes: int) -> None:
+        self._path = path
+        self._offset = offset
+        self.nbytes = nbytes
+
+    def view(self) -> memoryview:
+        if not self.nbytes:
+            return memoryview(b"")
+        return np.memmap(self._path, np.uint8, "r", self._offset, (self.nbytes,)).data
+
+
 class TensorData(Data):
-    """The data of an ONNX tensor; external data stays mapped in its file."""
+    """The data of an ONNX tensor in memory."""
 
     __slots__ = ("_tensor",)
 
@@ -62,6 +78,10 @@ def stored(name: str, tensor: Any) -> Tensor:
     if found != needed:
         hint = "its weights were stripped; get the whole model" if not found else "the file is damaged; get it again"
         raise SourceError(f"holds {found} bytes, its shape needs {needed}", where=where, hint=hint)
+    import onnx_ir as ir
+
+    if isinstance(tensor, ir.ExternalTensor):
+        return Tensor(name, dtype, shape, MappedData(str(tensor.path), tensor.offset or 0, needed))
     return Tensor(name, dtype, shape, TensorData(tensor, needed))
 
 
