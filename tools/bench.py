@@ -210,6 +210,62 @@ def write(folder: Path) -> Iterator[Row]:
 
 
 @section
+def onnx(folder: Path) -> Iterator[Row]:
+    """A quantized ONNX model with 105 MB of external data: convert and save, and copy its bytes, hashed, with fsync."""
+    source = folder / "model.onnx"
+    make_onnx(source, 100)
+    import qfmt
+
+    def ours() -> None:
+        (folder / "m.qfb").unlink(missing_ok=True)
+        qfmt.save(qfmt.convert(source), folder / "m.qfb")
+
+    def theirs() -> None:
+        (folder / "raw").unlink(missing_ok=True)
+        digest = hashlib.sha256()
+        with (folder / "model.bin").open("rb") as data, (folder / "raw").open("wb") as copy:
+            while part := data.read(1 << 20):
+                digest.update(part)
+                copy.write(part)
+            os.fsync(copy.fileno())
+
+    yield timed("convert and save 105 MB", ours, theirs, 1.5, 5)
+    if sys.platform == "linux":
+        small, large = str(folder / "small.onnx"), str(source)
+        make_onnx(Path(small), 1)  # what converting imports is not counted
+        setup = f"import qfmt\nqfmt.save(qfmt.convert({small!r}), {small + '.qfb'!r})"
+        measured = f"qfmt.save(qfmt.convert({large!r}), {large + '.qfb'!r})"
+        yield Row("extra memory at the peak", memory(setup, measured)[1], None, "MB", 100)
+
+
+def make_onnx(path: Path, layers: int) -> None:
+    """Convolutions of 341 channels between Q and DQ, int8 per channel; weights and biases lie beside the model."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    grid = {"s": np.float32(0.05), "z": np.uint8(117), "ws": np.full(341, 0.001, np.float32)}
+    arrays = {**grid, "bs": grid["ws"] * grid["s"]}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q0"])]
+    for i in range(layers):
+        arrays[f"w{i}"] = rng.integers(-127, 128, (341, 341, 3, 3)).astype(np.int8)
+        arrays[f"b{i}"] = rng.integers(-99, 99, 341).astype(np.int32)
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"q{i}", "s", "z"], [f"x{i}"]),
+            helper.make_node("DequantizeLinear", [f"w{i}", "ws"], [f"w{i}d"], axis=0),
+            helper.make_node("DequantizeLinear", [f"b{i}", "bs"], [f"b{i}d"], axis=0),
+            helper.make_node("Conv", [f"x{i}", f"w{i}d", f"b{i}d"], [f"y{i}"], pads=[1, 1, 1, 1]),
+            helper.make_node("QuantizeLinear", [f"y{i}", "s", "z"], [f"q{i + 1}"]),
+        ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 341, 8, 8])
+    y = helper.make_tensor_value_info(f"q{layers}", TensorProto.UINT8, [1, 341, 8, 8])
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants))
+    onnx.save(model, path, save_as_external_data=True, location=path.with_suffix(".bin").name)
+
+
+@section
 def processes(folder: Path) -> Iterator[Row]:
     """Whole processes: convert a real MobileNetV2, against importing torch; `qfmt inspect` of a small file."""
     qfmt = [sys.executable, "-m", "qfmt"]
