@@ -587,6 +587,9 @@ def attention(rng: Random) -> Case:
     if rng.random() < 0.5:
         attributes |= {"q_num_heads": heads * times, "kv_num_heads": heads}
         q, k, v = (each.swapaxes(1, 2).reshape(batch, each.shape[2], -1) for each in (q, k, v))
+    if not attributes["qk_matmul_output_mode"]:
+        attributes["softcap"] = 0.0  # onnx's own reference puts out capped products for raw ones
+    attributes |= {f"{side}_window_size": int(rng.integers(-1, 3)) for side in ("left", "right")}
     return Case([q, k, v, mask, *before], attributes)
 
 

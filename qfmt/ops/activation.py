@@ -46,8 +46,8 @@ def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, resu
 @operator("Clip", 13, "input min? max? -> output", shape=same, quantized=Quantized.MOVES, integer=_clip_integer)
 def clip(x: Array, low: Array | None, high: Array | None) -> Array:
     """output = min(max(input, min), max); an absent bound does not bound."""
-    y = x if low is None else np.maximum(x, low)
-    return y if high is None else np.minimum(y, high)
+    y = x if low is None else np.maximum(x, low.reshape(()))
+    return y if high is None else np.minimum(y, high.reshape(()))
 
 
 @operator(

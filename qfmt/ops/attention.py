@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -47,17 +48,31 @@ def _split(x: Array, heads: int) -> Array:
     return x if x.ndim == 4 else x.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads).swapaxes(1, 2)
 
 
-def _bias(mask: Array | None, rows: int, columns: int, before: int, causal: bool, kind: np.dtype[Any]) -> Array:
-    """What is added to the products: the mask, -∞ where it is false or ends, and above the diagonal."""
-    bias = np.zeros((rows, columns), kind)
+def _bias(
+    mask: Array | None, shape: tuple[int, int], before: Array, padded: Array | None, a: Mapping[str, int], kind: Any
+) -> Array:
+    """What is added to the products: the mask, -∞ where it is false or ends, where keys are later or too far away.
+
+    `before` says for each of the batch, or for all, how many keys there are before those of the first query; `padded`
+    how many keys count.
+    """
+    rows, columns = shape
+    bias = np.zeros(shape, kind)
     if mask is not None:
         real = np.where(mask, kind.type(0), kind.type(-np.inf)) if mask.dtype == np.bool_ else mask
         missing = columns - real.shape[-1]
         bias = bias + np.pad(real, [*[(0, 0)] * (real.ndim - 1), (0, missing)], constant_values=-np.inf)
-    if causal:
-        later = np.arange(columns) > np.arange(rows)[:, None] + before
-        bias = bias + np.where(later, kind.type(-np.inf), kind.type(0))
-    return bias
+    ahead = np.arange(columns) - np.arange(rows)[:, None] - before.reshape(-1, 1, 1, 1)
+    hidden = np.zeros(ahead.shape, bool)
+    if a["is_causal"]:
+        hidden |= ahead > 0
+    if a["left_window_size"] >= 0:
+        hidden |= ahead < -a["left_window_size"]
+    if a["right_window_size"] >= 0:
+        hidden |= ahead > a["right_window_size"]
+    if padded is not None:
+        hidden = hidden | (np.arange(columns) >= padded.reshape(-1, 1, 1, 1))
+    return bias + np.where(hidden, kind.type(-np.inf), kind.type(0))
 
 
 def _softmax(x: Array, hidden: Array) -> Array:
@@ -69,15 +84,17 @@ def _softmax(x: Array, hidden: Array) -> Array:
 
 @operator(
     "Attention",
-    23,
-    "Q K V attn_mask? past_key? past_value? -> Y present_key? present_value? qk_matmul_output?",
+    25,
+    "Q K V attn_mask? past_key? past_value? nonpad_kv_seqlen? -> Y present_key? present_value? qk_matmul_output?",
     attributes={
         "is_causal": optional(0, "1: a query sees no later key"),
         "kv_num_heads": optional(0, "how many heads keys and values of 3 dimensions have"),
+        "left_window_size": optional(-1, "how many keys before its own place a query sees; -1: all"),
         "q_num_heads": optional(0, "how many heads queries of 3 dimensions have"),
         "qk_matmul_output_mode": optional(
             0, "what qk_matmul_output is: 0 the products, 1 capped, 2 with the mask added, 3 after softmax"
         ),
+        "right_window_size": optional(-1, "how many keys after its own place a query sees; -1: all"),
         "scale": optional(0.0, "factor of the products; 0: 1 / √size"),
         "softcap": optional(0.0, "c: a product p becomes c · tanh(p / c); 0: it stays"),
         "softmax_precision": optional("", "dtype in which softmax is computed; empty: that of Q"),
@@ -92,38 +109,38 @@ def attention(
     mask: Array | None,
     past_key: Array | None,
     past_value: Array | None,
-    *,
-    is_causal: int,
-    kv_num_heads: int,
-    q_num_heads: int,
-    qk_matmul_output_mode: int,
-    scale: float,
-    softcap: float,
-    softmax_precision: str,
+    lengths: Array | None,
+    **a: Any,
 ) -> list[Array]:
     """Y = Softmax(√s · Q · (√s · K)ᵀ + mask) · V for each head, s = scale.
 
     Q, K and V are [batch, heads, length, size], or [batch, length, heads · size]. past_key and past_value stand before
-    K and V, and come out with them. Each head of K and V serves as many heads of Q as there are for one. A mask is
-    added, or, of bool, false hides; it ends where its last dimension ends. A row of which all is hidden gives zeros.
+    K and V, and come out with them; of nonpad_kv_seqlen keys (int64, one for each of the batch) the last belong to the
+    queries, and those behind do not count. Each head of K and V serves as many heads of Q as there are for one. A mask
+    is added, or, of bool, false hides; it ends where its last dimension ends. A row of which all is hidden gives zeros.
     """
-    flat = q.ndim == 3
-    q, k, v = _split(q, q_num_heads), _split(k, kv_num_heads), _split(v, kv_num_heads)
+    flat, kind = q.ndim == 3, q.dtype
+    q, k, v = _split(q, a["q_num_heads"]), _split(k, a["kv_num_heads"]), _split(v, a["kv_num_heads"])
     keys = k if past_key is None else np.concatenate([past_key, k], 2)
     values = v if past_value is None else np.concatenate([past_value, v], 2)
     repeat = q.shape[1] // keys.shape[1]
-    root = q.dtype.type(sqrt(scale or 1 / sqrt(q.shape[3])))
-    products = np.matmul(q * root, np.repeat(keys, repeat, 1).swapaxes(2, 3) * root).astype(q.dtype)
-    capped = np.tanh(products / q.dtype.type(softcap)) * q.dtype.type(softcap) if softcap else products
-    before = 0 if past_key is None else past_key.shape[2]
-    bias = _bias(mask, q.shape[2], keys.shape[2], before, bool(is_causal), q.dtype)
-    masked = (capped + bias).astype(q.dtype)
-    exact = masked.astype(numpy_dtype(softmax_precision)) if softmax_precision else masked
-    weights = _softmax(exact, np.isneginf(bias.max(-1, keepdims=True))).astype(q.dtype)
-    y = np.matmul(weights, np.repeat(values, repeat, 1)).astype(q.dtype)
+    root = kind.type(sqrt(a["scale"] or 1 / sqrt(q.shape[3])))
+    products = np.matmul(q * root, np.repeat(keys, repeat, 1).swapaxes(2, 3) * root).astype(kind)
+    cap = kind.type(a["softcap"])
+    capped = np.tanh(products / cap) * cap if a["softcap"] else products
+    before = np.array(0 if past_key is None else past_key.shape[2])
+    if lengths is not None:
+        if past_key is not None:
+            raise QfmtError("nonpad_kv_seqlen and past_key exclude each other")
+        before = lengths - q.shape[2]
+    bias = _bias(mask, (q.shape[2], keys.shape[2]), before, lengths, a, kind)
+    masked = (capped + bias).astype(kind)
+    exact = masked.astype(numpy_dtype(a["softmax_precision"])) if a["softmax_precision"] else masked
+    weights = _softmax(exact, np.isneginf(bias.max(-1, keepdims=True))).astype(kind)
+    y = np.matmul(weights, np.repeat(values, repeat, 1)).astype(kind)
     if flat:
         y = y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], -1)
-    return [y, keys, values, (products, capped, masked, weights)[qk_matmul_output_mode]]
+    return [y, keys, values, (products, capped, masked, weights)[a["qk_matmul_output_mode"]]]
 
 
 @operator(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import QfmtError
 from ..model import Shape, numpy_dtype
-from .registry import Inference, Quantized, operator, optional, required
+from .registry import Inference, Quantized, operator, optional
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ def _count(start: Array, limit: Array, delta: Array) -> int:
 
 
 def _range_shape(given: Inference) -> list[Shape]:
-    if any(shape is not None and len(shape) for shape in given.shapes):
+    if any(isinstance(size, int) and size != 1 for shape in given.shapes for size in shape or ()):
         raise QfmtError("the ends and the step of a range are scalars")
     values = [given.values[index] for index in range(3)]
     return [(None,) if any(value is None for value in values) else (_count(*values),)]  # type: ignore[arg-type]
@@ -51,11 +51,14 @@ def _matrix_shape(given: Inference) -> list[Shape]:
     "EyeLike",
     22,
     "input -> output",
-    attributes={"dtype": required("s", "the dtype of the output, by name"), "k": optional(0, "the diagonal")},
+    attributes={
+        "dtype": optional("", "the dtype of the output, by name; empty: that of input"),
+        "k": optional(0, "the diagonal"),
+    },
     shape=_matrix_shape,
     quantized=Quantized.FLOAT_ONLY,
     dtype="attribute:dtype",
 )
 def eye_like(x: Array, *, dtype: str, k: int) -> Array:
     """output = ones on the k-th diagonal of a matrix of the shape of input, zeros elsewhere."""
-    return np.eye(x.shape[0], x.shape[1], k).astype(numpy_dtype(dtype))
+    return np.eye(x.shape[0], x.shape[1], k).astype(numpy_dtype(dtype) if dtype else x.dtype)

@@ -140,8 +140,13 @@ def _gemm_shape(given: Inference) -> list[Shape]:
     if isinstance(inner, int) and isinstance(other, int) and inner != other:
         raise QfmtError(f"Gemm cannot multiply rows of {inner} with columns of {other}")
     c = given.shapes[2]
-    if c is not None and len(broadcast_pair((rows, columns), c)) != 2:
-        raise QfmtError(f"C of {len(c)} dimensions does not fit a matrix")
+    if c is not None:
+        both = broadcast_pair((rows, columns), c)
+        grown = any(
+            isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(both, (rows, columns), strict=False)
+        )
+        if grown or len(both) != 2:
+            raise QfmtError(f"C of shape {list(c)} does not broadcast to {[rows, columns]}")
     return [(rows, columns)]
 
 

@@ -129,8 +129,12 @@ def _layer_normalization_integer(
     engines=by_engine("moments"),
 )
 def layer_normalization(x: Array, scale: Array, b: Array | None, *, axis: int, epsilon: float) -> Array:
-    """Y = (X - mean) / √(variance + epsilon) · Scale + B, statistics over the axes from `axis` on."""
-    y = _normalized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
+    """Y = (X - mean) / √(variance + epsilon) · Scale + B, statistics over the axes from `axis` on.
+
+    The quotient is at least one of float32.
+    """
+    wide = x if x.dtype.itemsize >= 4 else x.astype(f32)
+    y = _normalized(wide, tuple(range(axis % x.ndim, x.ndim)), epsilon).astype(x.dtype) * scale
     return y if b is None else y + b
 
 

@@ -170,7 +170,7 @@ class Operator:
         words = self.dtype.split()
         kind, _, argument = words[min(index, len(words) - 1)].partition(":")
         if kind == "attribute":
-            return str(attributes[argument])
+            return str(attributes[argument]) or (inputs[0] if inputs else None)
         if kind in ("same", "input"):
             place = int(argument or 0)
             return inputs[place] if place < len(inputs) else None
@@ -209,8 +209,8 @@ def operator(
     """Register the decorated float reference as an operator.
 
     `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, "input:1" as the second, a dtype
-    name, or "attribute:NAME"; where outputs differ a word for each, "same int64". `engines`: the rule that each
-    engine uses, where it rounds.
+    name, or "attribute:NAME" (where that is empty: as the first input); where outputs differ a word for each, "same
+    int64". `engines`: the rule that each engine uses, where it rounds.
     """
 
     def register(reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from ...errors import QfmtError, SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
-from .tensors import described, infer_types, shape_of, stored
+from .tensors import described, dtype_of, infer_types, shape_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -221,6 +221,7 @@ class Importer:
             inputs.pop()
         _check_arity(entry, inputs)
         names = [self.fresh(outputs or operator.lower())] if isinstance(outputs, str) else list(outputs)
+        names = [name or self.fresh(f"{operator.lower()}_unused") for name in names]
         complete = entry.complete(attributes or {})
         shapes = self._infer(operator, inputs, complete)
         for position, name in enumerate(names):
@@ -364,6 +365,8 @@ def attribute_of(value: Any, kind: str) -> Attribute | None:
             return None
         items: Any = tuple(attribute_of(item, kind[0]) for item in value)
         return None if None in items else items
+    if kind == "s" and isinstance(value, int):
+        return dtype_of(value)  # ONNX numbers the element types, qfmt names them
     if isinstance(value, bool | int | float) and kind != "s":
         return int(value) if kind == "i" else float(value)
     return value if isinstance(value, str) and kind == "s" else None

@@ -60,6 +60,17 @@ def cast(im: Importer, call: Call) -> Any:
     return im.emit("Cast", call.inputs[:1], call.outputs, attributes) and None
 
 
+@imports("Compress")
+def compress(im: Importer, call: Call) -> Any:
+    """Without an axis: of all elements in order."""
+    if "axis" in call.attributes:
+        return None if im.one_to_one(call) else NotImplemented
+    minus = im.constant(np.array([-1], np.int64), "flat")
+    flat = im.emit("Reshape", [call.inputs[0], minus], f"{call.outputs[0]}.flat")
+    im.emit("Compress", [flat, *call.inputs[1:]], call.outputs, {"axis": 0})
+    return None
+
+
 # -- windows -------------------------------------------------------------------------------------------------
 
 
