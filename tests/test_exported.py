@@ -87,3 +87,26 @@ def test_in_memory_is_the_same(tmp_path: Path) -> None:
     from_file = qfmt.convert(saved("conv", tmp_path))
     assert qfmt.convert(program).content_id() == from_file.content_id()
     assert qfmt.convert(module, example_inputs=inputs_of("conv", 100)).content_id() == from_file.content_id()
+
+
+ENGINES = ("qdq", "reference", "onednn", "native", "auto")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["conv", "linears", "linears_dynamic", "inverted"])
+@quiet()
+def test_back_to_torch(name: str, engine: str) -> None:
+    """In operators of `quantized_decomposed` to the last bit; by integers as closely as rounding lets it."""
+    program = quantized(name)[1]
+    module = qfmt.convert(program).to_torch(engine)
+    inputs = inputs_of(name, 102)
+    with torch.no_grad():
+        mine, theirs = flat(module(*inputs)), flat(program.module()(*inputs))
+    equal = sum(int((a == b).sum()) for a, b in zip(mine, theirs, strict=True))
+    total = sum(tensor.numel() for tensor in theirs)
+    print(f"{name}, {module.engine}: {equal} of {total} equal")
+    assert equal == total or engine != "qdq"
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a - b).abs().max() <= 0.02 * b.abs().max()
+    by_numpy = {row.operator for row in module.report() if row.computed_by == "numpy"}
+    assert by_numpy <= {"qfmt.DynamicLinear"} or engine == "reference"

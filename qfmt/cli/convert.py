@@ -59,7 +59,7 @@ Examples:
     "--arithmetic",
     type=click.Choice(ENGINES),
     default=None,
-    help="The engine whose rounding the nodes state  [default: onnx for ONNX, else fbgemm]",
+    help="The engine whose rounding the nodes state  [default: onnx for ONNX, pt2e for .pt2, else fbgemm]",
 )
 @input_shapes("Shape of an input.")
 @click.option(
@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file.
 
-    SOURCE is a TorchScript file; or a pickled module or a state_dict, which may hold tensors only. No torch is
-    needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was if the
+    SOURCE is a TorchScript file; a .pt2 program; or a pickled module or a state_dict, which may hold tensors only. No
+    torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was if the
     conversion fails.
     """
     _check_destination(source, dest, opset, form)
@@ -102,6 +102,8 @@ def command(
     written = time.monotonic()
     if ranks := model.source.get("assumed_ranks"):
         line(f"note   the number of dimensions is assumed ({ranks}); --input-shape states it", err=True)
+    if dropped := model.source.get("dropped_parameters"):
+        line(f"note   {dropped} parameters that nothing in the program reads were left out", err=True)
     for text in (
         f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
         f"graph  {_graph(model)}",

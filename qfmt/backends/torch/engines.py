@@ -11,7 +11,7 @@ from .floats import FLOAT
 from .interpreted import LOOK_UP, NUMPY
 from .native import NATIVE_EMITTERS
 from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
-from .onednn import ONEDNN_ENGINE
+from .onednn import COMPUTES, ONEDNN_ENGINE
 from .qdq import QDQ_ENGINE
 from .reference import REFERENCE, REFERENCE_ENGINE
 
@@ -45,7 +45,7 @@ def native_engine(arithmetic: str, kernels: str) -> Engine:
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    return Engine(f"native:{chosen}", (NATIVE, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, kernels=chosen)
+    return Engine(f"native:{chosen}", (NATIVE, FLOAT, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=2, kernels=chosen)
 
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}

@@ -37,8 +37,8 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
     q = weight.quantization
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
         raise Lacks("oneDNN takes constant int8 weights with zero point 0")
-    if s.grid(0).dtype != torch.uint8 or s.out_grid.dtype != torch.uint8:
-        raise Lacks("oneDNN takes and gives uint8 here")
+    if s.grid(0).dtype != torch.uint8 or (s.out.quantization is not None and s.out_grid.dtype != torch.uint8):
+        raise Lacks("oneDNN takes uint8 here, and gives uint8 or float32")
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
     bias = real_bias(s)
@@ -59,28 +59,14 @@ def _conv(s: Site) -> Any:
         raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
     weight, scales, zero_points, bias = _weight(s)
     geometry = (strides, pads[:rank], dilations, group)
-    x, y, name = s.grid(0), s.out_grid, s.node.outputs[0]
+    x, name = s.grid(0), s.node.outputs[0]
     packed = onednn.qconv_prepack(weight, scales, x.scale, x.zero_point, *geometry, None)
     parameters = [
         s.builder.derive(f"{name}_{what}", value)
         for what, value in (("packed", packed), ("scales", scales), ("zero_points", zero_points))
     ]
-    relu = "relu" if y.minimum == y.zero_point and rank < 3 else "none"
-    call = (
-        _channels_last(s, rank, group),
-        x.scale,
-        x.zero_point,
-        *parameters,
-        bias,
-        *geometry,
-        y.scale,
-        y.zero_point,
-        torch.uint8,
-        relu,
-        [],
-        "",
-    )
-    return _within_range(s, relu == "relu", CONV[rank].default, *call)
+    call = (_channels_last(s, rank, group), x.scale, x.zero_point, *parameters, bias, *geometry)
+    return _put_out(s, CONV[rank].default, call, fuses=rank < 3)
 
 
 def _channels_last(s: Site, rank: int, group: int) -> Any:
@@ -93,7 +79,7 @@ def _channels_last(s: Site, rank: int, group: int) -> Any:
 
 def _linear(s: Site) -> Any:
     weight, scales, zero_points, bias = _weight(s)
-    x, y, name = s.grid(0), s.out_grid, s.node.outputs[0]
+    x, name = s.grid(0), s.node.outputs[0]
     parameters = [
         s.builder.derive(f"{name}_{what}", value)
         for what, value in (
@@ -102,18 +88,23 @@ def _linear(s: Site) -> Any:
             ("zero_points", zero_points),
         )
     ]
-    relu = "relu" if y.minimum == y.zero_point else "none"
-    call = (s.x(0), x.scale, x.zero_point, *parameters, bias, y.scale, y.zero_point, torch.uint8, relu, [], "")
-    return _within_range(s, relu == "relu", onednn.qlinear_pointwise.default, *call)
+    return _put_out(s, onednn.qlinear_pointwise.default, (s.x(0), x.scale, x.zero_point, *parameters, bias))
 
 
-def _within_range(s: Site, relu: bool, target: Any, *arguments: Any) -> Any:
-    """The call; its result clamped where the output's range is another than the kernel's."""
+def _put_out(s: Site, target: Any, arguments: tuple[Any, ...], *, fuses: bool = True) -> Any:
+    """The call with what it says of the output: real numbers, or integers, with a ReLU if the kernel `fuses` one.
+
+    They are clamped where the output's range is another than the kernel's.
+    """
+    if s.out.quantization is None:
+        return s.result(target, *arguments, 1.0, 0, torch.float32, "none", [], "")
     y, limits = s.out_grid, DTYPES[s.out.dtype]
+    relu = fuses and y.minimum == y.zero_point
+    call = (*arguments, y.scale, y.zero_point, torch.uint8, "relu" if relu else "none", [], "")
     low = y.zero_point if relu else limits.minimum
     if (y.minimum, y.maximum) == (low, limits.maximum):
-        return s.result(target, *arguments)
-    return s.result(aten.clamp.default, s.call(target, *arguments), y.minimum, y.maximum)
+        return s.result(target, *call)
+    return s.result(aten.clamp.default, s.call(target, *call), y.minimum, y.maximum)
 
 
 def _add(s: Site) -> Any:
@@ -187,8 +178,10 @@ def real(s: Site, index: int) -> Any:
     if s.tensor(index).quantization is None:
         return s.x(index)
     x, rule = s.grid(index), s.node.arithmetic
-    if x.axis is not None or x.dtype.itemsize > 2:
-        raise Lacks("is quantized per channel or to more than 16 bits")
+    if x.axis is not None:
+        return s.call(arithmetic.dequantize, s.x(index), x)
+    if x.dtype.itemsize > 2:
+        raise Lacks("is quantized to more than 16 bits")
     value, scale = s.call(aten.to.dtype, s.x(index), torch.float32), f32(x.scale)
     if rule != "premultiplied":
         return s.call(aten.mul_.Scalar, s.call(aten.sub.Scalar, value, x.zero_point), float(scale))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
+from operator import getitem
 from typing import Any
 
 import torch
 
+from ...arithmetic import LEAST_SCALE
 from ...model import DTYPES
 from .arithmetic import Grid
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
@@ -68,7 +70,21 @@ def _integers(s: Site, value: Any) -> Any:
     return s.result(_decomposed().quantize_per_tensor.default, value, *grid)
 
 
+def _dynamic_linear(s: Site) -> Any:
+    """As PT2E has it: the grid is computed by an operator of its own."""
+    if s.node.arithmetic != "dynamic_reciprocal" or s.attribute("reduce_range"):
+        raise Lacks(f"quantizes its input by {s.node.arithmetic!r}")
+    limits = (0, 255)
+    chosen = s.call(_decomposed().choose_qparams.tensor, s.x(0), *limits, LEAST_SCALE, torch.uint8)
+    grid = (s.call(getitem, chosen, 0), s.call(getitem, chosen, 1), *limits, torch.uint8)
+    x = s.call(_decomposed().quantize_per_tensor.tensor, s.x(0), *grid)
+    operands = (s.call(_decomposed().dequantize_per_tensor.tensor, x, *grid), _real(s, 1))
+    return s.call(aten.linear.default, *operands, s.x(2) if s.has(2) else None)
+
+
 def _between(operator: str) -> Emitter | None:
+    if operator == "qfmt.DynamicLinear":
+        return _dynamic_linear
     if operator in MOVES and operator not in ("ReduceMax", "ReduceMin"):
         return MOVES[operator]
     if operator not in REAL:
