@@ -178,3 +178,22 @@ def test_integers(name: str) -> None:
         check(name, *quantized_node(name, case, rng), tallies)
     report(name, tallies)
     assert tallies["plain"].one <= 0.01 * tallies["plain"].total
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("opset", range(13, 27))
+def test_integers_in_every_opset(opset: int, form: str) -> None:
+    """One case of each operator; what cannot be said is refused, with the reason."""
+    tally, refused = witness.Tally(), {}
+    for name in QUANTIZED:
+        rng = np.random.default_rng(opset)
+        case = CASES[name](rng)
+        if name == "DequantizeLinear" or any(each is not None and 0 in each.shape for each in case.inputs):
+            continue
+        try:
+            check(name, *quantized_node(name, case, rng), {"plain": tally}, opset=opset, form=form)
+        except InexpressibleNodes as error:
+            refused[name] = str(error)
+    print(f"\nopset {opset} {form}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
+    assert tally.equal >= 0.999 * tally.total
+    assert refused.keys() <= ({"AveragePool", "LpPool", "MaxPool", "Trilu"} if opset < 22 else set())

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from ...errors import InexpressibleNodes
+from ...frontends.onnx.tensors import infer_types
 from ...model import Model, Node, Shape, Tensor
 from . import dynamic, grids, moves, older, pools, products, qoperator, recurrent, rescaling, tables
 from .constants import constant, onnx_dtype, sizes, stored_constant
@@ -171,7 +171,7 @@ class Builder:
         version = ir_version(self.domains)
         model = ir.Model(graph, ir_version=version, producer_name="qfmt", producer_version=__version__)
         if any(value.shape is None for value in outputs):  # a checker asks for them
-            ShapeInferencePass()(model)
+            infer_types(model)
         return model
 
     def _lower_all(self) -> None:

@@ -30,6 +30,7 @@ class Site:
         self.builder, self.node, self.operator = builder, node, operator
         self.attributes: dict[str, Any] = dict(node.attributes)
         self.name = node.name or node.outputs[0]
+        self.on_integers = False
 
     @property
     def only_moves(self) -> bool:
@@ -51,7 +52,9 @@ class Site:
         return self.builder.model.tensors[self.node.outputs[index]]
 
     def real(self, index: int) -> ir.Value | None:
-        """The real numbers of an input; None if it is absent."""
+        """The real numbers of an input, or its integers, if the node is written on these; None if it is absent."""
+        if self.on_integers:
+            return self.stored(index)
         return self.builder.real(self.node.inputs[index]) if self.has(index) else None
 
     def stored(self, index: int) -> ir.Value | None:
@@ -128,20 +131,23 @@ def lower(builder: Builder, node: Node) -> None:
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
     site = Site(builder, node, operator)
-    if _moves_integers(site) or _on_integers(site):
+    if _computed_on_integers(site):
         return None
+    site.on_integers = _moves_integers(site)
     made = LOWER.get(node.operator, one_to_one)(site)
     if made is None:
         return None
     values = [made] if isinstance(made, ir.Value) else list(made)
     builder.name(values[0], site.name)
     for name, value in zip(node.outputs, values, strict=True):
-        if name:
+        if name and site.on_integers:
+            builder.define(name, value)
+        elif name:
             builder.define_real(name, value, inside=site.only_moves)
     return None
 
 
-def _on_integers(site: Site) -> bool:
+def _computed_on_integers(site: Site) -> bool:
     """Whether a node has been written by an operator on integers."""
     if site.builder.form != "qoperator" or site.node.operator not in BY_INTEGERS:
         return False
@@ -170,20 +176,13 @@ def clamped(site: Site, value: ir.Value) -> ir.Value:
 
 
 def _moves_integers(site: Site) -> bool:
-    """Whether a node has been written on integers: of 32 bits, which floats do not hold; or of all, in that form."""
+    """Whether a node is written on integers: on those of 32 bits, which floats do not hold; on all, in that form."""
     if not site.only_moves or not site.node.inputs:
         return False
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
     if x.quantization is None or (site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32):
         return False
-    if definition is None or not takes(definition, definition.inputs[0], x.dtype):
-        return False
-    values = plain(site, [site.stored(index) for index in range(len(site.node.inputs))], site.attributes)
-    site.builder.name(values[0], site.name)
-    for name, value in zip(site.node.outputs, values, strict=True):
-        if name:
-            site.builder.define(name, value)
-    return True
+    return definition is not None and takes(definition, definition.inputs[0], x.dtype)
 
 
 def one_to_one(site: Site) -> Sequence[ir.Value]:
@@ -208,17 +207,17 @@ def _one_type(site: Site) -> dict[int, str]:
         groups.setdefault(parameter.type_str, []).append(index)
     wanted: dict[int, str] = {}
     for variable, indices in groups.items():
-        dtypes = {index: real_dtype(site.tensor(index)) for index in indices}
+        dtypes = {index: _dtype(site, site.tensor(index)) for index in indices}
         if len(set(dtypes.values())) > 1:
             follows = definition.outputs[0].type_str == variable
-            dtype = real_dtype(site.output()) if follows else dtypes[indices[0]]
+            dtype = _dtype(site, site.output()) if follows else dtypes[indices[0]]
             wanted |= {index: dtype for index in indices if dtypes[index] != dtype}
     return wanted
 
 
-def real_dtype(tensor: Tensor) -> str:
-    """The element type of the real numbers of a tensor."""
-    return tensor.dtype if tensor.quantization is None else "float32"
+def _dtype(site: Site, tensor: Tensor) -> str:
+    """The element type of what the node reads or puts out for a tensor."""
+    return tensor.dtype if tensor.quantization is None or site.on_integers else "float32"
 
 
 def plain(

@@ -12,9 +12,12 @@ from .lowering import Site, lowers, plain, typed_inputs
 
 
 @lowers("QuantizeLinear")
-def to_integers(site: Site) -> ir.Value | None:
+def to_integers(site: Site) -> None:
     """The grid is the output's: what defines that tensor quantizes it."""
-    return site.real(0)
+    real, name = site.real(0), site.node.outputs[0]
+    assert real is not None
+    site.builder.define_real(name, real)
+    site.builder.name(site.builder.stored(name), site.name)
 
 
 @lowers("DequantizeLinear")
@@ -22,6 +25,7 @@ def to_real(site: Site) -> None:
     """The real numbers of the input, under the name of the output."""
     source, name = site.node.inputs[0], site.node.outputs[0]
     real = site.builder.real(source)
+    site.builder.name(real, site.name)
     site.builder.define(name, real)
     site.builder.know_real(source, site.builder.stored(name))
 

@@ -8,6 +8,7 @@ from math import sqrt
 import numpy as np
 import onnx_ir as ir
 
+from ...ops import OPERATORS
 from .lowering import Site, lowers, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
 
@@ -62,19 +63,21 @@ def swish(site: Site) -> ir.Value:
     return site.emit("Mul", x, site.emit("Sigmoid", x if alpha == 1 else site.emit("Mul", x, number(site, alpha))))
 
 
-@lowers("LayerNormalization")
+@lowers("LayerNormalization", "RMSNormalization")
 def layer_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
-    if site.opset >= 17:
+    """Of opset 17 and 23: means, and what is done with them."""
+    if schema(site.node.operator, site.opset) is not None:
         return one_to_one(site)
     x, shape, axis = site.real(0), site.tensor(0).shape, site.attributes["axis"]
     if shape is None and axis >= 0:
         raise Lacks("needs to know how many dimensions its input has")
     axes = list(range(axis - len(shape) if shape is not None and axis >= 0 else axis, 0))
     assert x is not None
-    shifted = site.emit("Sub", x, reduced(site, "ReduceMean", x, axes))
-    variance = reduced(site, "ReduceMean", site.emit("Mul", shifted, shifted), axes)
-    deviation = site.emit("Sqrt", site.emit("Add", variance, number(site, site.attributes["epsilon"])))
-    y = site.emit("Mul", site.emit("Div", shifted, deviation), site.real(1))
+    if site.node.operator == "LayerNormalization":
+        x = site.emit("Sub", x, reduced(site, "ReduceMean", x, axes))
+    square = reduced(site, "ReduceMean", site.emit("Mul", x, x), axes)
+    deviation = site.emit("Sqrt", site.emit("Add", square, number(site, site.attributes["epsilon"])))
+    y = site.emit("Mul", site.emit("Div", x, deviation), site.real(1))
     return site.emit("Add", y, site.real(2)) if site.has(2) else y
 
 
@@ -118,3 +121,27 @@ def resize(site: Site) -> Sequence[ir.Value]:
     if site.has(2) and site.tensor(2).dtype == "float64":
         inputs[2] = site.cast(2, "float32")
     return plain(site, inputs, site.attributes)
+
+
+@lowers(*(name for name in OPERATORS if name.startswith("Reduce")))
+def reduction(site: Site) -> Sequence[ir.Value]:
+    """Before opset 18 most did not know what to do without axes; with axes it does not matter."""
+    definition = schema(site.node.operator, site.opset)
+    a = dict(site.attributes)
+    if "noop_with_empty_axes" not in definition.attributes and site.has(1) and site.integers(1, "axes"):
+        a["noop_with_empty_axes"] = 0
+    return plain(site, typed_inputs(site), a)
+
+
+@lowers("Split")
+def split(site: Site) -> Sequence[ir.Value]:
+    """Before opset 18 there was no number of outputs: sizes are written."""
+    if site.opset >= 18 or site.has(1):
+        return one_to_one(site)
+    axis = site.attributes["axis"]
+    shapes = [site.output(index).shape for index in range(len(site.node.outputs))]
+    sizes = [shape[axis] for shape in shapes if shape is not None]
+    if len(sizes) != len(shapes) or not all(isinstance(size, int) for size in sizes):
+        raise Lacks("needs to know the size of its parts in that opset")
+    parts = site.constant("sizes", np.array(sizes, np.int64))
+    return plain(site, [site.real(0), parts], {"axis": axis})
