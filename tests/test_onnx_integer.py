@@ -1,4 +1,4 @@
-"""Networks of integers alone, as QuantLab writes and Deeploy reads them, against NumPy; QONNX by its definition."""
+"""Networks of integers alone, as QuantLab writes and Deeploy reads them, against NumPy, there and back; QONNX."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto
 from onnx_models import node, operators, proto, through_file
+from onnx_witness import runtime
 
 import qfmt
 from qfmt import QfmtError
@@ -94,12 +96,19 @@ def test_a_network_between_requant_shifts_is_one_of_integers(
     assert operators(model)["qfmt.RequantShift@multiply_add_divide"] == (3 if given else 2)
     integers = {each.name: each.dtype for each in model.graph.constants() if each.quantization is not None}
     assert set(integers.values()) <= {"int8", "int32"}, integers
+    back = model.to_onnx(opset=21)
+    torch_module = model.to_torch("reference")
     equal = total = 0
     for _ in range(5):
         x = rng.integers(-128, 128, (1, 3, 8, 8))
-        (y,) = model.run({"x": x.astype(np.int8 if given else f32)}).values()
+        given_x = x.astype(np.int8 if given else f32)
         want = expected(x, weights)
-        equal, total = equal + int((y == want).sum()), total + want.size
+        for y in (
+            model.run({"x": given_x})["y"],
+            runtime(back, {"x": given_x})[0],
+            torch_module(torch.from_numpy(given_x)).numpy(),
+        ):
+            equal, total = equal + int((y == want).sum()), total + want.size
     print(f"{equal} of {total} outputs equal")
     assert equal == total
 

@@ -17,7 +17,7 @@ from ..model import DTYPES, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS
 from ..rules.quantization import is_float32_scale
 from .constants import unused
-from .order import only_read, without_unread
+from .order import only_read, renamed, without_unread
 
 RULE = "dynamic_divide"
 
@@ -37,6 +37,8 @@ class _Dynamic:
         self.readers = Counter(name for node in graph.nodes for name in node.inputs)
         self.readers.update(graph.outputs)
         self.reader = {name: node for node in graph.nodes for name in node.inputs}
+        self.preferred: dict[str, str] = {}
+        """New constants → those with the same numbers, whose names they take if nobody reads these any more."""
 
     def result(self) -> Graph:
         merged: dict[int, Node] = {}
@@ -46,7 +48,7 @@ class _Dynamic:
         if not merged:
             return self.graph
         nodes = without_unread((merged.get(id(node), node) for node in self.graph.nodes), self.graph.outputs)
-        return only_read(replace(self.graph, nodes=nodes, tensors=self.tensors))
+        return renamed(only_read(replace(self.graph, nodes=nodes, tensors=self.tensors)), self.preferred)
 
     def _merged(self, product: Node) -> dict[int, Node]:
         """The last node of the pattern that starts at a product → what stands in its place; empty if there is none."""
@@ -119,6 +121,7 @@ class _Dynamic:
         vector = unused(f"{name}.vector", self.tensors)
         aliases = tuple(sorted({*tensor.aliases, name}))
         self.tensors[vector] = Tensor.constant(vector, tensor.array.reshape(-1), aliases=aliases)
+        self.preferred[vector] = next(iter(tensor.aliases), name)
         return vector
 
     def _operator(self, product: Node, x: str, weight: str, grid: Quantization, bias: str, last: Node) -> Node:
@@ -127,10 +130,15 @@ class _Dynamic:
         stored = self.tensors[weight]
         own = unused(f"{weight}.{'T' if linear else 'quantized'}", self.tensors)
         aliases = tuple(sorted({*stored.aliases, weight}))
-        if linear:
+        turned = self._turned(stored) if linear else None
+        if turned is not None:
+            self.tensors[own] = replace(turned, name=own, quantization=grid, aliases=aliases)
+            self.preferred[own] = turned.name
+        elif linear:
             self.tensors[own] = Tensor.constant(own, np.ascontiguousarray(stored.array.T), grid, aliases=aliases)
         else:
             self.tensors[own] = replace(stored, name=own, quantization=grid, aliases=aliases)
+            self.preferred[own] = weight
         return replace(
             product,
             operator=operator.name,
@@ -140,6 +148,11 @@ class _Dynamic:
             attributes=operator.complete(product.attributes),
             arithmetic=RULE,
         )
+
+    def _turned(self, weight: Tensor) -> Tensor | None:
+        """The constant [out, in] of which a weight [in, out] was made, if there is one."""
+        known = (self.tensors[name] for name in weight.aliases if name in self.tensors)
+        return next((each for each in known if each.is_constant and np.array_equal(each.array, weight.array.T)), None)
 
 
 def _other(node: Node, name: str) -> str:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
-
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
 from ..ops import OPERATORS, Operand, Operator, Quantized
+from ..ops.accumulation import in_units_of_sums
 from .clamps import CLAMPS, clamped, is_clamp
 from .constants import moved_constant, unused
 from .order import only_read, renamed, without_unread
@@ -99,9 +98,7 @@ class _Folding:
         x, w, bias = (self.tensors[name].quantization for name in inputs[:3])
         assert x is not None
         assert w is not None
-        unit = x.scale[0] * np.array(w.scale)
-        exact = bias is not None and not any(bias.zero_point) and np.allclose(bias.scale, unit, rtol=1e-6, atol=0)
-        return rule if exact else "float_bias"
+        return rule if in_units_of_sums(bias, x.scale[0], w.scale) else "float_bias"
 
     def _adds_up(self, node: Node, inputs: tuple[str, ...]) -> bool:
         """Whether the grids are those that exact sums of products are known for."""

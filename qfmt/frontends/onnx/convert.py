@@ -15,7 +15,7 @@ from ...passes.grids import attach_quantization
 from ...passes.integral import integral
 from ...passes.order import renamed
 from ..torch.attempts import Given
-from . import integer, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
+from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
 from .importer import Importer
 from .reading import read
 

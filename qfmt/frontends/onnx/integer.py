@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import SourceError
-from .importer import Call, Importer, imports
+from .emitting import Call
+from .importer import Importer, imports
 
 
 @imports("RequantShift")

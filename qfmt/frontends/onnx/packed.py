@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, Tensor, unpack
-from .importer import Call, Importer, imports
+from .emitting import Call
+from .importer import Importer, imports
 from .quantized import DEQUANTIZE
 
 

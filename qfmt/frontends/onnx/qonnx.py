@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...model import DTYPES, Attribute, Tensor, numpy_dtype
-from .importer import Call, Importer, imports
+from .emitting import Call
+from .importer import Importer, imports
 from .quantized import DEQUANTIZE, QUANTIZE
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, Tensor, numpy_dtype
-from .importer import Call, Importer, imports
+from .emitting import Call
+from .importer import Importer, imports
 from .tensors import dtype_of
 
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
@@ -24,6 +25,8 @@ def quantize_linear(im: Importer, call: Call) -> Any:
     stated = given.get("output_dtype", 0)
     dtype = im.tensors[point].dtype if point else dtype_of(stated) if stated else "uint8"
     attributes: dict[str, Attribute] = {**_blocks(given), "output_dtype": dtype, "saturate": given.get("saturate", 1)}
+    if im.model.producer_name == "qfmt":  # what is written from here has the name of the tensor after rounding
+        im.preferred[call.inputs[0]] = call.outputs[0]
     im.emit(QUANTIZE, call.inputs, call.outputs, attributes)
 
 
@@ -64,8 +67,12 @@ def on_grid(im: Importer, value: str, scale: str, point: str, call: Call) -> Non
 
 
 def computed(im: Importer, call: Call, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-    """The real result of an operator of ONNX, by whatever function is registered for it."""
+    """The real result of an operator of ONNX, by whatever function is registered for it.
+
+    What is computed on integers in the end has the name that it had in the file.
+    """
     result = im.fresh(f"{call.outputs[0]}.real")
+    im.preferred[result] = call.outputs[0]
     inner = call._replace(
         operator=operator,
         domain="",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingPackageError, SourceError
+from .tensors import quiet
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -80,6 +81,7 @@ def _from_checked(proto: Any) -> ir.Model:
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *_texts(proto.graph))):
         raise SourceError("holds names that are not text", hint="the file is damaged; get it again")
     _check_names(proto.graph)
+    quiet()
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library's own exceptions for whatever is inconsistent
@@ -151,12 +153,15 @@ def _size_of(location: str, folder: Path) -> int:
         raise SourceError("its external data has no location")
     home = folder.resolve()
     target = home / location
-    if Path(location).is_absolute() or not target.resolve().is_relative_to(home):
-        hint = "external data may lie beside the model or in a folder below only"
-        raise SourceError(f"its external data {location!r} lies outside the model's folder", hint=hint)
-    if not target.is_file():
-        raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model")
-    return target.stat().st_size
+    try:
+        if Path(location).is_absolute() or not target.resolve().is_relative_to(home):
+            hint = "external data may lie beside the model or in a folder below only"
+            raise SourceError(f"its external data {location!r} lies outside the model's folder", hint=hint)
+        if not target.is_file():
+            raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model")
+        return target.stat().st_size
+    except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
+        raise SourceError(f"its external data {location!r} is no file that can be opened") from None
 
 
 def _check_place(location: str, entries: Mapping[str, str], size: int) -> None:

@@ -123,12 +123,16 @@ def infer_types(model: Any) -> None:
     """Let onnx say of what type values are; where it cannot, nothing changes."""
     from onnx_ir.passes.common import ShapeInferencePass
 
-    logger = logging.getLogger(ShapeInferencePass.__module__)
-    was, logger.disabled = logger.disabled, True  # it would print the traceback of what it did not understand
-    try:
-        ShapeInferencePass()(model)
-    finally:
-        logger.disabled = was
+    quiet()
+    ShapeInferencePass()(model)
+
+
+_SILENT = logging.NullHandler()
+
+
+def quiet() -> None:
+    """Keep what onnx-ir logs, tracebacks too, from standard error, where Python prints it if nobody handles it."""
+    logging.getLogger("onnx_ir").addHandler(_SILENT)
 
 
 def shape_of(value: Any) -> Shape:
