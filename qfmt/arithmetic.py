@@ -275,19 +275,33 @@ def _floored_grid(low: float, high: float, top: int) -> tuple[float, int]:
     return float(scale), min(max(-int(np.rint(f32(low) / scale)), 0), top)
 
 
-def _dynamic_fma(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
+SYMMETRIC_LEAST_SCALE = 2.0**-23
+"""What torchao raises the scale of a symmetric dynamic grid to."""
+
+
+def _symmetric_grid(low: float, high: float, top: int) -> tuple[float, int]:
+    """`s = max(f32(max(-low, high) / (top / 2)), 2⁻²³)`, `z = 0`"""
+    return float(max(f32(max(-low, high)) / f32(top / 2), f32(SYMMETRIC_LEAST_SCALE))), 0
+
+
+def _dynamic_fma(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
     """`fma(f32(acc), f32(s · sw), b)`"""
-    return fma(acc, f32(s) * sw.astype(f32), bias)
+    return fma(acc, s.astype(f32) * sw.astype(f32), bias)
 
 
-def _dynamic_add(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
+def _dynamic_add(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
     """`f32(f32(acc) · f32(s · sw)) + b`"""
-    return acc * (f32(s) * sw.astype(f32)) + bias
+    return acc * (s.astype(f32) * sw.astype(f32)) + bias
 
 
-def _dynamic_inverse(acc: Floats, bias: Floats, s: float, sw: Array) -> Floats:
+def _dynamic_inverse(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
     """`f32(f32(acc) · f32(i(s) · i(sw))) + b`, `i(s) = f32(1 / f32(1 / s))`"""
-    return acc * ((f32(1) / f32(1 / s)) * (f32(1) / (1 / sw).astype(f32))) + bias
+    return acc * ((f32(1) / (1 / s).astype(f32)) * (f32(1) / (1 / sw).astype(f32))) + bias
+
+
+def _dynamic_twice(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
+    """`f32(f32(f32(acc) · s) · sw) + b`"""
+    return acc * s.astype(f32) * sw.astype(f32) + bias
 
 
 class Dynamic(NamedTuple):
@@ -296,7 +310,8 @@ class Dynamic(NamedTuple):
 
     grid: Callable[[float, float, int], tuple[float, int]]
     quantize: str
-    real: Callable[[Floats, Floats, float, Array], Floats]
+    real: Callable[[Floats, Floats, Array, Array], Floats]
+    is_signed: bool = False
 
 
 DYNAMIC: dict[str, Dynamic] = {
@@ -305,26 +320,33 @@ DYNAMIC: dict[str, Dynamic] = {
     "dynamic_inverse": Dynamic(_nudged_grid, "reciprocal_offset", _dynamic_inverse),
     "dynamic_divide": Dynamic(_divided_grid, "divide", _dynamic_add),
     "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
+    "dynamic_symmetric": Dynamic(_symmetric_grid, "reciprocal", _dynamic_twice, is_signed=True),
 }
-"""Rules that quantize a float32 input to uint8, and turn exact integer sums into float32. `s` is the input's scale."""
+"""Rules that quantize a float32 input to uint8, or int8, and turn exact integer sums into float32. `s` is the scale of
+the input."""
 
 
 def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantization]:
     """float32 → uint8, and the grid that its range gives: [min(x, 0), max(x, 0)] on 0..top, clamped to 0..255.
 
-    Raises RunError if x holds NaN or infinity, and has no range.
+    A rule that is signed gives int8, clamped to -(top + 1) / 2..(top - 1) / 2. Raises RunError if x holds NaN or
+    infinity, and has no range.
     """
     dynamic: Dynamic = named(DYNAMIC, rule)
     low, high = float(x.min(initial=0)), float(x.max(initial=0))
     if not np.isfinite(high - low):
         raise RunError("NaN or infinity cannot be quantized: there is no range")
     scale, zero_point = dynamic.grid(low, high, top)
+    if dynamic.is_signed:
+        grid = Quantization((scale,), (zero_point,), -(top + 1) // 2, top // 2)
+        return quantize(x, grid, np.dtype(np.int8), dynamic.quantize), grid
     grid = Quantization.per_tensor(scale, zero_point, "uint8", scale_dtype="float64")
     return quantize(x, grid, np.dtype(np.uint8), dynamic.quantize), grid
 
 
-def dequantize_sums(acc: Array, bias: Array | None, input_scale: float, weight_scale: Array, rule: str) -> Floats:
-    """Exact integer sums → float32 by a dynamic rule (a key of DYNAMIC); arguments as in `requantize`."""
+def dequantize_sums(acc: Array, bias: Array | None, input_scale: Array, weight_scale: Array, rule: str) -> Floats:
+    """Exact integer sums → float32 by a dynamic rule (a key of DYNAMIC); arguments as in `requantize`, but the scale of
+    the input broadcasts against `acc`, too."""
     addend = np.zeros((), f32) if bias is None else bias.astype(f32, copy=False)
     dynamic: Dynamic = named(DYNAMIC, rule)
     return dynamic.real(acc.astype(f32, copy=False), addend, input_scale, np.asarray(weight_scale))

@@ -6,9 +6,12 @@ import json
 import struct
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 from zipfile import ZipFile
 
@@ -16,12 +19,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import qfmt
 from qfmt.errors import QfmtError, SourceError
 from qfmt.frontends.pickles import Inert, Subclass
 from qfmt.frontends.stored import Storage, StoredTensor
-from qfmt.frontends.torchao import of_pickle
+from qfmt.frontends.torch.torchao import of_pickle
 from qfmt.model import Model
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -106,6 +110,144 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert qfmt.check(tmp_path / "pt.qfb") == qfmt.check(tmp_path / "safetensors.qfb") == []
+
+
+# -- modules in memory -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    """tools/make_torchao.py."""
+    pytest.importorskip("torchao", reason="needs torchao")
+    spec = spec_from_file_location("make_torchao", Path(__file__).parents[1] / "tools/make_torchao.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def layers(made: ModuleType) -> Mapping[str, nn.Module]:
+    return dict(quietly(made.layers))
+
+
+def quietly(function: Any, *arguments: Any) -> Any:
+    """torchao warns, when it is imported, of what this machine lacks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments)
+
+
+def ran(model: Model, x: torch.Tensor) -> Any:
+    return model.run({model.graph.inputs[0]: x.numpy()})[model.graph.outputs[0]]
+
+
+REAL = (
+    "int8_row", "int8_tensor", "int8_group", "static", "int4_group", "int3_row", "int4_asymmetric", "int4_dynamic",
+    "float8",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_layers_that_compute_reals_agree_with_torchao(name: str, layers: Mapping[str, nn.Module]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 16)
+    model = qfmt.convert(nn.Sequential(layers[name]), example_inputs=(x,))
+    theirs = layers[name](x).detach().numpy()
+    ours = ran(model, x)
+    print(f"{name}: {(ours == theirs).sum()} of {theirs.size} equal, by {abs(ours - theirs).max():.1e} at most")
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    weight = model.tensors["0.weight"]
+    stored = qfmt.convert(SAMPLES / "torchao.pt").tensors[f"{name}.weight"]
+    assert (weight.dtype, weight.quantization) == (stored.dtype, stored.quantization)
+    assert weight.array.tobytes() == stored.array.tobytes()
+
+
+@pytest.mark.parametrize("per", ["PerRow", "PerTensor"])
+@pytest.mark.parametrize("reduce_range", [False, True])
+def test_dynamic_layers_give_what_torchao_gives(per: str, reduce_range: bool, made: ModuleType) -> None:
+    """Row by row or all at once, to the last bit: by the reference and by every engine of to_torch."""
+    from torchao import quantization as ao
+
+    equal = total = 0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inner, outer = 8 * int(torch.randint(1, 200, ())), 8 * int(torch.randint(1, 12, ()))
+        net = nn.Sequential(nn.Linear(inner, outer), nn.ReLU(), nn.Linear(outer, 16, bias=False)).eval()
+        granularity = getattr(ao.granularity, per)()
+        quietly(
+            ao.quantize_,
+            net,
+            ao.Int8DynamicActivationInt8WeightConfig(granularity=granularity, reduce_range=reduce_range),
+        )
+        x = torch.randn(3, 17, inner) * torch.rand(3, 17, 1) * 10
+        x[0, seed % 17] = 0
+        model = qfmt.convert(net, example_inputs=(x,))
+        assert [node.operator for node in model.nodes] == ["qfmt.DynamicLinear", "Relu", "qfmt.DynamicLinear"]
+        theirs = net(x).detach().numpy()
+        for each in (ran(model, x), model.to_torch("auto")(x).detach().numpy()):
+            equal += int((each == theirs).sum())
+            total += theirs.size
+    print(f"{equal} of {total} equal")
+    assert equal == total
+
+
+def test_the_module_stays_as_it_was(layers: Mapping[str, nn.Module]) -> None:
+    net = nn.Sequential(layers["dynamic"], nn.ReLU())
+    names, weight = list(net.state_dict()), net[0].weight
+    qfmt.convert(net, example_inputs=(torch.ones(2, 16),))
+    assert list(net.state_dict()) == names and net[0].weight is weight and next(net.parameters()) is weight
+    assert not dict(net.named_buffers())
+
+
+def test_tied_weights_are_one_tensor(layers: Mapping[str, nn.Module]) -> None:
+    first, second = nn.Linear(16, 4, bias=False), nn.Linear(16, 4)
+    first.weight = second.weight = layers["int4_group"].weight
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.first(x) + self.second(x)
+
+    x = torch.randn(3, 16)
+    net = Tied()
+    model = qfmt.convert(net, example_inputs=(x,))
+    np.testing.assert_allclose(ran(model, x), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert sum(tensor.dtype == "int4" for tensor in model.tensors.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("dynamic_asymmetric", "int8 per token, asymmetric, which is not converted; choose MappingType.SYMMETRIC"),
+        ("int4_bfloat16", "computes in bfloat16, which is not converted; call model.float"),
+    ],
+)
+def test_what_is_not_converted_is_named(name: str, message: str, layers: Mapping[str, nn.Module]) -> None:
+    x = torch.ones(2, 16, dtype=torch.bfloat16 if "bfloat" in name else torch.float32)
+    with pytest.raises(SourceError, match=rf"module 0 \(Linear\).*{message}"):
+        qfmt.convert(nn.Sequential(layers[name]), example_inputs=(x,))
+
+
+def test_other_uses_of_a_weight_are_named(layers: Mapping[str, nn.Module]) -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layers["int8_row"]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.layer.weight.sum()
+
+    with pytest.raises(SourceError, match=r"read by sum; only linear layers are converted"):
+        qfmt.convert(Other(), example_inputs=(torch.ones(2, 16),))
+
+
+def test_a_state_dict_in_memory(layers: Mapping[str, nn.Module]) -> None:
+    state = nn.ModuleDict(layers).state_dict()
+    assert qfmt.convert(dict(state)).content_id() == qfmt.convert(SAMPLES / "torchao.pt").content_id()
 
 
 # -- plain safetensors -------------------------------------------------------------------------------------

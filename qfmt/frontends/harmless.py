@@ -177,6 +177,7 @@ _STORAGES = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool",
     "Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64",
     "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+    "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
     "QInt8": "int8", "QUInt8": "uint8", "QInt32": "int32", "QUInt4x2": "uint4", "QUInt2x4": "uint2",
     "Untyped": "",
 }  # fmt: skip

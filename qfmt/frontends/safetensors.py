@@ -21,7 +21,7 @@ from .saved.archive import Entry, of_entries, placed, weight_entries
 from .saved.convert import IN_MEMORY
 from .stored import ELEMENT_BITS, Storage, StoredTensor
 from .torch.attempts import Given
-from .torchao import of_json
+from .torch.torchao import of_json
 
 HEADER_LIMIT = 100_000_000
 """The longest header that the format's own reader accepts."""

@@ -78,12 +78,16 @@ def requantize_sums(
 def real_sums(
     acc: Array, x: Operand, w: Operand, b: Operand | None, rule: str, *, channels: int, repeat: int = 1
 ) -> Array:
-    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule; `channels` and `repeat` as above."""
+    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule; `channels` and `repeat` as above.
+
+    x may have a scale for each slice of an axis, which the sums have, too.
+    """
     if x.quantization is None or w.quantization is None:
         raise QfmtError("needs a quantized weight")
     along = _along(acc, channels)
     bias = None if b is None else real(b).reshape(along)
-    return dequantize_sums(acc, bias, x.quantization.scale[0], _scales(w.quantization, along, repeat), rule)
+    scale = x.quantization.scales(acc.ndim)
+    return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, repeat), rule)
 
 
 def real(operand: Operand) -> Array:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..arithmetic import DYNAMIC, dequantize, quantize_dynamically
 from ..model import numpy_dtype
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 REDUCE_RANGE = {"reduce_range": optional(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
+PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last axis, has a grid of its own")}
 
 
 def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
@@ -43,26 +47,46 @@ def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
     return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
 
 
-def linear_integer(x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int) -> Array:
-    """X is quantized by the stated dynamic rule; acc = Σ (x - zx)·(w - zw), exact; then to float32 by the rule."""
-    q = quantized_now(x, rule, reduce_range)
-    return real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
+    """A real matrix of which every row has the grid that its own range gives."""
+    rows = [quantized_now(Operand(row, None), rule, reduce_range) for row in real(x)]
+    grids = [row.quantization for row in rows if row.quantization is not None]
+    if not grids:
+        return quantized_now(x, rule, reduce_range)
+    scales, points = tuple(grid.scale[0] for grid in grids), tuple(int(grid.zero_point[0]) for grid in grids)
+    return Operand(np.stack([row.array for row in rows]), replace(grids[0], scale=scales, zero_point=points, axis=0))
+
+
+def linear_integer(
+    x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, per_token: int = 0
+) -> Array:
+    """X is quantized by the stated dynamic rule, all of it, or row by row where `per_token` is 1;
+    acc = Σ (x - zx)·(w - zw), exact; then to float32 by the rule.
+    """
+    if not per_token:
+        q = quantized_now(x, rule, reduce_range)
+        return real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+    shape = x.array.shape
+    q = _rows_quantized_now(Operand(real(x).reshape(-1, shape[-1]), None), rule, reduce_range)
+    y = real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+    return y.reshape(*shape[:-1], y.shape[-1])
 
 
 @operator(
     "qfmt.DynamicLinear",
     1,
     "X W B? -> Y",
-    attributes=REDUCE_RANGE,
+    attributes={**REDUCE_RANGE, **PER_TOKEN},
     shape=linear_shape,
     quantized=Quantized.WEIGHTS,
     integer=linear_integer,
     dtype="float32",
 )
-def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int) -> Array:
+def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, per_token: int) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X while the network runs.
 
-    X is [..., in], W is [out, in], B is [out]. The grid of X is that of all its elements together.
+    X is [..., in], W is [out, in], B is [out]. The grid of X is that of all its elements together, unless `per_token`
+    is 1.
     """
     return linear(x, w, b)
 

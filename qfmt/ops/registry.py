@@ -36,7 +36,14 @@ class Quantized(enum.Enum):
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
 REQUANTIZE_RULES = ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine")
-DYNAMIC_RULES = ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divide", "dynamic_reciprocal")
+DYNAMIC_RULES = (
+    "dynamic_fma",
+    "dynamic_add",
+    "dynamic_inverse",
+    "dynamic_divide",
+    "dynamic_reciprocal",
+    "dynamic_symmetric",
+)
 LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 
 

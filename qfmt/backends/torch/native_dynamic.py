@@ -35,6 +35,8 @@ def _derived(s: Site, what: str, value: Any) -> Any:
 
 
 def _linear(s: Site) -> Any:
+    if s.attribute("per_token") or s.node.arithmetic == "dynamic_symmetric":
+        raise Lacks("torch packs linear layers that put all of their input on one unsigned grid")
     packed = _derived(s, "packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
 

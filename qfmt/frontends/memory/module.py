@@ -22,6 +22,7 @@ from ..torchscript.archive import Archive
 from ..torchscript.arguments import Arguments
 from ..torchscript.convert import lift_archive
 from ..zips import Zip
+from .torchao import opened
 
 if TYPE_CHECKING:
     import torch
@@ -54,12 +55,13 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
         source = _unwrapped(source)
         _refuse_observers(source)
         traced = not isinstance(source, torch.jit.ScriptModule)
-        script = _traced(source, example_inputs) if traced else source
-        _refuse_floats(script)
-        try:
-            model = _converted(script, given, as_examples=traced)
-        except SourceError as error:
-            raise _in_own_words(error, source) from None
+        with opened(source):
+            script = _traced(source, example_inputs) if traced else source
+            _refuse_floats(script)
+            try:
+                model = _converted(script, given, as_examples=traced)
+            except SourceError as error:
+                raise _in_own_words(error, source) from None
         if prepared is not None:
             from .observers import with_observations
 

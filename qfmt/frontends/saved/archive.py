@@ -22,8 +22,8 @@ from ...model import DTYPES, Graph, Model, Quantization, Tensor
 from ..pickles import Inert, Subclass
 from ..stored import PerTensor, StoredTensor
 from ..torch.calls import Packed, PackedState
+from ..torch.torchao import Weight, of_pickle
 from ..torch.values import StoredData, narrowest, stored_quantization
-from ..torchao import Weight, of_pickle
 from ..torchscript import packing
 from ..torchscript.objects import owner
 

@@ -17,6 +17,7 @@ from . import (
     queries,
     recurrent,
     tables,
+    weights,
 )
 from .lift import LIFTS, Lifter
 from .values import InputSpec, Refine, TensorValue
@@ -43,4 +44,5 @@ __all__ = [
     "queries",
     "recurrent",
     "tables",
+    "weights",
 ]

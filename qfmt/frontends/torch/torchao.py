@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import QfmtError, SourceError
-from ..model import DTYPES, Quantization, Tensor
-from .pickles import Inert, InertClass, Subclass, TorchDType
-from .stored import StoredTensor
-from .torch.values import StoredData, narrowest
+from ...errors import QfmtError, SourceError
+from ...model import DTYPES, Quantization, Tensor
+from ..pickles import Inert, InertClass, Subclass, TorchDType
+from ..stored import StoredTensor
+from .values import StoredData, narrowest
 
 INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
 
