@@ -466,6 +466,46 @@ def test_clips_of_integers_are_narrow_ranges(tmp_path: Path) -> None:
 # -- what is no quantized operator -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes"),
+    [
+        ("ConstantOfShape", ["sizes"], {}),
+        ("Expand", ["one", "sizes"], {}),
+        ("Range", ["zero", "many", "step"], {}),
+        ("Tile", ["row", "sizes"], {}),
+    ],
+)
+def test_a_huge_constant_is_not_made_while_converting(
+    operator: str, inputs: list[str], attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    """10 GB: a node stays, and the file is small."""
+    constants = {
+        "sizes": np.array([50_000, 50_000]), "one": f32(1), "zero": np.int64(0), "many": np.int64(2_500_000_000),
+        "step": np.int64(1), "row": np.ones((1, 1), f32),
+    }  # fmt: skip
+    used = {name: value for name, value in constants.items() if name in inputs}
+    nodes = [
+        node(operator, inputs, ["huge"], **attributes),
+        node("Shape", ["huge"], ["s"]),
+        node("Cast", ["s"], ["y"], to=1),
+    ]
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1])}, ["y", "huge"], used))
+    qfmt.save(model, tmp_path / "m.qfb")
+    assert (tmp_path / "m.qfb").stat().st_size < 20_000
+    assert {"Expand", operator} & set(operators(model))
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "x86", "onednn", "qnnpack"])
+def test_the_rounding_of_another_engine_may_be_stated(engine: str, tmp_path: Path) -> None:
+    source = conv_net(np.random.default_rng(17))
+    model = through_file(qfmt.convert(source, arithmetic=engine), tmp_path)
+    inputs = random_inputs(source)
+    steps = (model.run(inputs)["y"] - runtime(source, inputs)[0]) / f32(0.11)
+    print(f"{engine}: {int((steps == 0).sum())} of {steps.size} outputs equal; {dict(operators(model))}")
+    assert np.abs(steps).max() < 1.01
+    assert (steps == 0).mean() > 0.99
+
+
 def test_an_operator_of_a_strange_domain_is_kept_and_named(tmp_path: Path) -> None:
     nodes = [
         node("Relu", ["x"], ["r"]),
