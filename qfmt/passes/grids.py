@@ -148,12 +148,13 @@ def _agreements(
     for name, found in grids.items():
         stated[classes.root(name)].update(found)
     spoilt = {classes.root(name) for name in bare}
+    joined = classes.joined
     alone = {root: len(found) == 1 and root not in spoilt for root, found in stated.items()}
     return {
         root: grid
         for root, found in stated.items()
         for grid in found
-        if alone[root] and (root not in classes.joined or not (grid.is_per_channel or grid.is_blocked))
+        if alone[root] and (root not in joined or not (grid.is_per_channel or grid.is_blocked))
     }
 
 
