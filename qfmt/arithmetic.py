@@ -276,7 +276,7 @@ def _floored_grid(low: float, high: float, top: int) -> tuple[float, int]:
 
 
 SYMMETRIC_LEAST_SCALE = 2.0**-23
-"""What torchao raises the scale of a symmetric dynamic grid to."""
+"""What torchao raises the scale of the dynamic grids of its int8 layers to."""
 
 
 def _symmetric_grid(low: float, high: float, top: int) -> tuple[float, int]:

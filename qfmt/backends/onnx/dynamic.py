@@ -8,13 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ...arithmetic import DYNAMIC
+from ...arithmetic import DYNAMIC, SYMMETRIC_LEAST_SCALE
 from ...model import Tensor
 from . import grids
 from .lowering import Site, lowers, plain
+from .older import number, reduced
+from .opsets import Lacks
 from .products import product, transposed_weight
 
-FLOAT, UINT8 = int(ir.DataType.FLOAT), int(ir.DataType.UINT8)
+FLOAT, UINT8, INT8 = int(ir.DataType.FLOAT), int(ir.DataType.UINT8), int(ir.DataType.INT8)
+
+SYMMETRIC = "dynamic_symmetric"
 
 Multiply = Callable[[ir.Value], ir.Value]
 
@@ -83,7 +87,35 @@ def _zero_point(site: Site, w: Tensor) -> ir.Value | None:
 def dynamic_linear(site: Site) -> ir.Value:
     x = site.real(0)
     assert x is not None
+    if site.node.arithmetic == SYMMETRIC:
+        return _symmetric(site, x)
+    if site.attributes["per_token"]:
+        raise Lacks("has no unsigned grid for each row of an input")
     return multiplier(site, 1, 2)(x)
+
+
+def _symmetric(site: Site, x: ir.Value) -> ir.Value:
+    """By the rule `dynamic_symmetric`, step by step: what is rounded here is rounded there."""
+    top = 127 if site.attributes["reduce_range"] else 255
+    size = site.emit("Abs", x)
+    most = (
+        reduced(site, "ReduceMax", size, [-1])
+        if site.attributes["per_token"]
+        else site.emit("ReduceMax", size, keepdims=0)
+    )
+    step = site.emit("Div", most, number(site, top / 2))
+    scale = site.emit("Max", step, number(site, SYMMETRIC_LEAST_SCALE))
+    rounded = site.emit("Round", site.emit("Mul", x, site.emit("Reciprocal", scale)))
+    limits = number(site, -(top + 1) / 2), number(site, (top - 1) / 2)
+    q, b = site.emit("Clip", rounded, *limits), site.real(2)
+    if not _has_integer_sums(site.tensor(1)):
+        return product(site, site.emit("Mul", q, scale), transposed_weight(site, 1), b)
+    w = site.emit("Transpose", site.stored(1), perm=[1, 0])
+    integers = site.emit("Cast", q, to=INT8)
+    sums = site.emit("MatMulInteger", integers, w, None, _zero_point(site, site.tensor(1)))
+    y = site.emit("Mul", site.emit("Cast", sums, to=FLOAT), scale)
+    y = site.emit("Mul", y, grids.scale(site.builder, site.tensor(1)))
+    return y if b is None else site.emit("Add", y, b)
 
 
 @lowers("qfmt.DynamicConv", "qfmt.DynamicConvTranspose")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arithmetic import SYMMETRIC_LEAST_SCALE
 from ...errors import SourceError
 from .decomposed import RECIPROCAL
 from .lift import Lifter, lifts
@@ -14,6 +15,7 @@ from .torchao import INTX, Activation, of_json
 from .values import TensorValue
 
 FLOAT32_TINY = float(np.finfo(np.float32).tiny)
+"""The least scale of torchao's asymmetric grids where nothing else is said."""
 
 
 @lifts("qfmt::quantized_linear")
@@ -52,31 +54,29 @@ def quantized_linear(
     if activation.grid is not None:
         q = lift.emit("QuantizeLinear", [value], quantization=activation.grid, dtype="int8", rule=RECIPROCAL)
         return lift.emit("qfmt.Linear", [lift.emit("DequantizeLinear", [q], dtype="float32"), *inputs])
-    if described["kind"] == INTX:
-        return lift.emit("qfmt.Linear", [_on_grids_of_rows(lift, value), *inputs])
-    return _dynamic(lift, activation, [value, *inputs])
+    if activation.dtype != "int8":
+        raise SourceError(f"quantizes its input while the network runs, {activation}, which is not converted")
+    if activation.symmetric:
+        attributes = {"reduce_range": int(activation.reduce_range), "per_token": int(activation.per == "token")}
+        return lift.emit("qfmt.DynamicLinear", [value, *inputs], attributes, rule="dynamic_symmetric")
+    least = FLOAT32_TINY if described["kind"] == INTX else SYMMETRIC_LEAST_SCALE
+    return lift.emit("qfmt.Linear", [_on_grid(lift, value, activation, least), *inputs])
 
 
-def _dynamic(lift: Lifter, activation: Activation, inputs: list[Any]) -> Any:
-    if activation.dtype != "int8" or not activation.symmetric:
-        what = f"quantizes its input while the network runs, {activation}, which is not converted"
-        raise SourceError(what, hint="choose MappingType.SYMMETRIC, int8")
-    attributes = {"reduce_range": int(activation.reduce_range), "per_token": int(activation.per == "token")}
-    return lift.emit("qfmt.DynamicLinear", inputs, attributes, rule="dynamic_symmetric")
+def _on_grid(lift: Lifter, x: TensorValue, activation: Activation, least_scale: float) -> TensorValue:
+    """x on the int8 grid that the range of each row, or of all of it, gives, as real numbers.
 
-
-def _on_grids_of_rows(lift: Lifter, x: TensorValue) -> TensorValue:
-    """x on the int8 grid that the range of each row gives, as real numbers.
-
-    `_apply_int8_act_asym_per_token_quant_dequant` and `_choose_qparams_affine` of torchao 0.18: s = max(range / 255,
-    the smallest normal float32), z = clamp(-128 - rint(low / s)), q = clamp(rint(x · (1 / s)) + z).
+    `_choose_qparams_affine` and `_quantize_affine_no_dtype_cast` of torchao 0.18: s = max(range / 255, least scale),
+    z = clamp(-128 - rint(low / s)), q = clamp(rint(x · (1 / s)) + z). What int8 layers then add up as integers, and
+    round once, are real numbers here.
     """
-    axis, zero = lift.constant(np.array([-1], np.int64)), lift.tensor(0.0)
-    lowest, highest = lift.tensor(-128.0), lift.tensor(127.0)
-    least = lift.emit("Min", [lift.emit("ReduceMin", [x, axis], {"keepdims": 1}), zero])
-    most = lift.emit("Max", [lift.emit("ReduceMax", [x, axis], {"keepdims": 1}), zero])
-    width = lift.emit("Div", [lift.emit("Sub", [most, least]), lift.tensor(255.0)])
-    scale = lift.emit("Max", [width, lift.tensor(FLOAT32_TINY)])
+    low, high = (-64, 63) if activation.reduce_range else (-128, 127)
+    axes = [lift.constant(np.array([-1], np.int64))] if activation.per == "token" else []
+    lowest, highest, zero = (lift.tensor(float(each)) for each in (low, high, 0))
+    least = lift.emit("Min", [lift.emit("ReduceMin", [x, *axes], {"keepdims": 1}), zero])
+    most = lift.emit("Max", [lift.emit("ReduceMax", [x, *axes], {"keepdims": 1}), zero])
+    width = lift.emit("Div", [lift.emit("Sub", [most, least]), lift.tensor(float(high - low))])
+    scale = lift.emit("Max", [width, lift.tensor(least_scale)])
     steps = lift.emit("Round", [lift.emit("Div", [least, scale])])
     point = lift.emit("Clip", [lift.emit("Sub", [lowest, steps]), lowest, highest])
     rounded = lift.emit("Round", [lift.emit("Mul", [x, lift.emit("Reciprocal", [scale])])])
