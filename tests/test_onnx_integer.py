@@ -94,8 +94,12 @@ def test_a_network_between_requant_shifts_is_one_of_integers(
         assert (tensor.quantization.scale, tensor.quantization.zero_point) == ((1.0,), (0,))
     assert [model.tensors[name].dtype for name in ("e", "t", "c")] == ["uint8", "int8", "int32"]
     assert operators(model)["qfmt.RequantShift@multiply_add_divide"] == (3 if given else 2)
-    integers = {each.name: each.dtype for each in model.graph.constants() if each.quantization is not None}
-    assert set(integers.values()) <= {"int8", "int32"}, integers
+    kinds = {each.dtype for each in model.graph.constants() if given or each.name != "w"}
+    assert kinds <= ({"int8", "int32"} if given else {"int8", "int32", "float32"}), kinds
+    sums = model.tensors["c"].quantization
+    assert sums is not None
+    reach = 255 * int(np.abs(weights["d"]).sum((1, 2, 3)).max())
+    assert (sums.quant_min, sums.quant_max) == (-reach, reach)
     back = model.to_onnx(opset=21)
     torch_module = model.to_torch("reference")
     equal = total = 0
@@ -121,7 +125,7 @@ def test_sums_that_float32_may_round_stay_real() -> None:
     source = proto(nodes, {"x": (1, [1, 600, 2, 2])}, ["y"], {"w": w, "m": f32(1), "a": f32(0)}, opset=11)
     model = qfmt.convert(source)
     assert model.tensors["y"].dtype == "float32"
-    assert "int32" not in {tensor.dtype for tensor in model.tensors.values()}
+    assert "int32" not in {tensor.dtype for tensor in model.tensors.values() if not tensor.is_constant}
 
 
 ROUND = {

@@ -148,12 +148,21 @@ class _Integral:
         self.tensors[real] = replace(tensor, name=real)
         attributes: Mapping[str, Any] = {"axis": 1, "block_size": 0, "output_dtype": dtype, "saturate": 1}
         version = OPERATORS[QUANTIZE].version
-        self.nodes += [
-            node,
-            Node(QUANTIZE, (node.outputs[0], self._one()), (integers,), attributes, version=version),
-            self._dequantize(integers, real),
-        ]
+        self.nodes += [node, Node(QUANTIZE, (node.outputs[0], self._one()), (integers,), attributes, version=version)]
+        self.nodes.append(self._dequantize(self._within(integers, limits), real))
         self.ranges[real] = limits
+
+    def _within(self, name: str, limits: Range) -> str:
+        """The same integers behind a Clip, which states their range and changes nothing."""
+        tensor = self.tensors[name]
+        if limits == (DTYPES[tensor.dtype].minimum, DTYPES[tensor.dtype].maximum):
+            return name
+        clipped, *bounds = (unused(f"{name}.{word}", self.tensors) for word in ("clipped", "min", "max"))
+        self.tensors[clipped] = replace(tensor, name=clipped)
+        for bound, value in zip(bounds, limits, strict=True):
+            self.tensors[bound] = Tensor.constant(bound, np.array(value, tensor.dtype))
+        self.nodes.append(Node("Clip", (name, *bounds), (clipped,), version=OPERATORS["Clip"].version))
+        return clipped
 
     def _dequantize(self, source: str, target: str) -> Node:
         attributes: Mapping[str, Any] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SourceError
+from ...model import Tensor
 from .emitting import Call
 from .importer import Importer, imports
 
@@ -21,19 +22,26 @@ def requant_shift(im: Importer, call: Call) -> Any:
     low = -(levels // 2) if _number(call, "signed", 0) else 0
     x, mul, add = call.inputs
     shape = im.shape(x)
-    operands = [_along_channels(im, name, None if shape is None else len(shape)) for name in (mul, add)]
+    operands = [_integers(im, name, None if shape is None else len(shape)) for name in (mul, add)]
     result = im.fresh(f"{call.outputs[0]}.rescaled")
     im.emit("qfmt.RequantShift", [x, *operands], [result], {"div": _number(call, "div", 1)})
     bounds = [im.constant(np.float32(value), f"{call.outputs[0]}.bound") for value in (low, low + levels - 1)]
     im.emit("Clip", [result, *bounds], call.outputs)
 
 
-def _along_channels(im: Importer, name: str, rank: int | None) -> str:
-    """A vector with an element for each channel, as it broadcasts to [N, C, …]; anything else as it is."""
+def _integers(im: Importer, name: str, rank: int | None) -> str:
+    """A factor or summand as int32; a vector with an element for each channel as it broadcasts to [N, C, …]."""
     array = im.value(name)
-    if array is None or array.ndim != 1 or array.size == 1 or rank is None or rank < 3:
+    if array is None:
         return name
-    return im.constant(array.reshape(-1, *(1 for _ in range(rank - 2))), f"{name}.channels")
+    if array.ndim == 1 and array.size > 1 and rank is not None and rank > 2:
+        array = array.reshape(-1, *(1 for _ in range(rank - 2)))
+    whole = np.asarray(array, np.float64)
+    if not (whole == np.rint(whole)).all() or np.abs(whole).max(initial=0) >= 1 << 31:
+        return im.constant(array, f"{name}.channels")
+    own = im.fresh(f"{name}.integers")
+    im.tensors[own] = Tensor.constant(own, whole.astype(np.int32), aliases=(name,))
+    return own
 
 
 def _number(call: Call, name: str, default: int) -> int:
