@@ -43,6 +43,9 @@ ROUNDINGS = 8
 WIDEST = 2.0**-7
 """Farther than this from a half, in steps of the output, nothing is a tie, however inexact float32 is."""
 
+SUMS_OF_FLOATS = (*RUNTIMES, "pt2e")
+"""Who adds up products of dequantized numbers, in float32."""
+
 WIDEST_OF_SUMS = 2.0**-2
 """The same where sums of products are float32, too, and known no better than that: 16-bit activations."""
 
@@ -133,9 +136,11 @@ def rounding_ties(
         if node.arithmetic not in INTEGER_RULES:
             in_float32 = _computed(node, operands, f32).astype(np.float64) / step
             error = error + 4 * np.abs(in_float32 - exact).max(initial=0)
-        elif engine in RUNTIMES:
+        elif engine in SUMS_OF_FLOATS:
             error = error + _sum_error(node, operands) / step
-        return np.abs(exact + offset - halves) <= np.minimum(error, WIDEST_OF_SUMS if engine in RUNTIMES else WIDEST)
+        return np.abs(exact + offset - halves) <= np.minimum(
+            error, WIDEST_OF_SUMS if engine in SUMS_OF_FLOATS else WIDEST
+        )
 
 
 def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:

@@ -38,7 +38,7 @@ def verify(
     samples: int = SAMPLES,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
-    """Compare a model, or a `.qfb`, with the file that it was made from: of TorchScript, of torch.save, or of ONNX.
+    """Compare a model, or a `.qfb`, with its source: a file of TorchScript, torch.save, torch.export or ONNX.
 
     Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks, or onnx reads. Then
     torch carries out the archive's calls under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
@@ -90,6 +90,10 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
         from ..frontends.onnx.witness import Witness as OnnxWitness
 
         return OnnxWitness(path, file, engine)
+    if kind == "torch_export":
+        from ..frontends.exported.witness import Witness as ExportedWitness
+
+        return ExportedWitness(path, file, engine)
     if kind in SAVED:
         from ..frontends.saved.witness import Witness as SavedWitness
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -11,8 +11,8 @@ from ...errors import SourceError
 from ...model import Model, Shape
 from ...passes.fold import fold_sandwiches
 from ..saved.archive import producer
-from ..torch import InputSpec
-from ..torch.attempts import Given, lift
+from ..torch import InputSpec, Lifter
+from ..torch.attempts import Given, Lifted, lift
 from ..torch.calls import Place, Recorder
 from ..torch.values import TensorValue
 from .archive import Archive
@@ -45,10 +45,14 @@ def convert_exported(source: str | PathLike[str] | bytes, given: Given, descript
 
 def convert_program(archive: Archive, program: Program, given: Given, description: Mapping[str, str]) -> Model:
     """The same, whether anything is quantized or not."""
-    live = live_values(program)
-    _refuse_state(program, live)
-    evaluation = _Evaluation(archive, program, live)
-    lifted = lift(evaluation.run, given.engine, given.specs(evaluation.inputs()))
+    evaluation = Evaluation(archive, program)
+    lifted = evaluation.lift(given)
+    return finished(evaluation, lifted, given, description)
+
+
+def finished(evaluation: Evaluation, lifted: Lifted, given: Given, description: Mapping[str, str]) -> Model:
+    """What was lifted, with its pairs of quantize and dequantize folded."""
+    archive = evaluation.archive
     source_keys = {
         **description,
         **lifted.notes,
@@ -83,11 +87,13 @@ def _refuse_state(program: Program, live: set[str]) -> None:
             raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
 
 
-class _Evaluation:
+class Evaluation:
     """Hands the calls of a program to a recorder, any number of times."""
 
-    def __init__(self, archive: Archive, program: Program, live: set[str]) -> None:
-        self.archive, self.program, self.live = archive, program, live
+    def __init__(self, archive: Archive, program: Program) -> None:
+        self.archive, self.program = archive, program
+        self.live = live = live_values(program)
+        _refuse_state(program, live)
         read = {entry.name for value, entry in program.stored.items() if value in live}
         self.unread = [name for name in archive.names("weights") if name not in read]
         names = recovered(program, self.unread, lambda name: archive.shape("weights", name))
@@ -103,6 +109,10 @@ class _Evaluation:
             shape: Shape = types[name].shape
             specs.append(InputSpec(name, shape, types[name].dtype or "float32"))
         return specs
+
+    def lift(self, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
+        """The calls lifted; `recorder` may put somebody before the lifter who hears them, too."""
+        return lift(self.run, given.engine, given.specs(self.inputs()), recorder)
 
     def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:
         values: dict[str, Any] = {**self.program.fixed, **inputs}

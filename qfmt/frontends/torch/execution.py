@@ -83,8 +83,10 @@ def _apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if target in _QUERIES:
         return _QUERIES[target](*args)
     namespace, _, name = target.partition("::")
-    if namespace not in ("aten", "quantized") or not is_known(target):
+    if namespace not in ("aten", "quantized", "quantized_decomposed") or not is_known(target):
         raise ValueError("it is not on the list of operators that are carried out")
+    if namespace == "quantized_decomposed":
+        return _decomposed(name, args, kwargs)
     kwargs = {name: value for name, value in kwargs.items() if name not in ("layout", "device", "pin_memory")}
     if "dtype" in kwargs:
         kwargs["dtype"] = _dtype(kwargs["dtype"])
@@ -93,6 +95,18 @@ def _apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     import torch
 
     return getattr(getattr(torch.ops, namespace), name)(*args, **kwargs)
+
+
+def _decomposed(name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Of PT2E: which argument is an element type, the operator's schema says."""
+    from torch.ao.quantization.fx import _decomposed
+
+    overloads = getattr(_decomposed.torch.ops.quantized_decomposed, name)  # type: ignore[attr-defined]
+    schema = getattr(overloads, overloads.overloads()[0])._schema
+    for position, argument in enumerate(schema.arguments[: len(args)]):
+        if "dtype" in argument.name:
+            args[position] = _dtype(args[position])
+    return overloads(*args, **{key: _dtype(value) if "dtype" in key else value for key, value in kwargs.items()})
 
 
 def _resolved(value: Any, values: Mapping[str | int, Any], real: Callable[[Any], Any]) -> Any:
@@ -131,6 +145,8 @@ _QUERIES: Mapping[str, Callable[..., Any]] = {
     "prim::ListUnpack": lambda value, count: list(value),
     "prim::shape": lambda x: list(x.size()),
     "prim::NumToTensor": lambda x: x,
+    "aten::view": lambda x, sizes: x.reshape(sizes),  # the layout in memory is not kept
+    "aten::sym_size": lambda x, dim: x.size(dim),
     "aten::size": lambda x, *dim: x.size(*dim) if dim else list(x.size()),
     "aten::len": lambda x: len(x),
     "aten::numel": lambda x: x.numel(),
