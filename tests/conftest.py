@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from counts import TOLD, tell
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +16,21 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the real files in ../shared/data beside the repository")
     return folder
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands what was counted in it to the process that prints."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["told"] = TOLD
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    tell(*getattr(node, "workeroutput", {}).get("told", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if TOLD:
+        terminalreporter.section("counted")
+        terminalreporter.write_line("\n".join(TOLD))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
+from counts import tell
 
 from qfmt.interpreter import execute
 from qfmt.model import DTYPES, Node, Quantization, Tensor
@@ -54,7 +54,7 @@ class Tally:
 LEDGER: dict[tuple[str, str], Tally] = defaultdict(Tally)
 
 
-def printed_ledger(request: pytest.FixtureRequest) -> Iterator[None]:
+def printed_ledger() -> Iterator[None]:
     """For a fixture of a module: its tests run as torch does in one thread, and at the end the counts are printed."""
     threads, engine = torch.get_num_threads(), torch.backends.quantized.engine
     torch.set_num_threads(1)  # more threads cut a tensor into runs with ends of their own
@@ -64,8 +64,7 @@ def printed_ledger(request: pytest.FixtureRequest) -> Iterator[None]:
     rows = [f"{'operator':34}{'engine':9}{'equal':>10}{'tie':>7}{'wrong':>7}"]
     rows += [f"{name:34}{engine:9}{t.equal:10}{t.tie:7}{t.wrong:7}" for (name, engine), t in sorted(LEDGER.items())]
     LEDGER.clear()
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + "\n".join(rows))
+    tell(*rows)
 
 
 # How integers get to both sides

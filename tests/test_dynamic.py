@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.ao.nn.quantized.dynamic as nnqd
+from counts import tell
 from kernels import ENGINES, f32, grid, to_torch
 
 import qfmt
@@ -28,14 +29,13 @@ COUNTS: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _printed(request: pytest.FixtureRequest) -> Iterator[None]:
+def _printed() -> Iterator[None]:
     """Counts of all outputs that were compared, at the end."""
     engine = torch.backends.quantized.engine
     yield
     torch.backends.quantized.engine = engine
     rows = [f"{what:44} {equal} of {total} equal" for what, (equal, total) in COUNTS.items()]
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + "\n".join(rows))
+    tell(*rows)
 
 
 def assert_equal(what: str, ours: np.ndarray, theirs: torch.Tensor) -> None:

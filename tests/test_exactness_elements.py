@@ -33,8 +33,8 @@ MILLION = 1_000_000
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ledger(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from printed_ledger(request)
+def _ledger() -> Iterator[None]:
+    yield from printed_ledger()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -19,8 +19,8 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ledger(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from printed_ledger(request)
+def _ledger() -> Iterator[None]:
+    yield from printed_ledger()
 
 
 # What moves integers, or joins them

@@ -14,6 +14,7 @@ import networks
 import numpy as np
 import pytest
 import torch
+from counts import tell
 from operator_cases import CASES, compute
 from torch import nn
 
@@ -33,7 +34,7 @@ ONE_STEP = 2.0**-6
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _printed(request: pytest.FixtureRequest) -> Iterator[None]:
+def _printed() -> Iterator[None]:
     engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -41,8 +42,7 @@ def _printed(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(threads)
     rows = [f"{'':34}{'outputs':>9}{'equal by torch':>16}{'equal by ours':>15}{'largest':>12}"]
     rows += [f"{what:34}{n[0]:9.0f}{n[1]:16.0f}{n[2]:15.0f}{n[3]:12.3g}" for what, n in COUNTS.items()]
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + "\n".join(rows))
+    tell(*rows)
 
 
 @pytest.fixture(autouse=True)
