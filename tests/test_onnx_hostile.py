@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,19 @@ def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
     assert "bad.onnx" in str(caught.value)
 
 
+def test_the_command_prints_one_line(tmp_path: Path) -> None:
+    """onnx-ir logs warnings of its own, which Python would print as well."""
+    model = net()
+    convolution(model).input[0] = "nothing"
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(model.SerializeToString())
+    command = [sys.executable, "-m", "qfmt", "convert", str(path), str(tmp_path / "bad.qfb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "bad.qfb").exists()
+
+
 # -- data beside the model ---------------------------------------------------------------------------------------
 
 
@@ -139,6 +154,9 @@ def test_external_data_is_read_from_beside_the_model(tmp_path: Path) -> None:
     ({"location": ""}, "no location"),
     ({"location": "missing.bin"}, "missing"),
     ({"location": "."}, "missing"),
+    ({"location": "circle.bin"}, "no file that can be opened"),
+    ({"location": "a\0b"}, "no file that can be opened"),
+    ({"location": "w" * 5000}, "no file that can be opened"),
     ({"offset": "100000"}, "bytes 100000"),
     ({"offset": "-1"}, "bytes -1"),
     ({"length": "7"}, "holds 7 bytes"),
@@ -149,6 +167,7 @@ def test_external_data_elsewhere_or_of_another_size(changes: dict[str, str], wor
     folder.mkdir()
     (tmp_path / "weights.bin").write_bytes(b"\1" * 4096)
     (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
+    (folder / "circle.bin").symlink_to(folder / "circle.bin")
     with pytest.raises(SourceError, match=words) as caught:
         qfmt.convert(external(folder, **changes))
     assert "initializer w" in str(caught.value)

@@ -16,6 +16,7 @@ from ...passes.integral import integral
 from ...passes.order import renamed
 from ..torch.attempts import Given
 from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
+from .bare import on_real_numbers
 from .importer import Importer
 from .reading import read
 
@@ -33,6 +34,7 @@ def convert_onnx(
     for name, grid in given.quantization.items():
         quantized.quantized_input(importer, name, *grid)
     graph = fold_dynamic(integral(importer.run(onnx.graph)))
+    graph = on_real_numbers(graph, importer.preferred)
     graph = fold_sandwiches(attach_quantization(graph, given.engine), given.engine)
     graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **(description or {})}

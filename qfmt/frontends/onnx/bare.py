@@ -1,0 +1,103 @@
+"""Operators of ONNX on integers that come from a QuantizeLinear, as the same operators on the real numbers meant.
+
+Models in the form QOperator resize, pad and search integers as they are. What only moves integers says nothing else
+of real numbers, so `passes.grids` looks through it; these three need a grid to say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ...arithmetic import dequantize
+from ...model import DTYPES, Attribute, Graph, Node, Tensor
+from ...ops import OPERATORS, Quantized
+from ...passes.constants import unused
+from ...passes.stated import DEQUANTIZE, QUANTIZE, Stated
+
+
+def on_real_numbers(graph: Graph, preferred: dict[str, str]) -> Graph:
+    """The graph with a DequantizeLinear before each of them, and a QuantizeLinear behind: it gives the same integers.
+
+    `preferred` receives the names that new tensors take if nothing else has these in the end.
+    """
+    return _Rewriting(graph, preferred).result()
+
+
+class _Rewriting:
+    def __init__(self, graph: Graph, preferred: dict[str, str]) -> None:
+        self.graph = graph
+        self.preferred = preferred
+        self.tensors = dict(graph.tensors)
+        self.stated = Stated(self.tensors)
+        self.quantizer: dict[str, Node] = {}
+        """Integers → the QuantizeLinear that they come from, moved or not."""
+
+    def result(self) -> Graph:
+        nodes = [each for node in self.graph.nodes for each in self._rewritten(node)]
+        return replace(self.graph, nodes=nodes, tensors=self.tensors)
+
+    def _rewritten(self, node: Node) -> Iterator[Node]:
+        quantizer = self.quantizer.get(node.inputs[0]) if node.inputs else None
+        if node.operator == QUANTIZE:
+            self.quantizer[node.outputs[0]] = node
+        elif quantizer is not None and self._keeps_the_grid(node):
+            self.quantizer |= dict.fromkeys(node.outputs, quantizer)
+        if quantizer is None or not self._is_wanted(node) or not self._fits(quantizer):
+            yield node
+            return
+        real = self._real(node.inputs[0], "dequantized")
+        attributes: dict[str, Attribute] = {"axis": 1, "block_size": 0, "output_dtype": "float32"}
+        version = OPERATORS[DEQUANTIZE].version
+        yield Node(DEQUANTIZE, (node.inputs[0], *quantizer.inputs[1:]), (real,), attributes, version=version)
+        inputs = (real, *node.inputs[1:])
+        if node.operator == "Pad" and node.attributes["mode"] == "constant":
+            inputs = self._padded_with(node, real, quantizer)
+        if not self._keeps_the_grid(node):
+            yield replace(node, inputs=inputs)
+            return
+        result = self._real(node.outputs[0], "real")
+        self.preferred[result] = node.outputs[0]
+        yield replace(node, inputs=inputs, outputs=(result,))
+        yield replace(quantizer, inputs=(result, *quantizer.inputs[1:]), outputs=node.outputs, name="")
+
+    def _keeps_the_grid(self, node: Node) -> bool:
+        """Whether integers that come out are such that went in, or are put in on purpose."""
+        operator = OPERATORS.get(node.operator)
+        moves = operator is not None and operator.quantized is Quantized.MOVES and operator.integer is None
+        return moves or node.operator == "Pad" or (node.operator == "Resize" and node.attributes["mode"] == "nearest")
+
+    def _is_wanted(self, node: Node) -> bool:
+        if node.operator == "Pad":
+            value = node.inputs[2] if len(node.inputs) > 2 else ""
+            return not value or self.tensors[value].is_constant
+        if node.operator == "Resize":
+            mode = node.attributes["coordinate_transformation_mode"]
+            return node.attributes["mode"] == "nearest" and mode != "tf_crop_and_resize"
+        return node.operator in ("ArgMax", "ArgMin")
+
+    def _fits(self, quantizer: Node) -> bool:
+        """Whether real numbers tell all integers apart: one scale for all, of a type of at most 16 bits."""
+        grid = self.stated(quantizer)
+        data = self.tensors[quantizer.outputs[0]]
+        known = grid is not None and grid.axis is None and not grid.is_blocked and not grid.has_float_zero_points
+        kind = DTYPES[data.dtype]
+        return known and kind.is_integer and kind.bits <= 16 and self.tensors[quantizer.inputs[1]].dtype == "float32"
+
+    def _padded_with(self, node: Node, real: str, quantizer: Node) -> tuple[str, ...]:
+        """The inputs of a Pad whose value is the real number of the integer that is padded with."""
+        grid = self.stated(quantizer)
+        assert grid is not None
+        given = (*node.inputs, "", "")[1:4]
+        integer = self.tensors[given[1]].array.reshape(()) if given[1] else np.int64(0)
+        own = unused(f"{node.outputs[0]}.value", self.tensors)
+        value = np.float32(dequantize(np.asarray(integer), grid))
+        self.tensors[own] = Tensor.constant(own, np.asarray(value))
+        return (real, given[0], own, *given[2:]) if given[2] else (real, given[0], own)
+
+    def _real(self, name: str, what: str) -> str:
+        own = unused(f"{name}.{what}", self.tensors)
+        self.tensors[own] = Tensor(own, "float32", self.tensors[name].shape)
+        return own
