@@ -406,7 +406,9 @@ def test_inspect_tells_floats_of_what_has_quantized_weights(tmp_path: Path) -> N
     weight = Tensor.constant("w", np.ones((3, 4), np.int8), grid)
     bias = Tensor.constant("b", np.ones(3, np.float32))
     tensors = (Tensor("x", "float32", ("N", 4)), weight, bias, Tensor("y", "float32", ("N", 3)))
-    node = Node("qfmt.DynamicLinear", ("x", "w", "b"), ("y",), {"reduce_range": 0}, arithmetic="dynamic_fma")
+    node = Node(
+        "qfmt.DynamicLinear", ("x", "w", "b"), ("y",), {"reduce_range": 0, "per_token": 0}, arithmetic="dynamic_fma"
+    )
     Model(Graph(("x",), ("y",), (node,), {each.name: each for each in tensors})).save(tmp_path / "m.qfb")
     listed = json.loads(invoke("inspect", tmp_path / "m.qfb", "--floats", "--json").stdout)
     why = "quantized in its weights only: what it puts out is a float"

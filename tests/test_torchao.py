@@ -19,10 +19,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import save_file
 from torch import nn
 
 import qfmt
+from qfmt.cli import main
 from qfmt.errors import QfmtError, SourceError
 from qfmt.frontends.pickles import Inert, Subclass
 from qfmt.frontends.stored import Storage, StoredTensor
@@ -423,3 +425,15 @@ def test_other_classes_are_named(tmp_path: Path) -> None:
             dest.writestr(each, source.read(each).replace(b"quantization\nFloat8Tensor", b"quantization\nInt4Tensor"))
     with pytest.raises(SourceError, match=r"float8\.weight: is a Int4Tensor, which is not read; those of Int8Tensor"):
         qfmt.convert(tmp_path / "m.pt")
+
+
+# -- the command line --------------------------------------------------------------------------------------------
+
+
+def test_inspect_tells_what_layers_do_to_their_inputs() -> None:
+    run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.safetensors")])
+    assert run.exit_code == 0
+    lines = " ".join(run.output.split())
+    assert "inputs quantized while it runs: int8 per tensor, symmetric: dynamic_tensor.weight; int8 per token" in lines
+    run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.pt"), "--tensor", "static.input"])
+    assert run.exit_code == 0 and "computed when the network runs; the file has no graph" in run.output

@@ -70,6 +70,7 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool
 
 def _header(model: Model, path: Path, kind: str) -> None:
     total, file = counts(model.graph), file_facts(path, kind)
+    dynamic = model.source.get("dynamic_inputs", "")
     format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"
     pairs(
         [
@@ -77,6 +78,7 @@ def _header(model: Model, path: Path, kind: str) -> None:
             *([("digest", file["sha256"])] if kind == QFB else []),
             ("from", origin(model.source)),
             *([("graph", f"none: {model.no_graph}")] if model.no_graph else _graph(model)),
+            *([("inputs", f"quantized while it runs: {dynamic}")] if dynamic else []),
             ("parameters", _parameters(total)),
         ]
     )
