@@ -32,7 +32,7 @@ def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants
     values = [each if known and constants else None for each, known in zip(case.inputs, is_value, strict=True)]
     missing = [None] * (len([p for p in operator.inputs if not p.variadic]) - len(case.inputs))
     complete = operator.complete(case.attributes)
-    return operator.shape(Inference([*given_, *missing], complete, [*values, *missing]))
+    return operator.infer(Inference([*given_, *missing], complete, [*values, *missing]))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,6 +124,14 @@ def ints(*values: int) -> np.ndarray:
         ("DepthToSpace", [X], {"blocksize": 3}, "4 channels do not divide into blocks of 3 × 3"),
         ("SpaceToDepth", [X], {"blocksize": 4}, "a size of 6 does not divide into blocks of 4"),
         ("Resize", [X, None, None, ints(2, 2)], {}, "Resize needs 4 scales or sizes"),
+        ("Gemm", [X[0, 0], X[0, 0, :5], None], {}, "cannot multiply rows of 6 with columns of 5"),
+        ("Gemm", [X[0, 0], X[0, 0], X[0, 0, :5]], {}, "sizes 6 and 5 do not broadcast"),
+        ("Gemm", [X[0, 0, :1], X[0, 0], X[0, 0]], {}, "does not broadcast to"),
+        ("GridSample", [X, X[0]], {}, "does not fit an input of 4"),
+        ("Attention", [X[0], X[0], X[0]], {}, "3 and the number of heads"),
+        ("Einsum", [X, X], {"equation": "ij,jk"}, "does not fit an input of 4 dimensions"),
+        ("Tile", [X, ints(1, 2)], {}, "do not go together"),
+        ("DepthToSpace", [X], {"blocksize": 0}, "do not go together"),
     ],
 )
 def test_shape_rules_refuse(name: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:

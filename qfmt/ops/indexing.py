@@ -156,7 +156,7 @@ def compress(x: Array, condition: Array, *, axis: int) -> Array:
 def _one_hot_shape(given: Inference) -> list[Shape]:
     indices, depth = given.known(0), integers(given, 1)
     axis = axis_of(given.attributes["axis"], len(indices) + 1)
-    return [(*indices[:axis], None if depth is None else depth[0], *indices[axis:])]
+    return [(*indices[:axis], depth[0] if depth else None, *indices[axis:])]
 
 
 @operator(

@@ -117,11 +117,10 @@ def quantize_with(
     """
     points = _points(zero_point, x, axis, block_size)
     scaled = x.astype(np.float32) / spread(scale, x.shape, axis, block_size).astype(np.float32)
-    limits = DTYPES[output_dtype]
+    kind, limits = numpy_dtype(output_dtype), DTYPES[output_dtype]
     if limits.is_integer:
         rounded = np.rint(scaled).astype(np.float64) + (0 if points is None else points)
         return np.fmax(np.fmin(rounded, limits.maximum), limits.minimum).astype(_held(output_dtype))
-    kind = numpy_dtype(output_dtype)
     if saturate:
         top = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
         scaled = np.where(np.isfinite(scaled), np.clip(scaled, -top, top), scaled)

@@ -200,7 +200,7 @@ def cumulative_sum(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Ar
 def _top_shape(given: Inference) -> list[Shape]:
     x, count = given.known(0), integers(given, 1)
     axis = axis_of(given.attributes["axis"], len(x))
-    shape = tuple((None if count is None else count[0]) if i == axis else size for i, size in enumerate(x))
+    shape = tuple((count[0] if count else None) if i == axis else size for i, size in enumerate(x))
     return [shape, shape]
 
 

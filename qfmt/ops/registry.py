@@ -169,6 +169,13 @@ class Operator:
             values[name] = value
         return values
 
+    def infer(self, given: Inference) -> list[Shape]:
+        """The shapes of the outputs; QfmtError for inputs and attributes that do not go together, or UnknownRank."""
+        try:
+            return self.shape(given)
+        except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # of any lengths and values
+            raise QfmtError(f"{self.name} has inputs or attributes that do not go together: {error}") from error
+
     def output_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str | None:
         """The element type of an output that is not quantized; None where it is that of an input that is not known.
 

@@ -499,7 +499,7 @@ class Lifter:
         pad = [None] * (len(OPERATORS[operator].inputs) - len(values))
         shapes: list[Shape] = [None if v is None else v.shape for v in values]
         try:
-            return OPERATORS[operator].shape(Inference([*shapes, *pad], attributes, [*arrays, *pad]))
+            return OPERATORS[operator].infer(Inference([*shapes, *pad], attributes, [*arrays, *pad]))
         except UnknownRank:
             return [None]
 
