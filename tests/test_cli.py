@@ -273,6 +273,25 @@ def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -
     assert "as in x=" in trouble("convert", DIGITS, tmp_path / "out.qfb", *option)
 
 
+def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None:
+    """They would change nothing: the file states its arithmetic."""
+    source = tmp_path / "digits.qfb"
+    qfmt.save(qfmt.convert(DIGITS), source)
+    for option in (("--arithmetic", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):
+        assert "where the original is converted" in trouble("convert", source, tmp_path / "d.onnx", *option)
+
+
+def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnx_ir")
+    text = "agraph (float[2] x) => (float[2] y) { m = some.domain.Fancy(x)  n = some.domain.Fancy(m)  y = Relu(n) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "some.domain": 1]> {text}')
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    result = invoke("convert", tmp_path / "m.onnx", tmp_path / "m.qfb")
+    assert result.exit_code == 0
+    assert "note   kept as they came, but not to be run here: some.domain.Fancy (2×)" in result.stderr
+
+
 # inspect
 
 

@@ -1,8 +1,10 @@
-"""`qfmt convert`: another format → `.qfb`."""
+"""`qfmt convert`: another format → `.qfb` or ONNX."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError, InexpressibleNodes
+from ..errors import DestinationError, InexpressibleNodes, SourceError
 from ..frontends import ENGINES
 from .notation import size
 from .options import Shapes, input_shapes
@@ -45,13 +47,14 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
 
 
 @click.command(
-    short_help="Another format to .qfb, without the framework that wrote it.",
+    short_help="Another format to .qfb or ONNX, without the framework that wrote it.",
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
   qfmt convert model.pt model.qfb --arithmetic qnnpack       as qnnpack computes it
   qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
-  qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024""",
+  qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024
+  qfmt convert model.onnx model.qfb                          quantized in any form of ONNX""",
 )
 @click.argument("source", type=FILE)
 @click.argument("dest", type=click.Path(path_type=Path))
@@ -85,14 +88,17 @@ def command(
 ) -> None:
     """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file.
 
-    SOURCE is a TorchScript file; a .pt2 program; or a pickled module or a state_dict, which may hold tensors only. No
-    torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and left as it was if the
-    conversion fails.
+    SOURCE is a TorchScript file; a .pt2 program; an ONNX model; or a pickled module, a state_dict or safetensors, which
+    may hold tensors only. No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and
+    left as it was if the conversion fails.
     """
     _check_destination(source, dest, opset, form)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
         if kind_of(source) == QFB:
+            if arithmetic or shapes or quantizations:
+                hint = "give --arithmetic and --input-… where the original is converted"
+                raise SourceError("is a .qfb: its arithmetic and inputs are settled", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
             model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
@@ -100,11 +106,8 @@ def command(
     with working(f"writing {dest.name}"):
         how = _write(model, dest, opset, form or FORMS[0])
     written = time.monotonic()
-    if ranks := model.source.get("assumed_ranks"):
-        line(f"note   the number of dimensions is assumed ({ranks}); --input-shape states it", err=True)
-    if dropped := model.source.get("dropped_parameters"):
-        line(f"note   {dropped} parameters that nothing in the program reads were left out", err=True)
     for text in (
+        *(f"note   {note}" for note in _notes(model)),
         f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
         f"graph  {_graph(model)}",
         f"write  {dest}, {size(dest.stat().st_size)}, {how}  {written - converted:.2f} s",
@@ -112,6 +115,20 @@ def command(
         f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
+
+
+def _notes(model: Model) -> Iterator[str]:
+    """What to know of a conversion that is not as one might think."""
+    from ..ops import OPERATORS
+
+    if ranks := model.source.get("assumed_ranks"):
+        yield f"the number of dimensions is assumed ({ranks}); --input-shape states it"
+    if dropped := model.source.get("dropped_parameters"):
+        yield f"{dropped} parameters that nothing in the program reads were left out"
+    unknown = Counter(node.operator for node in model.nodes if node.operator not in OPERATORS)
+    if unknown:
+        listed = ", ".join(f"{name} ({count}×)" for name, count in sorted(unknown.items()))
+        yield f"kept as they came, but not to be run here: {listed}"
 
 
 def _write(model: Model, dest: Path, opset: int | None, form: str) -> str:
