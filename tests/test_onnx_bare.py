@@ -56,3 +56,10 @@ def test_a_scale_for_each_channel_stays_as_it_is(tmp_path: Path) -> None:
     nodes = [q("x", "x", "xq", axis=1), node("Pad", ["xq", "pads"], ["p"]), dq("p", "x", "y", axis=1)]
     constants = {**grids(x=(scales, np.array([3, 200], np.uint8))), "pads": PADS}
     compare(proto(nodes, {"x": (TensorProto.FLOAT, [1, 2, 5, 6])}, ["y"], constants), tmp_path)
+
+
+def test_the_shape_of_integers_says_nothing_of_them(tmp_path: Path) -> None:
+    nodes = [q("x", "x", "xq"), node("Shape", ["xq"], ["n"]), dq("xq", "x", "xd"), node("Reshape", ["xd", "n"], ["y"])]
+    source = proto(nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, ["y"], grids(x=(0.05, np.uint8(117))))
+    model = compare(source, tmp_path)
+    assert model.tensors["xq"].quantization is not None

@@ -19,6 +19,9 @@ from .stated import DEQUANTIZE, QUANTIZE, Stated
 _SAME_GRID = {"Concat"}
 """Operators beside those that move integers whose inputs and output share a grid where all of them are integers."""
 
+_OF_SIZES = {"Shape", "Size"}
+"""Operators that read no integers, only how many there are."""
+
 
 def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     """The graph with `ai.onnx.QuantizeLinear` and `.DequantizeLinear` of known scales replaced by the qfmt operators.
@@ -113,6 +116,8 @@ def _classify(
         else:
             grids[name].append(grid)
         bare.update(_integers(node.inputs[1:] if node.operator == DEQUANTIZE else node.inputs, tensors))
+        return
+    if node.operator in _OF_SIZES:
         return
     moved = _moved(node)
     if moved and tensors[moved[0]].dtype == tensors[node.outputs[0]].dtype and _holds_integers(tensors[moved[0]]):
