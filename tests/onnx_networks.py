@@ -154,16 +154,18 @@ def inputs(model: onnx.ModelProto, seed: int) -> dict[str, Any]:
     return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def network(name: str) -> onnx.ModelProto:
-    """Made anew: the tools change what they are given."""
-    return NETWORKS[name]()
+def network(name: str, opset: int = OPSET) -> onnx.ModelProto:
+    """Made anew: the tools change what they are given. The operators have the same form from opset 17 on."""
+    model = NETWORKS[name]()
+    model.opset_import[0].version = opset
+    return model
 
 
-def static(name: str, form: str, folder: Path) -> Path:
+def static(name: str, form: str, folder: Path, opset: int = OPSET) -> Path:
     """A network as quantize_static leaves it."""
     path = folder / "m.onnx"
     with _silence():
-        quantize_static(network(name), path, Batches(network(name)), **STATIC[form])
+        quantize_static(network(name, opset), path, Batches(network(name)), **STATIC[form])
     return path
 
 
