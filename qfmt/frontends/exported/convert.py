@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import SourceError
 from ...model import Model, Shape
+from ...passes.earlier import quantize_earlier
 from ...passes.fold import fold_sandwiches
 from ..saved.archive import producer
 from ..torch import InputSpec, Lifter
@@ -64,7 +65,7 @@ def finished(evaluation: Evaluation, lifted: Lifted, given: Given, description: 
     }
     known = {key: text for key, text in source_keys.items() if text}
     model = lifted.lifter.finish(lifted.outputs, source=known, producer=producer())
-    graph = fold_sandwiches(model.graph, given.engine)
+    graph = fold_sandwiches(quantize_earlier(model.graph), given.engine)
     return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
 
 
@@ -72,7 +73,7 @@ def _is_quantized(call: Call) -> bool:
     namespace, _, name = call.target.partition("::")
     inner = [graph for graph in call.args if isinstance(graph, Graph)]
     return (
-        namespace in ("quantized_decomposed", "torchao")
+        namespace in ("quantized_decomposed", "torchao", "qfmt")
         or name.startswith("fake_quantize")
         or any(_is_quantized(each) for graph in inner for each in graph.calls)
     )

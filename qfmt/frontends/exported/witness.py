@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...arithmetic import quantize
 from ...errors import RunError
-from ...model import Model, Tensor
+from ...model import Model, Tensor, numpy_dtype
 from .. import TORCH_ENGINES
 from ..sniff import sha256_of
 from ..torch.attempts import Given
@@ -88,9 +89,15 @@ class Witness:
 
 
 def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
-    """What the source has for a tensor, under one of the names that it had before folding."""
-    for name in (tensor.name, *tensor.aliases):
-        found = named.get(name)
-        if found is not None and found.is_quantized == (tensor.quantization is not None):
-            yield found
-            return
+    """What the source has for a tensor, under one of the names that it had before folding.
+
+    Where the source moves real numbers and quantizes them afterwards, it has no integers: they are made of the numbers.
+    """
+    found = [named[name] for name in (tensor.name, *tensor.aliases) if name in named]
+    alike = [value for value in found if value.is_quantized == (tensor.quantization is not None)]
+    grid = tensor.quantization
+    if alike:
+        yield alike[0]
+    elif found and grid is not None and found[0].array.dtype == "float32":
+        integers = quantize(found[0].array, grid, numpy_dtype(tensor.dtype), "reciprocal")
+        yield Computed(integers, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)

@@ -1,0 +1,57 @@
+"""QuantizeLinear before what moves numbers: the same integers, and integers are what is moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qfmt import Model, Quantization, Tensor
+from qfmt.model import Graph, Node
+from qfmt.ops import OPERATORS
+from qfmt.passes.earlier import quantize_earlier
+
+GRID = Quantization.per_tensor(0.03, 100, "uint8")
+X = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
+
+MOVERS = {
+    "Transpose": ({"perm": (0, 2, 3, 1)}, [], (2, 4, 4, 3)),
+    "Pad": ({"mode": "constant"}, [np.array([0, 0, 1, 1] * 2), np.array(0.5, np.float32)], (2, 3, 6, 6)),
+    "MaxPool": ({"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0,) * 4, "dilations": (1, 1)}, [], (2, 3, 2, 2)),
+    "Reshape": ({}, [np.array([2, -1])], (2, 48)),
+    "Slice": ({}, [np.array([1]), np.array([3]), np.array([3]), np.array([1])], (2, 3, 4, 2)),
+}
+
+
+def node(operator: str, inputs: list[str], outputs: list[str], **rest: object) -> Node:
+    entry = OPERATORS[operator]
+    attributes = entry.complete(rest.pop("attributes", {}))  # type: ignore[arg-type]
+    return Node(operator, tuple(inputs), tuple(outputs), attributes, version=entry.version, **rest)  # type: ignore[arg-type]
+
+
+def model(operator: str, *, outputs: tuple[str, ...] = ("q",)) -> Model:
+    """x → Abs → operator → QuantizeLinear."""
+    attributes, extra, shape = MOVERS[operator]
+    constants = [Tensor.constant(f"c{index}", array) for index, array in enumerate(extra)]
+    nodes = [
+        node("Abs", ["x"], ["a"]),
+        node(operator, ["a", *(tensor.name for tensor in constants)], ["b"], attributes=attributes),
+        node("QuantizeLinear", ["b"], ["q"], arithmetic="reciprocal"),
+    ]
+    tensors = [Tensor("x", "float32", X.shape), Tensor("a", "float32", X.shape), Tensor("b", "float32", shape)]
+    tensors += [Tensor("q", "uint8", shape, quantization=GRID), *constants]
+    return Model(Graph(("x",), outputs, nodes, {tensor.name: tensor for tensor in tensors}))
+
+
+@pytest.mark.parametrize("operator", MOVERS)
+def test_integers_are_moved(operator: str) -> None:
+    before = model(operator)
+    after = before.replace(graph=quantize_earlier(before.graph))
+    assert [each.operator for each in after.nodes] == ["Abs", "QuantizeLinear", operator]
+    assert np.array_equal(after.run({"x": X})["q"], before.run({"x": X})["q"])
+
+
+@pytest.mark.parametrize("operator", MOVERS)
+def test_real_numbers_that_others_read_stay(operator: str) -> None:
+    for read in ("a", "b"):
+        before = model(operator, outputs=("q", read))
+        assert quantize_earlier(before.graph) is before.graph
