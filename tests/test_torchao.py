@@ -248,8 +248,40 @@ def test_other_uses_of_a_weight_are_named(layers: Mapping[str, nn.Module]) -> No
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.layer.weight.sum()
 
-    with pytest.raises(SourceError, match=r"read by sum; only linear layers are converted"):
+    with pytest.raises(SourceError, match=r"torch could not run the model .*no attribute 'weight'"):
         qfmt.convert(Other(), example_inputs=(torch.ones(2, 16),))
+
+
+def test_other_modules_are_named() -> None:
+    ao = pytest.importorskip("torchao.quantization")
+    net = nn.Sequential(nn.Embedding(8, 16))
+    configuration = ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.granularity.PerGroup(8))
+    quietly(ao.quantize_, net, configuration, lambda module, _: isinstance(module, nn.Embedding))
+    with pytest.raises(SourceError, match=r"0\.weight: is a tensor of torchao in a Embedding; only linear layers"):
+        qfmt.convert(net, example_inputs=(torch.zeros(2, 3, dtype=torch.int64),))
+
+
+def test_a_network_that_asks_for_sizes_is_exported(made: ModuleType) -> None:
+    """What TorchScript's trace cannot tell, torch.export does: attention whose heads are made of sizes."""
+    from torchao import quantization as ao
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.out = (nn.Linear(32, 32) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (each(x).view(*x.shape[:-1], -1, 8).transpose(1, 2) for each in (self.q, self.k, self.v))
+            mask = torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
+            mixed = torch.softmax(q @ k.transpose(-1, -2) / 8**0.5 + mask, -1) @ v
+            return self.out(mixed.transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    net, x = Attention().eval(), torch.randn(2, 7, 32)
+    quietly(ao.quantize_, net, ao.Int8DynamicActivationIntxWeightConfig(torch.int4, ao.granularity.PerGroup(8)))
+    model = qfmt.convert(net, example_inputs=(x,))
+    np.testing.assert_allclose(ran(model, x), net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert {"q.weight", "k.weight", "v.weight", "out.weight"} <= set(model.tensors)
 
 
 def test_a_state_dict_in_memory(layers: Mapping[str, nn.Module]) -> None:

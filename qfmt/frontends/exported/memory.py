@@ -26,7 +26,19 @@ def convert_in_memory(source: Any, given: Given, example_inputs: Any) -> Model:
     """The Model of an ExportedProgram, or of a module from convert_pt2e or _convert_to_reference_decomposed_fx."""
     import torch
 
-    program = source if isinstance(source, torch.export.ExportedProgram) else _exported(source, example_inputs)
+    if not isinstance(source, torch.export.ExportedProgram):
+        return export_and_convert(source, given, example_inputs)
+    return _converted(source, given)
+
+
+def export_and_convert(module: torch.nn.Module, given: Given, example_inputs: Any) -> Model:
+    """The Model of a module by way of torch.export."""
+    return _converted(_exported(module, example_inputs), given)
+
+
+def _converted(program: torch.export.ExportedProgram, given: Given) -> Model:
+    import torch
+
     _register()
     buffer = io.BytesIO()
     torch.export.save(program, buffer)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UnsupportedOperators
 from ...model import Model
+from ..exported.memory import export_and_convert
 from ..saved.archive import producer
 from ..saved.convert import convert_saved
 from ..saved.file import read_zip
@@ -54,19 +55,43 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
         source = _unwrapped(source)
         _refuse_observers(source)
-        traced = not isinstance(source, torch.jit.ScriptModule)
-        with opened(source):
-            script = _traced(source, example_inputs) if traced else source
-            _refuse_floats(script)
-            try:
-                model = _converted(script, given, as_examples=traced)
-            except SourceError as error:
-                raise _in_own_words(error, source) from None
+        with opened(source) as has_opened:
+            both = has_opened and example_inputs is not None
+            model = (_of_either if both else _of_script)(source, given, example_inputs)
         if prepared is not None:
             from .observers import with_observations
 
             model = with_observations(model, prepared)
     return model.replace(source={**model.source, **described, "format": "module"})
+
+
+def _of_either(source: torch.nn.Module, given: Given, example_inputs: Any) -> Model:
+    """By way of TorchScript, which leaves sizes open; by that of torch.export where this does not do.
+
+    The networks that torchao is for, transformers, are written so that only the second does.
+    """
+    try:
+        return _of_script(source, given, example_inputs)
+    except SourceError as error:
+        try:
+            return export_and_convert(source, given, example_inputs)
+        except UnsupportedOperators:
+            raise
+        except SourceError:
+            raise error from None
+
+
+def _of_script(source: Any, given: Given, example_inputs: Any) -> Model:
+    """The Model of a module by way of TorchScript."""
+    import torch
+
+    traced = not isinstance(source, torch.jit.ScriptModule)
+    script = _traced(source, example_inputs) if traced else source
+    _refuse_floats(script)
+    try:
+        return _converted(script, given, as_examples=traced)
+    except SourceError as error:
+        raise _in_own_words(error, source) from None
 
 
 def _saved(state: dict[Any, Any]) -> bytes:

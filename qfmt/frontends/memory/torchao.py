@@ -1,5 +1,5 @@
-"""Modules whose weights are tensors of torchao: while one is traced, such a weight is plain tensors, and the layer that
-reads it one call, `qfmt::quantized_linear`.
+"""Modules whose weights are tensors of torchao: while one is traced, or exported, such a weight is plain tensors, and
+its layer one call, `qfmt::quantized_linear`.
 
 A trace of the module as it is would hold how torchao computes on this processor, and not what.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import SourceError
@@ -19,65 +19,74 @@ from ...errors import SourceError
 if TYPE_CHECKING:
     import torch
 
-PARTS = ("scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale")
-"""The tensors of a weight besides `qdata`, in the order of the call's arguments."""
+PARTS = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale")
+"""The tensors of a weight, in the order of the call's arguments."""
 
 LINEAR = "quantized_linear"
 
-_ORIGINALS: list[torch.Tensor] = []
-"""The weights of the module that is traced; calls name them by their number."""
+_ORIGINALS: dict[int, torch.Tensor] = {}
+"""The weights of the module that is traced, by number."""
 
 
 class Opened(NamedTuple):
-    """A weight in parts: its integers, the rest, and what is told of it."""
+    """A weight in parts: the tensors that it holds, and what is told of it."""
 
-    module: str
     original: torch.Tensor
-    qdata: torch.Tensor
     parts: Mapping[str, torch.Tensor]
     told: str
 
 
 @contextmanager
-def opened(module: torch.nn.Module) -> Iterator[None]:
-    """Within this context a module has plain tensors for the weights of torchao, and can be traced.
+def opened(module: torch.nn.Module) -> Iterator[bool]:
+    """Within this context a module can be traced: it has plain tensors for the weights of torchao. Are there any?
 
-    The integers have the name of the weight, the other tensors of it that name and their own: `weight_scale`.
+    Each tensor has the name of the weight and its own: `weight_qdata`, `weight_scale`. Whoever reads the weight
+    itself finds none: better than integers that are taken for numbers.
     """
-    weights = list(_weights(module))
+    weights = dict(_weights(module))
     if not weights:
-        yield
+        yield False
         return
     _register()
-    known: dict[int, Opened] = {}
-    before = [(owner, dict(owner._parameters), dict(owner._buffers)) for owner, _, _ in weights]
+    before = [(owner, dict(owner._parameters), dict(owner._buffers)) for owner in weights]
     try:
-        for owner, name, weight in weights:
-            each = known.setdefault(id(weight.original), weight)  # tied weights are one
-            owner._parameters.pop(name, None)
-            owner._buffers[name] = each.qdata
-            owner._buffers.update({f"{name}_{part}": tensor for part, tensor in each.parts.items()})
-        _ORIGINALS[:] = [weight.original for weight in known.values()]
-        with _calls({id(weight.qdata): weight for weight in known.values()}):
-            yield
+        for owner, weight in weights.items():
+            owner._parameters.pop("weight", None)
+            owner._buffers.pop("weight", None)
+            owner._buffers.update({f"weight_{part}": tensor for part, tensor in weight.parts.items()})
+            owner.forward = partial(_forward, owner, weight.told)
+        _ORIGINALS.update({json.loads(weight.told)["number"]: weight.original for weight in weights.values()})
+        yield True
     finally:
         _ORIGINALS.clear()
-        for owner, parameters, buffers in reversed(before):
+        for owner, parameters, buffers in before:
+            owner.__dict__.pop("forward", None)
             owner._parameters.clear()
             owner._parameters.update(parameters)
             owner._buffers.clear()
             owner._buffers.update(buffers)
 
 
-def _weights(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, Opened]]:
-    numbers: dict[int, Opened] = {}
+def _weights(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Opened]]:
+    """The layers with such weights; a weight that several have is one."""
+    known: dict[int, Opened] = {}
     for path, owner in module.named_modules():
         for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
-            if any(base.__name__ == "TorchAOBaseTensor" for base in type(tensor).__mro__):
-                where = f"{path}.{name}" if path else name
-                if id(tensor) not in numbers:
-                    numbers[id(tensor)] = _opened(where, tensor, len(numbers))
-                yield owner, name, numbers[id(tensor)]
+            if not any(base.__name__ == "TorchAOBaseTensor" for base in type(tensor).__mro__):
+                continue
+            where = f"{path}.{name}" if path else name
+            if name != "weight" or not _is_linear(owner):
+                what = f"is a tensor of torchao in a {type(owner).__name__}; only linear layers are converted"
+                raise SourceError(what, where=where, hint="quantize nn.Linear only")
+            if id(tensor) not in known:
+                known[id(tensor)] = _opened(where, tensor, len(known))
+            yield owner, known[id(tensor)]
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    import torch
+
+    return type(module).forward is torch.nn.Linear.forward and "forward" not in module.__dict__
 
 
 def _opened(where: str, tensor: Any, number: int) -> Opened:
@@ -88,7 +97,15 @@ def _opened(where: str, tensor: Any, number: int) -> Opened:
     told = {name: _encoded(getattr(tensor, name)) for name in names}
     parts = {name: getattr(tensor, name, None) for name in PARTS}
     text = json.dumps({"number": number, "kind": kind, "told": told})
-    return Opened(where, tensor, tensor.qdata, {name: part for name, part in parts.items() if part is not None}, text)
+    return Opened(tensor, {name: part for name, part in parts.items() if part is not None}, text)
+
+
+def _forward(layer: Any, told: str, input: torch.Tensor) -> Any:
+    """That of nn.Linear."""
+    import torch
+
+    parts = (layer._buffers.get(f"weight_{part}") for part in PARTS)
+    return getattr(torch.ops.qfmt, LINEAR)(input, *parts, layer.bias, told)
 
 
 def _encoded(value: Any) -> Any:
@@ -110,38 +127,16 @@ def _register() -> Any:
     import torch
 
     library: Any = torch.library.Library("qfmt", "FRAGMENT")  # type: ignore[no-untyped-call]
-    parts = ", ".join(f"Tensor? {part}" for part in PARTS)
-    library.define(f"{LINEAR}(Tensor x, Tensor weight, {parts}, Tensor? bias, str told) -> Tensor")
+    parts = ", ".join(f"Tensor{'' if part == 'qdata' else '?'} {part}" for part in PARTS)
+    library.define(f"{LINEAR}(Tensor x, {parts}, Tensor? bias, str told) -> Tensor")
 
-    def linear(x: torch.Tensor, _weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def linear(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         *_, bias, told = rest
         return torch.nn.functional.linear(x, _ORIGINALS[json.loads(told)["number"]], bias)
 
+    def shaped(x: torch.Tensor, qdata: torch.Tensor, *_: Any) -> torch.Tensor:
+        return x.new_empty((*x.shape[:-1], qdata.shape[0]))
+
     library.impl(LINEAR, linear, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"qfmt::{LINEAR}", shaped, lib=library)
     return library
-
-
-def _calls(weights: Mapping[int, Opened]) -> Any:
-    """What puts the call in the place of linear layers with such weights; SourceError for other uses of one."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Calls(TorchFunctionMode):
-        def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            weight = next((weights[id(each)] for each in (*args, *kwargs.values()) if id(each) in weights), None)
-            if weight is None or getattr(func, "__name__", "") == "__get__":
-                is_type = weight is not None and func == torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
-                return weight.original.dtype if weight is not None and is_type else func(*args, **kwargs)
-            if func is torch.nn.functional.linear:
-                x, _, bias = _linear_arguments(*args, **kwargs)
-                parts = (weight.parts.get(part) for part in PARTS)
-                return getattr(torch.ops.qfmt, LINEAR)(x, weight.qdata, *parts, bias, weight.told)
-            what = f"a weight of torchao is read by {getattr(func, '__name__', func)}; only linear layers are converted"
-            raise SourceError(what, where=weight.module, hint="quantize nn.Linear only")
-
-    return Calls()
-
-
-def _linear_arguments(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:
-    return input, weight, bias

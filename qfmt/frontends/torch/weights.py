@@ -22,7 +22,7 @@ FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 def quantized_linear(
     lift: Lifter,
     x: Any,
-    weight: Any,
+    qdata: Any,
     scale: Any,
     zero_point: Any,
     act_quant_scale: Any,
@@ -33,7 +33,7 @@ def quantized_linear(
 ) -> Any:
     """torch.nn.functional.linear as torchao computes it: the `linear` of each class in its workflows."""
     named = {
-        "qdata": weight, "scale": scale, "zero_point": zero_point, "act_quant_scale": act_quant_scale,
+        "qdata": qdata, "scale": scale, "zero_point": zero_point, "act_quant_scale": act_quant_scale,
         "act_quant_zero_point": act_quant_zero_point, "act_pre_scale": act_pre_scale,
     }  # fmt: skip
     described = json.loads(told)
@@ -44,10 +44,11 @@ def quantized_linear(
         raise SourceError(f"computes in {read.real_dtype}, which is not converted", hint=hint)
     value = lift.tensor(x)
     if value.shape is not None:
-        lift.need(value, (*[None] * (len(value.shape) - 1), weight.shape[1]))
+        lift.need(value, (*[None] * (len(value.shape) - 1), qdata.shape[1]))
     if read.pre_scale is not None:
         value = lift.emit("Mul", [value, read.pre_scale])
-    inputs = [lift.stored(read.stored, dtype=read.dtype, quantization=read.quantization), bias]
+    name = next(iter(qdata.names), "").removesuffix("_qdata")
+    inputs = [lift.stored(read.stored, name, dtype=read.dtype, quantization=read.quantization), bias]
     activation = read.activation
     if activation is None:
         return lift.emit("qfmt.Linear", [value, *inputs])
