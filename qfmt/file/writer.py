@@ -6,6 +6,7 @@ everything lies; the second writes. So nothing is held, and the metadata can sta
 
 from __future__ import annotations
 
+import marshal
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,9 @@ CHUNK = 1 << 23
 
 _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
+
+_WITHOUT_REFERENCES = 2
+"""The version of marshal in which equal values give equal bytes, whoever else holds them."""
 
 Name = tuple[str, str]
 """Of an array: the name of its tensor, and which of its arrays it is, as `Tensor.stored` has it."""
@@ -100,14 +104,14 @@ def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Nam
 def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, int]) -> Record:
     graph = model.graph
     names = sorted(graph.tensors)
-    quantizations: dict[str, Record] = {}
+    quantizations: dict[bytes, Record] = {}
     tensors = []
     for name in names:
         tensor, shared = graph.tensors[name], None
-        if tensor.quantization is not None:  # repr tells apart all that differs, as == does not: 0.0 and -0.0
+        if tensor.quantization is not None:  # its bytes tell apart all that differs, as == does not: 0.0 and -0.0
             own = indices.get((name, "scale")), indices.get((name, "zero_point"))
             record = quantization_record(tensor.quantization, *own)
-            shared = quantizations.setdefault(repr(record), record)
+            shared = quantizations.setdefault(marshal.dumps(record, _WITHOUT_REFERENCES), record)
         tensors.append(tensor_record(tensor, indices.get((name, "")), shared))
     positions = {name: index for index, name in enumerate(names)} | {"": -1}
     return {
