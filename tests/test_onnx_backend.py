@@ -120,7 +120,7 @@ FLOOR_BACK = {"node": 1382, "pytorch-converted": 82, "pytorch-operator": 35}
 
 def written(case: Case) -> Outcome:
     try:
-        back = qfmt.convert(case.model).to_onnx(opset=21)
+        back = qfmt.convert(case.model).to_onnx(opset=24)
     except qfmt.QfmtError as error:
         return Outcome(case, "refused", str(error))
     try:
