@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exported_networks import FORMS, NETWORKS, inputs_of, quantized, saved
+from exported_networks import FORMS, NETWORKS, built, inputs_of, quantized, saved
 from networks import flat, quiet
 
 import qfmt
@@ -143,3 +143,25 @@ def test_back_to_torch(name: str, engine: str) -> None:
         assert (a - b).abs().max() <= 0.02 * b.abs().max()
     by_numpy = {row.operator for row in module.report() if row.computed_by == "numpy"}
     assert by_numpy <= {"qfmt.DynamicLinear"} or engine == "reference"
+
+
+@quiet()
+def test_reference_modules_of_fx() -> None:
+    """`_convert_to_reference_decomposed_fx` speaks of quantization in the same operators."""
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import _convert_to_reference_decomposed_fx, prepare_fx
+
+    inputs = inputs_of("conv", 100)
+    prepared = prepare_fx(built("conv"), get_default_qconfig_mapping("fbgemm"), inputs)
+    prepared(*inputs)
+    module = _convert_to_reference_decomposed_fx(prepared)
+    model = qfmt.convert(module, example_inputs=inputs)
+    kinds = {node.operator for node in model.nodes if model.tensors[node.outputs[0]].quantization is not None}
+    assert {"Conv", "Add", "MaxPool", "qfmt.Linear"} <= kinds
+    assert {"c1.weight", "c2.weight", "block.0.weight", "fc.weight"} <= model.tensors.keys()
+    limits = {(q.quant_min, q.quant_max) for tensor in model.tensors.values() if (q := tensor.quantization)}
+    assert (0, 127) in limits  # the range that it was calibrated for, which converted modules do not tell
+    with torch.no_grad():
+        theirs = module(*inputs).numpy()
+    (mine,) = run(model, inputs)
+    assert np.abs(mine - theirs).max() <= 0.02 * np.abs(theirs).max()
