@@ -64,6 +64,56 @@ def test_integers_and_real_values_are_those_of_torchao(file: str, expected: Mapp
     assert equal == total > 1600
 
 
+def test_classes_that_torchao_has_no_longer() -> None:
+    model = qfmt.convert(SAMPLES / "torchao-0.9.pt")
+    with np.load(SAMPLES / "torchao-0.9.npz") as file:
+        expected = dict(file)
+    equal = total = 0
+    for key, values in expected.items():
+        name, _, what = key.rpartition("/")
+        tensor = model.tensors[name]
+        own = tensor.array.astype(np.float32) if what == "q" else tensor.dequantize()
+        equal, total = equal + int((own == values).sum()), total + values.size
+    print(f"{equal} of {total} integers and real values equal")
+    assert equal == total == 768
+    assert [model.tensors[f"{name}.weight"].dtype for name in ("weight_only", "dynamic", "int4")] == [
+        "int8",
+        "int8",
+        "int4",
+    ]
+    assert model.source["dynamic_inputs"] == (
+        "int8 per token, asymmetric: int4.weight; int8 per token, symmetric, -127..127: dynamic.weight"
+    )
+
+
+def affine(**changes: Any) -> Subclass:
+    """A tensor of torchao 0.9 as its pickle has it, with something changed; `layout` is the class of what it holds."""
+    held = Subclass(f"torchao.dtypes.{changes.pop('layout', 'PlainAQTTensorImpl')}", "int8", (2, 4))
+    held.state = {"int_data": stored(np.zeros((2, 4), np.int8)), "scale": stored(np.ones(2, np.float32))}
+    tensor = Subclass("torchao.dtypes.affine_quantized_tensor.AffineQuantizedTensor", "float32", (2, 4))
+    domain = Inert("torchao.quantization.quant_primitives.ZeroPointDomain", (1,))
+    tensor.state = {"tensor_impl": held, "block_size": (1, 4), "zero_point_domain": domain} | changes
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"layout": "TensorCoreTiledAQTTensorImpl"}, "laid out as TensorCoreTiledAQTTensorImpl, which is not read"),
+        ({"tensor_impl": None}, "laid out as nothing"),
+        ({"zero_point_domain": Inert("x.ZeroPointDomain", (2,))}, "zero points that are real numbers"),
+        ({"quant_min": -300}, "values from -300 to 127"),
+        ({"quant_min": 5}, "has values from 0 to 0 where 5 to 127"),
+        ({"quant_max": "x"}, "values from -128 to x"),
+        ({"block_size": (1, 3)}, "2 scales"),
+    ],
+)
+def test_earlier_tensors_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    assert of_pickle(affine()).dtype == "int8"
+    with pytest.raises(SourceError, match=message):
+        of_pickle(affine(**changes))
+
+
 def test_both_forms_give_the_same_network() -> None:
     pickled, safe = (qfmt.convert(SAMPLES / f"torchao.{form}") for form in ("pt", "safetensors"))
     assert pickled.content_id() == safe.content_id()

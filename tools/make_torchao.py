@@ -3,12 +3,14 @@
     python tools/make_torchao.py      (torch 2.13.0, torchao 0.18.0, safetensors)
 
 `torchao.npz` holds what torchao itself says of each: integers (`NAME/q`), real values (`NAME/real`).
+With torchao 0.9 installed it makes `torchao-0.9.pt` and its `.npz`: classes that torchao has no longer.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +75,28 @@ def write(folder: Path) -> None:
     np.savez_compressed(folder / "torchao.npz", **expected)
 
 
+def write_earlier(folder: Path) -> None:
+    """The same of torchao 0.9, in the one form that it had."""
+    from torchao import quantization as ao
+
+    torch.manual_seed(0)
+    network = nn.ModuleDict()
+    for name, configuration in {
+        "weight_only": ao.int8_weight_only(),
+        "dynamic": ao.int8_dynamic_activation_int8_weight(),
+        "int4": ao.int8_dynamic_activation_int4_weight(group_size=8),
+    }.items():
+        network[name] = nn.Linear(32, 4, bias=False).eval()
+        ao.quantize_(nn.Sequential(network[name]), configuration)
+    state = network.state_dict()
+    torch.save(state, folder / "torchao-0.9.pt")
+    weights = {name: getattr(weight, "original_weight_tensor", weight) for name, weight in state.items()}
+    expected = {f"{name}/q": weight.tensor_impl.int_data.float().numpy() for name, weight in weights.items()}
+    expected |= {f"{name}/real": weight.dequantize().numpy() for name, weight in weights.items()}
+    np.savez_compressed(folder / "torchao-0.9.npz", **expected)
+
+
 if __name__ == "__main__":
     logging.disable()
     warnings.simplefilter("ignore")
-    write(SAMPLES)
+    (write_earlier if version("torchao").startswith("0.9.") else write)(SAMPLES)

@@ -20,6 +20,9 @@ from .values import StoredData, narrowest
 
 INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
 
+FULL, REDUCED = (-128, 127), (-64, 63)
+"""Limits of int8: all of it, and what torchao's `reduce_range` leaves."""
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 MAPPINGS = {1: "SYMMETRIC", 2: "SYMMETRIC_NO_CLIPPING_ERR", 3: "ASYMMETRIC"}
@@ -42,12 +45,16 @@ class Activation(NamedTuple):
     dtype: str
     per: str
     symmetric: bool = True
-    reduce_range: bool = False
+    limits: tuple[int, int] = FULL
     grid: Quantization | None = None
+
+    @property
+    def reduce_range(self) -> bool:
+        return self.limits == REDUCED
 
     def __str__(self) -> str:
         mapping = "" if DTYPES[self.dtype].kind == "f" else f", {'' if self.symmetric else 'a'}symmetric"
-        return f"{self.dtype} per {self.per}{mapping}{', reduced range' if self.reduce_range else ''}"
+        return f"{self.dtype} per {self.per}{mapping}{'' if self.limits == FULL else ', {}..{}'.format(*self.limits)}"
 
 
 class Weight(NamedTuple):
@@ -71,6 +78,10 @@ class Weight(NamedTuple):
 def of_pickle(value: Subclass) -> Weight:
     """The weight that a pickled tensor of a class is. SourceError for other classes, and for what makes no sense."""
     state = {} if value.state is None else value.state
+    if _last(value.class_name) == "LinearActivationQuantizedTensor":
+        return _with_input(state)
+    if _last(value.class_name) == "AffineQuantizedTensor":
+        return _affine(value.dtype, state)
     parts = {key: part for key, part in state.items() if isinstance(part, StoredTensor)}
     told = {key: _unpickled(part) for key, part in state.items() if key not in parts}
     return weight(_last(value.class_name), parts, {"dtype": value.dtype} | told)
@@ -100,6 +111,55 @@ def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]
     return Weight(qdata, dtype, quantization, real, _activation(kind, parts, told), parts.get("act_pre_scale"))
 
 
+# -- tensors of torchao before 0.14 ----------------------------------------------------------------------
+
+INPUTS = {
+    "_int8_asymm_per_token_quant": Activation("int8", "token", symmetric=False),
+    "_int8_symm_per_token_quant": Activation("int8", "token"),
+    "_int8_symm_per_token_reduced_range_quant": Activation("int8", "token", limits=(-127, 127)),
+}
+"""Functions of torchao/quantization/quant_api.py, which pickles name."""
+
+
+def _with_input(state: Mapping[str, Any]) -> Weight:
+    """torchao/quantization/linear_activation_quantized_tensor.py: a weight, and what quantizes the input."""
+    inner, function = state.get("original_weight_tensor"), state.get("input_quant_func")
+    if not isinstance(inner, Subclass) or _last(inner.class_name) != "AffineQuantizedTensor":
+        raise SourceError("holds a weight that is not read", hint="the weight of an AffineQuantizedTensor is")
+    name = _last(function.name) if isinstance(function, InertClass) else ""
+    if name not in INPUTS:
+        raise SourceError(f"quantizes its input by {name[:100] or 'something'}, which qfmt does not know")
+    return of_pickle(inner)._replace(activation=INPUTS[name])
+
+
+def _affine(dtype: str, state: Mapping[str, Any]) -> Weight:
+    """torchao/dtypes/affine_quantized_tensor.py: integers in the plain layout, real = (q - z) · s."""
+    held = state.get("tensor_impl")
+    layout = _last(held.class_name) if isinstance(held, Subclass) else "nothing"
+    if not isinstance(held, Subclass) or layout != "PlainAQTTensorImpl" or held.state is None:
+        raise SourceError(f"is laid out as {layout[:100]}, which is not read", hint="quantize with PlainLayout()")
+    if _unpickled(state.get("zero_point_domain")) not in (1, 3):  # integers, or none
+        raise SourceError("has zero points that are real numbers", hint="quantize with ZeroPointDomain.INT")
+    named = {"qdata": "int_data", "scale": "scale", "zero_point": "zero_point"}
+    parts = {own: held.state.get(name) for own, name in named.items()}
+    stored = {name: part for name, part in parts.items() if isinstance(part, StoredTensor)}
+    if not {"qdata", "scale"} <= stored.keys() or stored["qdata"].dtype not in ("int8", "uint8"):
+        raise _damaged("lacks its 8-bit integers or its scales")
+    whole = DTYPES[stored["qdata"].dtype]
+    given = state.get("quant_min"), state.get("quant_max")
+    low, high = (
+        full if limit is None else limit for limit, full in zip(given, (whole.minimum, whole.maximum), strict=True)
+    )
+    if not all(type(limit) is int for limit in (low, high)) or not whole.minimum <= low < high <= whole.maximum:
+        raise _damaged(f"has values from {str(low)[:20]} to {str(high)[:20]}")
+    signed = "" if whole.kind == "i" else "u"
+    kinds = (DTYPES[f"{signed}int{bits}"] for bits in (2, 4, 8))
+    kind = next(kind.name for kind in kinds if kind.minimum <= low and high <= kind.maximum)
+    _check_range(stored["qdata"], low, high)
+    told = {"block_size": _unpickled(state.get("block_size"))}
+    return Weight(stored["qdata"], kind, _quantization(kind, (low, high), stored, told), dtype)
+
+
 # -- the grid of a weight --------------------------------------------------------------------------------
 
 
@@ -114,7 +174,7 @@ def _grid(kind: str, qdata: StoredTensor, told: Mapping[str, Any]) -> tuple[str,
     bits = _bits(told.get("target_dtype")) if kind == INTX else 8
     limits = -(1 << bits - 1), (1 << bits - 1) - 1
     if kind == INT8 and told.get("reduce_range"):
-        limits = -64, 63
+        limits = REDUCED
     return next(name for name in ("int2", "int4", "int8") if DTYPES[name].bits >= bits), limits
 
 
@@ -133,7 +193,9 @@ def _quantization(
     if scale.dtype not in FLOATS:
         raise _damaged(f"has scales of {scale.dtype}")
     scales = scale.array()
-    points = parts["zero_point"].array() if "zero_point" in parts and dtype in ("int2", "int4", "int8") else 0
+    points = parts["zero_point"].array() if "zero_point" in parts and DTYPES[dtype].is_integer else np.zeros(1, int)
+    if points.dtype.kind not in "iu" and (points == np.rint(points)).all():
+        points = points.astype(np.int64)
     blocks = _block_shape(told.get("block_size"), shape, scale.shape)
     try:
         quantization = Quantization.of_blocks(dtype, shape, blocks, scales, points, limits=limits)
@@ -157,7 +219,7 @@ def _block_shape(told: Any, shape: tuple[int, ...], counts: tuple[int, ...]) -> 
 
 
 def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
-    if (low, high) == (-128, 127):
+    if (low, high) == (DTYPES[qdata.dtype].minimum, DTYPES[qdata.dtype].maximum):
         return
     values = qdata.array()
     if values.size and not low <= values.min() <= values.max() <= high:
@@ -184,8 +246,8 @@ def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str,
     if not per or dtype not in DTYPES or mapping not in ("SYMMETRIC", "ASYMMETRIC"):
         what = f"quantizes its input by {_words(granularity)}, {_words(mapping)}"
         raise SourceError(f"{what}, which qfmt does not know", hint="quantize with PerRow() or PerTensor()")
-    reduce_range = bool(fields.get("reduce_range"))
-    activation = Activation(dtype, per, mapping == "SYMMETRIC", reduce_range)
+    limits = REDUCED if fields.get("reduce_range") else FULL
+    activation = Activation(dtype, per, mapping == "SYMMETRIC", limits)
     return activation._replace(grid=_static(activation, parts)) if "act_quant_scale" in parts else activation
 
 
@@ -198,7 +260,7 @@ def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quanti
         raise SourceError("has a scale for each row of its input", hint="quantize with PerTensor()") from None
     if isinstance(scale, complex) or not isfinite(scale) or scale <= 0 or not isinstance(zero_point, int):
         raise _damaged(f"has an input of scale {scale} and zero point {zero_point}")
-    low, high = (-64, 63) if activation.reduce_range else (-128, 127)
+    low, high = activation.limits
     if not low <= zero_point <= high:
         raise _damaged(f"has an input of zero point {zero_point}")
     return Quantization((float(scale),), (zero_point,), low, high, None, narrowest(float(scale)))

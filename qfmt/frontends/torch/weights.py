@@ -71,7 +71,7 @@ def _on_grid(lift: Lifter, x: TensorValue, activation: Activation, least_scale: 
     z = clamp(-128 - rint(low / s)), q = clamp(rint(x · (1 / s)) + z). What int8 layers then add up as integers, and
     round once, are real numbers here.
     """
-    low, high = (-64, 63) if activation.reduce_range else (-128, 127)
+    low, high = activation.limits
     axes = [lift.constant(np.array([-1], np.int64))] if activation.per == "token" else []
     lowest, highest, zero = (lift.tensor(float(each)) for each in (low, high, 0))
     least = lift.emit("Min", [lift.emit("ReduceMin", [x, *axes], {"keepdims": 1}), zero])
