@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
-from onnx_models import node, operators, proto
+from onnx_models import node, operators, proto, random_inputs
+from onnx_witness import runtime
 from test_onnx_forms import compare, dq, grids, q
+
+import qfmt
 
 PADS = np.array([0, 0, 1, 2, 0, 0, 2, 0], np.int64)
 
@@ -63,3 +67,22 @@ def test_the_shape_of_integers_says_nothing_of_them(tmp_path: Path) -> None:
     source = proto(nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, ["y"], grids(x=(0.05, np.uint8(117))))
     model = compare(source, tmp_path)
     assert model.tensors["xq"].quantization is not None
+
+
+@pytest.mark.parametrize("opset", [13, 20, 21])
+def test_types_that_an_older_opset_does_not_quantize(opset: int) -> None:
+    """int16 with a scale that is computed: com.microsoft has it in any opset."""
+    nodes = [
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Mul", ["most", "step"], ["s"]),
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("Transpose", ["q"], ["t"], perm=[1, 0]),
+        node("DequantizeLinear", ["t", "s", "z"], ["y"]),
+    ]
+    constants = {"step": np.float32(1 / 3000), "z": np.int16(7)}
+    source = proto(nodes, {"x": (TensorProto.FLOAT, [3, 4])}, ["y"], constants)
+    written = qfmt.convert(source).to_onnx(opset=opset)
+    onnx.checker.check_model(written, full_check=True)
+    assert {each.domain for each in written.graph.node} == ({"", "com.microsoft"} if opset < 21 else {""})
+    inputs = random_inputs(source, 0)
+    assert (runtime(written, inputs)[0] == runtime(source, inputs)[0]).all()

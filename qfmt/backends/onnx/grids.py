@@ -32,7 +32,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     grid, name = grid_of(tensor), f"{tensor.name}_dequantized"
     if axis is not None and grid.is_per_channel:
         grid = replace(grid, axis=axis)
-    domain = _domain(builder, "DequantizeLinear", tensor.dtype)
+    domain = domain_of(builder, "DequantizeLinear", tensor.dtype)
     wide = DTYPES[tensor.dtype].bits == 32
     if domain is None or grid.has_float_zero_points or (wide and any(grid.zero_point)):
         return _dequantized_by_formula(builder, tensor, grid, stored)
@@ -48,7 +48,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
     """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max], if they are not `inside` it."""
     grid, name = grid_of(tensor), f"{tensor.name}_quantize"
-    domain = _domain(builder, "QuantizeLinear", tensor.dtype)
+    domain = domain_of(builder, "QuantizeLinear", tensor.dtype)
     if grid.is_blocked:
         raise Lacks("has an output that is quantized by blocks, which nobody computes")
     if domain is None or grid.has_float_zero_points:
@@ -123,7 +123,7 @@ def _of_blocks(blocks: Blocks, values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _domain(builder: Builder, operator: str, dtype: str) -> str | None:
+def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
     """The domain whose operator takes that type in this opset; None if none does."""
     definition = schema(operator, builder.opset)
     integers = definition.inputs[0] if operator == "DequantizeLinear" else definition.outputs[0]

@@ -8,7 +8,9 @@ import onnx_ir as ir
 
 from ...arithmetic import dequantize, f32, quantize
 from ...model import numpy_dtype
+from .grids import domain_of
 from .lowering import Site, lowers, plain, typed_inputs
+from .opsets import Lacks
 
 
 @lowers("QuantizeLinear")
@@ -43,6 +45,13 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
     integers = site.output().dtype if name == "QuantizeLinear" else site.tensor(0).dtype
     if site.has(2) and site.tensor(2).dtype != integers:
         inputs[2] = site.cast(2, integers)
+    domain = domain_of(site.builder, name, integers)
+    if domain is None:
+        raise Lacks(f"has a tensor of {integers}, which that opset does not quantize with scales that are computed")
+    if domain:
+        if attributes["block_size"] or "output_dtype" in attributes:
+            raise Lacks(f"has a tensor of {integers}, which that opset quantizes in the plainest way only")
+        return [site.builder.emit(name, *inputs, name=f"{site.name}_{name}", domain=domain, axis=attributes["axis"])]
     return plain(site, inputs, attributes, name)
 
 
