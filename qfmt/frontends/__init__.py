@@ -44,10 +44,10 @@ def convert(
     - a program of torch.export, quantized by PT2E (`.pt2`);
     - an ONNX model, quantized in any form; it needs the packages onnx and onnx-ir.
 
-    Or it is an onnx.ModelProto, or an object of torch: an nn.Module, quantized and converted, which is traced with
-    `example_inputs` (a tuple of tensors, or a dict by name), or, if PT2E made it, exported with them; an
-    ExportedProgram; a ScriptModule; a state_dict. `prepared` is the same
-    module after calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
+    Or it is an onnx.ModelProto, or an object of torch: an nn.Module, quantized and converted, or by torchao's
+    `quantize_`, which is traced with `example_inputs` (a tuple of tensors, or a dict by name), or, if PT2E made it,
+    exported with them; an ExportedProgram; a ScriptModule; a state_dict. `prepared` is the same module after
+    calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
 
     `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
     exported programs, else "fbgemm". `input_shapes` gives sizes,
