@@ -90,6 +90,15 @@ def test_unfolded_weights_are_folded(tmp_path: Path) -> None:
         assert unfolded.tensors[tensor.name].quantization == tensor.quantization
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_dynamic_layers_are_found(form: str, tmp_path: Path) -> None:
+    model = qfmt.convert(saved("linears_dynamic", tmp_path, form))
+    rules = [node.arithmetic for node in model.nodes if node.operator == "qfmt.DynamicLinear"]
+    assert rules == ["dynamic_reciprocal"] * 2
+    assert "qfmt.Linear" not in {node.operator for node in model.nodes}
+    check_outputs("linears_dynamic", model, quantized("linears_dynamic")[1])
+
+
 def test_in_memory_is_the_same(tmp_path: Path) -> None:
     module, program = quantized("conv")
     from_file = qfmt.convert(saved("conv", tmp_path))

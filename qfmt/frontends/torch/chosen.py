@@ -65,22 +65,32 @@ def back(lift: Lifter, q: TensorValue, scale: Any, zero_point: Any) -> TensorVal
     return result
 
 
+def _handle(lift: Lifter, key: str) -> TensorValue:
+    tensor = lift.tensors[key]
+    return TensorValue(key, tensor.dtype, tensor.shape, tensor.quantization, "")
+
+
 def dynamic_linear(lift: Lifter, value: Any, weight: Any, bias: Any) -> Any:
     """A linear layer whose input was quantized on the spot, and its weight before; NotImplemented for any other."""
-    x, w = lift.tensor(value), lift.tensor(weight)
+    makers = {output: node for node in lift.nodes for output in node.outputs}
+    x, w = lift.tensor(value), makers.get(lift.tensor(weight).key)
+    made = makers.get(x.key)
+    shape = None
+    if x.key not in lift.dynamic and made is not None and made.operator == "Reshape":
+        x, shape = _handle(lift, made.inputs[0]), _handle(lift, made.inputs[1])
     grid = lift.dynamic.get(x.key)
     if not isinstance(grid, Grid) or grid.high - grid.low != 255 or grid.eps != LEAST_SCALE:
         return NotImplemented
-    made = next((node for node in reversed(lift.nodes) if w.key in node.outputs), None)
-    if made is None or made.operator != "DequantizeLinear":
+    if w is None or w.operator != "DequantizeLinear":
         return NotImplemented
-    stored = lift.tensors[made.inputs[0]]
-    if stored.data is None or stored.quantization is None or stored.quantization.axis not in (None, 0):
+    stored = lift.tensors[w.inputs[0]]
+    per = stored.quantization
+    if stored.data is None or per is None or per.is_blocked or per.axis not in (None, 0):
         return NotImplemented
-    inputs = [
-        TensorValue(tensor.name, tensor.dtype, tensor.shape, tensor.quantization, "")
-        for tensor in (lift.tensors[grid.source], stored)
-    ]
+    source = _handle(lift, grid.source)
+    if shape is not None:
+        source = lift.emit("Reshape", [source, shape])
+    inputs = [source, _handle(lift, stored.name)]
     rule = DYNAMIC_ENGINES.get(lift.engine, "")
     return lift.emit("qfmt.DynamicLinear", [*inputs, bias], {"reduce_range": 0}, rule=rule)
 
