@@ -24,6 +24,10 @@ WITHOUT_RUNTIME = 21
 """Taken where no ONNX Runtime is installed: the first opset with 4 and 16 bits, which runtimes of 2024 accept."""
 
 
+OTHER_SUMS = 19
+"""The first opset whose AveragePool ONNX Runtime computes by other sums: at ties they are rounded otherwise."""
+
+
 class Lacks(Exception):
     """ONNX, or the opset that was asked for, cannot say what a node does; the argument tells why."""
 
@@ -39,11 +43,19 @@ def candidates(opset: int | None, model: Model) -> list[int]:
         signed = any(tensor.dtype == "int8" and not tensor.is_constant for tensor in quantized)
         foreign = {node.version for node in model.nodes if node.operator.startswith("ai.onnx.")}
         own = [version for version in sorted(foreign, reverse=True) if OLDEST <= version < newest()]
-        return list(dict.fromkeys([newest(signed and old_types), newest(), *own]))
+        former = [OTHER_SUMS - 1] if _averages_as_before(model) else []
+        return list(dict.fromkeys([*former, newest(signed and old_types), newest(), *own]))
     top = min(NEWEST, onnx.defs.onnx_opset_version())
     if not OLDEST <= opset <= top:
         raise DestinationError(f"ONNX opset {opset} cannot be written", hint=f"choose one from {OLDEST} to {top}")
     return [opset]
+
+
+def _averages_as_before(model: Model) -> bool:
+    """Whether a model came from ONNX of an opset in which an AveragePool of it was computed otherwise."""
+    written = model.source.get("format_version", "")
+    older = model.source.get("format") == "onnx" and written.isdecimal() and int(written) < OTHER_SUMS
+    return older and any(node.operator == "AveragePool" for node in model.nodes)
 
 
 @cache
