@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
@@ -29,7 +30,7 @@ from qfmt.errors import QfmtError, SourceError
 from qfmt.frontends.pickles import Inert, Subclass
 from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.torchao import of_pickle
-from qfmt.model import Model
+from qfmt.model import Model, Tensor
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -510,6 +511,20 @@ def test_other_classes_are_named(tmp_path: Path) -> None:
 
 
 # -- the command line --------------------------------------------------------------------------------------------
+
+
+@FILES
+def test_verify_compares_the_tensors(file: str, tmp_path: Path) -> None:
+    qfmt.convert(SAMPLES / file).save(tmp_path / "m.qfb")
+    run = CliRunner().invoke(main, ["verify", str(SAMPLES / file), str(tmp_path / "m.qfb")])
+    assert run.exit_code == 0 and "14 of 14 equal, bit by bit" in run.output
+    other = qfmt.convert(SAMPLES / file)
+    weight = other.tensors["int8_row.weight"]
+    changed = Tensor.constant(weight.name, weight.array ^ 1, weight.quantization)
+    tensors = dict(other.tensors) | {weight.name: changed}
+    other.replace(graph=replace(other.graph, tensors=tensors)).save(tmp_path / "m.qfb")
+    run = CliRunner().invoke(main, ["verify", str(SAMPLES / file), str(tmp_path / "m.qfb")])
+    assert run.exit_code == 1 and "int8_row.weight" in run.output
 
 
 def test_inspect_tells_what_layers_do_to_their_inputs() -> None:

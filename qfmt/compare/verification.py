@@ -94,7 +94,7 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
         from ..frontends.exported.witness import Witness as ExportedWitness
 
         return ExportedWitness(path, file, engine)
-    if kind in SAVED:
+    if kind in (*SAVED, "safetensors"):
         from ..frontends.saved.witness import Witness as SavedWitness
 
         return SavedWitness(path, file, engine)

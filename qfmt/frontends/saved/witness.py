@@ -1,4 +1,5 @@
-"""A file of torch.save as a witness against a `.qfb`: converted anew, and its graph, if any, carried out by torch."""
+"""A file of torch.save, or safetensors, as a witness against a `.qfb`: converted anew; its graph, if any, carried out
+by torch."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import RunError, SourceError
 from ...model import Model
 from .. import TORCH_ENGINES
-from ..sniff import sha256_of
+from ..safetensors import convert_safetensors
+from ..sniff import sha256_of, sniff
 from ..torch.attempts import Given
 from ..torch.execution import carry_out, input_tensor, made, running
 from ..torch.tape import Tape
@@ -37,7 +39,11 @@ class Witness:
         self.engine = engine or (arithmetic if arithmetic in TORCH_ENGINES else TORCH_ENGINES[0])
         if self.engine not in TORCH_ENGINES:
             raise RunError(f"{self.engine} cannot run PyTorch's networks", hint=f"torch has {', '.join(TORCH_ENGINES)}")
-        saved, source = read(path), {"sha256": sha256_of(path)}
+        source = {"sha256": sha256_of(path)}
+        if sniff(path).key == "safetensors":
+            self.model = convert_safetensors(path, Given(arithmetic), source)
+            return
+        saved = read(path)
         self.model = convert_saved(saved, Given(arithmetic), source)
         root = network(saved.value)
         if root is None or self.model.no_graph:
