@@ -110,6 +110,10 @@ class Builder:
         """An initializer that is not a tensor of the model; `dtype` where the array is of another."""
         return self._initializer(self.fresh(name), constant(array, dtype or array.dtype.name))
 
+    def initializer(self, name: str, data: ir.TensorProtocol) -> ir.Value:
+        """An initializer whose data is read when it is written."""
+        return self._initializer(self.fresh(name), data)
+
     def once(self, key: tuple[str, ...], make: Callable[[], ir.Value]) -> ir.Value:
         """What was made for that key, or is made now."""
         if key not in self._made:

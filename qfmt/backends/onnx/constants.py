@@ -33,6 +33,12 @@ def stored_constant(tensor: Tensor) -> ir.TensorProtocol:
     return ir.LazyTensor(read, dtype, shape, name=tensor.name)
 
 
+def turned_constant(tensor: Tensor) -> ir.TensorProtocol:
+    """The data of a constant [out, in] of whole bytes as [in, out], when it is asked for."""
+    dtype, shape = onnx_dtype(tensor.dtype), ir.Shape(static_shape(tensor)[::-1])
+    return ir.LazyTensor(lambda: ir.Tensor(np.ascontiguousarray(tensor.array.T), dtype, shape=shape), dtype, shape)
+
+
 def constant(values: NDArray[Any], dtype: str) -> ir.TensorProtocol:
     """An array as a tensor of that element type, one value a byte if it has less than 8 bits."""
     held = values.astype(numpy_dtype(dtype))

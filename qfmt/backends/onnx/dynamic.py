@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ...arithmetic import DYNAMIC, SYMMETRIC_LEAST_SCALE
 from ...model import Tensor
 from . import grids
+from .constants import turned_constant
 from .lowering import Site, lowers, plain
 from .older import number, reduced
 from .opsets import Lacks
@@ -58,7 +59,7 @@ def multiplier(site: Site, weight: int, bias: int) -> Multiply:
         if tensor.quantization is None:
             return lambda x: product(site, x, transposed, b)
         return lambda x: product(site, quantized_now(site, x).real(site), transposed, b)
-    transposed = site.emit("Transpose", site.stored(weight), perm=[1, 0])
+    transposed = _turned(site, weight)
     scale, zero_point = grids.scale(site.builder, tensor), _zero_point(site, tensor)
 
     def multiply(x: ir.Value) -> ir.Value:
@@ -68,6 +69,15 @@ def multiplier(site: Site, weight: int, bias: int) -> Multiply:
         return y if b is None else site.emit("Add", y, b)
 
     return multiply
+
+
+def _turned(site: Site, weight: int) -> ir.Value:
+    """The integers of a weight as [in, out]: under the name that they had as such in the source, or by a Transpose."""
+    tensor, builder = site.tensor(weight), site.builder
+    former = tensor.name.removesuffix(".T")
+    if tensor.is_constant and former in tensor.aliases and former not in builder.model.tensors:
+        return builder.once((tensor.name, "turned"), lambda: builder.initializer(former, turned_constant(tensor)))
+    return site.emit("Transpose", site.stored(weight), perm=[1, 0])
 
 
 def _has_integer_sums(w: Tensor) -> bool:
