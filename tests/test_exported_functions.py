@@ -140,3 +140,18 @@ def test_function_is_torchs(name: str, form: str) -> None:
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
         else:
             assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@quiet()
+def test_recurrent_layers_are_torchs(kind: str, batch_first: bool) -> None:
+    torch.manual_seed(1)
+    layer = getattr(torch.nn, kind)(5, 6, num_layers=2, bidirectional=batch_first, batch_first=batch_first).eval()
+    x = randn(4, 3, 5)
+    model = converted(torch.export.export(layer, (x,)))
+    with torch.no_grad():
+        expected = flat(layer(x))
+    results = list(model.run({model.graph.inputs[0]: x.numpy()}).values())
+    for mine, theirs in zip(results, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5, atol=1e-6)

@@ -16,6 +16,7 @@ from . import (
     products,
     queries,
     recurrent,
+    sequences,
     tables,
     weights,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "products",
     "queries",
     "recurrent",
+    "sequences",
     "tables",
     "weights",
 ]
