@@ -40,6 +40,7 @@ def test_dynamic_linear(dtype: str, reduce_range: int, axis: int | None) -> None
         Tensor("y", "float32", ("N", 3, 4)),
         "dynamic_divide",
         reduce_range=reduce_range,
+        per_token=0,
     )
     tally = witness.Tally()
     for seed, shift in enumerate((0, 5, -5, 0)):
