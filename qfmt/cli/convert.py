@@ -95,7 +95,8 @@ def command(
     _check_destination(source, dest, opset, form)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
-        if kind_of(source) == QFB:
+        opened = kind_of(source) == QFB
+        if opened:
             if arithmetic or shapes or quantizations:
                 hint = "give --arithmetic and --input-… where the original is converted"
                 raise SourceError("is a .qfb: its arithmetic and inputs are settled", where=str(source), hint=hint)
@@ -106,9 +107,10 @@ def command(
     with working(f"writing {dest.name}"):
         how = _write(model, dest, opset, form or FORMS[0])
     written = time.monotonic()
+    what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     for text in (
         *(f"note   {note}" for note in _notes(model)),
-        f"read   {origin(model.source)}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
+        f"read   {what}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
         f"graph  {_graph(model)}",
         f"write  {dest}, {size(dest.stat().st_size)}, {how}  {written - converted:.2f} s",
         "",
