@@ -172,12 +172,12 @@ class Graph:
         return (tensor for tensor in self.tensors.values() if tensor.data is not None)
 
     def find(self, name: str) -> Tensor | None:
-        """A tensor by its name, by any name it had in its source, or by `NAME.scale` / `.zero_point`."""
+        """A tensor by its name, by a name that it, its scale or zero point had, or by `NAME.scale` / `.zero_point`."""
         tensors = self.tensors
         if name in tensors:
             return tensors[name]
         for tensor in tensors.values():
-            if name in tensor.aliases:
+            if name in tensor.aliases or (tensor.quantization is not None and name in tensor.quantization.names):
                 return tensor
         owner, _, last = name.rpartition(".")
         return tensors.get(owner) if last in ("scale", "zero_point") else None

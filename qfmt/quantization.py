@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,8 @@ class Quantization:
     are `blocks`, which hold the scales, `scale` is empty; `zero_point` has the one of all blocks, or is empty too.
     Scales are float64 and hold the source's value exactly; `scale_dtype` is the type the source had.
     Zero points are integers; those of embeddings may be floats, all of them. A fused ReLU is a `quant_min`
-    equal to the zero point. q may be a float of 8 or 4 bits: then the zero point is 0.
+    equal to the zero point. q may be a float of 8 or 4 bits: then the zero point is 0. `names` are those that scale
+    and zero point had where they were tensors themselves (ONNX); "" elsewhere. They do not tell grids apart.
     """
 
     scale: tuple[float, ...]
@@ -84,6 +85,7 @@ class Quantization:
     scale_dtype: str = "float32"
     observed: Observed | None = None
     blocks: Blocks | None = None
+    names: tuple[str, str] = field(default=("", ""), compare=False)
 
     @classmethod
     def per_tensor(

@@ -28,7 +28,7 @@ TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
     "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
     "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed "
-    "zero_point_float:[d] blocks:Blocks",
+    "zero_point_float:[d] blocks:Blocks scale_name:s zero_point_name:s",
     "Blocks": "shape:[q]! scale:I? zero_point:I? zero_point_dtype:B",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",

@@ -39,6 +39,22 @@ def test_every_tensor_has_a_name_of_the_source(name: str, form: str, tmp_path: P
     assert not strange
 
 
+@pytest.mark.parametrize("form", ["qdq u8s8 per channel", "qdq s8s8 per channel"])
+def test_scales_and_zero_points_keep_their_names(form: str, tmp_path: Path) -> None:
+    """Through a file too. Of the initializers only those of a clamp, an operator's sizes and the like may be others."""
+    source = files("cnn", form, tmp_path)
+    qfmt.save(qfmt.convert(source), tmp_path / "m.qfb")
+    model = qfmt.load(tmp_path / "m.qfb")
+    written = {each.name for each in model.to_onnx().graph.initializer}
+    asked = {name for each in source.graph.node if each.op_type.endswith("QuantizeLinear") for name in each.input[1:]}
+    asked |= {name for each in source.graph.node if each.op_type == "DequantizeLinear" for name in each.input[1:]}
+    kept = {each.name for each in source.graph.initializer} & asked
+    print(f"{len(kept & written)} of {len(kept)} names kept")
+    assert len(kept) > 10
+    assert kept <= written
+    assert all(model.graph.find(name) is not None for name in kept)
+
+
 @pytest.mark.parametrize("name", ["cnn", "mlp", "generator", "transformer"])
 @pytest.mark.parametrize("form", FORMS)
 def test_there_and_back_is_the_same_content(name: str, form: str, tmp_path: Path) -> None:

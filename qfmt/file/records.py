@@ -69,6 +69,7 @@ def quantization(record: Record, shape: Shape, buffers: Buffers) -> Quantization
         dtype_name(record["scale_dtype"]),
         None if observed is None else observation(observed),
         record["blocks"] and blocks(record["blocks"], dtype_name(record["scale_dtype"]), shape, buffers),
+        (record["scale_name"] or "", record["zero_point_name"] or ""),
     )
 
 
@@ -107,6 +108,8 @@ def quantization_record(value: Quantization, scale: int | None, zero_point: int 
         "observed": value.observed and observed_record(value.observed),
         "zero_point_float": value.zero_point if floats else None,
         "blocks": value.blocks and blocks_record(value.blocks, scale, zero_point),
+        "scale_name": value.names[0] or None,
+        "zero_point_name": value.names[1] or None,
     }
 
 

@@ -95,6 +95,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("observed", 6, "table", "Observed", 4, None, False),
         Field("zero_point_float", 7, "[double]", "", 4, None, False),
         Field("blocks", 8, "table", "Blocks", 4, None, False),
+        Field("scale_name", 9, "string", "", 4, None, False),
+        Field("zero_point_name", 10, "string", "", 4, None, False),
     ),
     "Tensor": (
         Field("name", 0, "string", "", 4, None, True),

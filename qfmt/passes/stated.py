@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,9 @@ class Stated:
         attributes = tuple(sorted(node.attributes.items()))
         key = (data.dtype, data.shape, data.is_constant, node.inputs[1:], attributes)
         if key not in self._found:
-            self._found[key] = _stated_grid(node, data, self.tensors)
+            grid = _stated_grid(node, data, self.tensors)
+            names = (node.inputs[1], (*node.inputs[2:], "")[0])
+            self._found[key] = grid and replace(grid, names=names)
         return self._found[key]
 
 

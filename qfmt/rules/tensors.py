@@ -76,10 +76,14 @@ def _aliases(tensor: Tensor) -> str:
 
 
 @NAMING.rule(
-    5, "Name, names of sizes, aliases, observer and its scheme are Unicode text without surrogates and without U+0000."
+    5,
+    "Name, names of sizes, of scale and zero point, aliases, observer and its scheme are Unicode text without "
+    "surrogates and without U+0000.",
 )
 def _text(tensor: Tensor) -> str:
     texts = [tensor.name, *tensor.aliases, *(size for size in tensor.shape or () if isinstance(size, str))]
+    if tensor.quantization is not None:
+        texts += tensor.quantization.names
     if tensor.quantization is not None and tensor.quantization.observed is not None:
         texts += [tensor.quantization.observed.observer, tensor.quantization.observed.qscheme]
     wrong = [text for text in texts if not is_text(text)]

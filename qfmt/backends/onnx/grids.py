@@ -40,7 +40,8 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
     if builder.opset >= 23 and grid.is_blocked and grid.scale_dtype in HALVES:
         attributes["output_dtype"] = int(ir.DataType.FLOAT)
     inputs = [stored, scale(builder, tensor)]
-    if not wide and (not grid.is_blocked or _has_zero_points(grid)):
+    may_go = wide or (grid.is_blocked and not _has_zero_points(grid))  # where all are 0
+    if grid.names[1] or not may_go:
         inputs.append(zero_point(builder, tensor))
     return builder.emit("DequantizeLinear", *inputs, name=name, domain=domain, **attributes)
 
@@ -60,30 +61,40 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
 
 def scale(builder: Builder, tensor: Tensor) -> ir.Value:
     """The scale of a tensor, float32: a scalar, a vector along its axis, or one for each block."""
+    grid = grid_of(tensor)
 
     def make() -> ir.Value:
-        grid, name = grid_of(tensor), f"{tensor.name}.scale"
+        name = grid.names[0] or f"{tensor.name}.scale"
         if grid.blocks is None:
             return builder.constant(name, _shaped(grid, np.array(grid.scale, f32)))
         kept = builder.opset >= 23 and grid.scale_dtype in HALVES
         values = _of_blocks(grid.blocks, grid.blocks.scale.array)
         return builder.constant(name, values if kept else values.astype(f32))
 
-    return builder.once((tensor.name, "scale"), make)
+    return builder.once(_key(tensor, "scale", grid.names[0], grid.scale), make)
 
 
 def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
     """The zero point of a tensor, of its element type: a scalar, a vector along its axis, or one for each block."""
+    grid = grid_of(tensor)
 
     def make() -> ir.Value:
-        grid, name = grid_of(tensor), f"{tensor.name}.zero_point"
+        name = grid.names[1] or f"{tensor.name}.zero_point"
         if grid.blocks is None:
             return builder.constant(name, _shaped(grid, np.array(grid.zero_point, np.int64)), tensor.dtype)
         stored = grid.blocks.zero_point
         values = np.full(grid.blocks.scale.shape, grid.zero_point[0]) if stored is None else stored.array
         return builder.constant(name, _of_blocks(grid.blocks, values), tensor.dtype)
 
-    return builder.once((tensor.name, "zero_point"), make)
+    return builder.once(_key(tensor, "zero_point", grid.names[1], (tensor.dtype, *grid.zero_point)), make)
+
+
+def _key(tensor: Tensor, role: str, name: str, values: tuple[object, ...]) -> tuple[str, ...]:
+    """Of a scale or zero point: tensors share what had one name in their source, if it is the same."""
+    grid = grid_of(tensor)
+    if not name or grid.blocks is not None:
+        return (tensor.name, role)
+    return (role, name, str(grid.axis is not None), *map(repr, values))
 
 
 def grid_of(tensor: Tensor) -> Quantization:

@@ -540,7 +540,9 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_SCALE_DTYPE = 14,
     VT_OBSERVED = 16,
     VT_ZERO_POINT_FLOAT = 18,
-    VT_BLOCKS = 20
+    VT_BLOCKS = 20,
+    VT_SCALE_NAME = 22,
+    VT_ZERO_POINT_NAME = 24
   };
   /// One element (per tensor), or one per slice along `axis`; empty if there are `blocks`. Finite and greater than 0.
   /// Holds the value of the source exactly. Trap: engines compute with float32(scale). Rule V20.
@@ -583,6 +585,14 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const qfb::Blocks *blocks() const {
     return GetPointer<const qfb::Blocks *>(VT_BLOCKS);
   }
+  /// The name that the scale had in the source, where it was a tensor itself: an ONNX initializer.
+  const ::flatbuffers::String *scale_name() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_SCALE_NAME);
+  }
+  /// The same of the zero point.
+  const ::flatbuffers::String *zero_point_name() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_ZERO_POINT_NAME);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -600,6 +610,10 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            verifier.VerifyVector(zero_point_float()) &&
            VerifyOffset(verifier, VT_BLOCKS) &&
            verifier.VerifyTable(blocks()) &&
+           VerifyOffset(verifier, VT_SCALE_NAME) &&
+           verifier.VerifyString(scale_name()) &&
+           VerifyOffset(verifier, VT_ZERO_POINT_NAME) &&
+           verifier.VerifyString(zero_point_name()) &&
            verifier.EndTable();
   }
 };
@@ -635,6 +649,12 @@ struct QuantizationBuilder {
   void add_blocks(::flatbuffers::Offset<qfb::Blocks> blocks) {
     fbb_.AddOffset(Quantization::VT_BLOCKS, blocks);
   }
+  void add_scale_name(::flatbuffers::Offset<::flatbuffers::String> scale_name) {
+    fbb_.AddOffset(Quantization::VT_SCALE_NAME, scale_name);
+  }
+  void add_zero_point_name(::flatbuffers::Offset<::flatbuffers::String> zero_point_name) {
+    fbb_.AddOffset(Quantization::VT_ZERO_POINT_NAME, zero_point_name);
+  }
   explicit QuantizationBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -658,10 +678,14 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantization(
     qfb::DType scale_dtype = qfb::DType::Float32,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<double>> zero_point_float = 0,
-    ::flatbuffers::Offset<qfb::Blocks> blocks = 0) {
+    ::flatbuffers::Offset<qfb::Blocks> blocks = 0,
+    ::flatbuffers::Offset<::flatbuffers::String> scale_name = 0,
+    ::flatbuffers::Offset<::flatbuffers::String> zero_point_name = 0) {
   QuantizationBuilder builder_(_fbb);
   if(quant_max) { builder_.add_quant_max(*quant_max); }
   if(quant_min) { builder_.add_quant_min(*quant_min); }
+  builder_.add_zero_point_name(zero_point_name);
+  builder_.add_scale_name(scale_name);
   builder_.add_blocks(blocks);
   builder_.add_zero_point_float(zero_point_float);
   builder_.add_observed(observed);
@@ -687,10 +711,14 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
     qfb::DType scale_dtype = qfb::DType::Float32,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
     const std::vector<double> *zero_point_float = nullptr,
-    ::flatbuffers::Offset<qfb::Blocks> blocks = 0) {
+    ::flatbuffers::Offset<qfb::Blocks> blocks = 0,
+    const char *scale_name = nullptr,
+    const char *zero_point_name = nullptr) {
   auto scale__ = scale ? _fbb.CreateVector<double>(*scale) : 0;
   auto zero_point__ = zero_point ? _fbb.CreateVector<int32_t>(*zero_point) : 0;
   auto zero_point_float__ = zero_point_float ? _fbb.CreateVector<double>(*zero_point_float) : 0;
+  auto scale_name__ = scale_name ? _fbb.CreateString(scale_name) : 0;
+  auto zero_point_name__ = zero_point_name ? _fbb.CreateString(zero_point_name) : 0;
   return qfb::CreateQuantization(
       _fbb,
       scale__,
@@ -701,7 +729,9 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
       scale_dtype,
       observed,
       zero_point_float__,
-      blocks);
+      blocks,
+      scale_name__,
+      zero_point_name__);
 }
 
 /// A named value of the graph. Constant if and only if it has a buffer.

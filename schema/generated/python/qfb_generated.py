@@ -567,8 +567,24 @@ class Quantization(object):
             return obj
         return None
 
+    # The name that the scale had in the source, where it was a tensor itself: an ONNX initializer.
+    # Quantization
+    def ScaleName(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # The same of the zero point.
+    # Quantization
+    def ZeroPointName(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
 def QuantizationStart(builder):
-    builder.StartObject(9)
+    builder.StartObject(11)
 
 def QuantizationAddScale(builder, scale):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
@@ -605,6 +621,12 @@ def QuantizationStartZeroPointFloatVector(builder, numElems):
 
 def QuantizationAddBlocks(builder, blocks):
     builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(blocks), 0)
+
+def QuantizationAddScaleName(builder, scaleName):
+    builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(scaleName), 0)
+
+def QuantizationAddZeroPointName(builder, zeroPointName):
+    builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPointName), 0)
 
 def QuantizationEnd(builder):
     return builder.EndObject()

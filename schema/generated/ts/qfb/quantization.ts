@@ -137,8 +137,28 @@ blocks(obj?:Blocks):Blocks|null {
   return offset ? (obj || new Blocks()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
+/**
+ * The name that the scale had in the source, where it was a tensor itself: an ONNX initializer.
+ */
+scaleName():string|null
+scaleName(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
+scaleName(optionalEncoding?:any):string|Uint8Array|null {
+  const offset = this.bb!.__offset(this.bb_pos, 22);
+  return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
+}
+
+/**
+ * The same of the zero point.
+ */
+zeroPointName():string|null
+zeroPointName(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
+zeroPointName(optionalEncoding?:any):string|Uint8Array|null {
+  const offset = this.bb!.__offset(this.bb_pos, 24);
+  return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
+}
+
 static startQuantization(builder:flatbuffers.Builder) {
-  builder.startObject(9);
+  builder.startObject(11);
 }
 
 static addScale(builder:flatbuffers.Builder, scaleOffset:flatbuffers.Offset) {
@@ -226,6 +246,14 @@ static startZeroPointFloatVector(builder:flatbuffers.Builder, numElems:number) {
 
 static addBlocks(builder:flatbuffers.Builder, blocksOffset:flatbuffers.Offset) {
   builder.addFieldOffset(8, blocksOffset, 0);
+}
+
+static addScaleName(builder:flatbuffers.Builder, scaleNameOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(9, scaleNameOffset, 0);
+}
+
+static addZeroPointName(builder:flatbuffers.Builder, zeroPointNameOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(10, zeroPointNameOffset, 0);
 }
 
 static endQuantization(builder:flatbuffers.Builder):flatbuffers.Offset {
