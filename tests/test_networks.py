@@ -36,7 +36,7 @@ NOT_FROM_TORCH = {
     *("ArgMax", "ArgMin", "CumSum", "Einsum", "Gemm", "GlobalLpPool", "GlobalMaxPool", "Hardmax", "Identity", "LRN"),
     *("LpNormalization", "LpPool", "Mean", "MeanVarianceNormalization", "RMSNormalization", "ReduceL1", "ReduceL2"),
     *("ReduceLogSum", "ReduceLogSumExp", "ReduceMin", "ReduceProd", "ReduceSumSquare", "Size", "SpaceToDepth", "Sum"),
-    "TopK",
+    *("TopK", "ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear"),
 }
 """Operators that no call of torch becomes."""
 
