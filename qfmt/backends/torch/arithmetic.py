@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...arithmetic import EXACT_IN_FLOAT32, named
+from ...arithmetic import EXACT_IN_FLOAT32, LEAST_SCALE, SMALLEST_SCALE, SYMMETRIC_LEAST_SCALE, named
 from ...model import Quantization
 
 
@@ -198,3 +198,75 @@ def mean(total: Tensor, count: Tensor, grid: Grid, rule: str) -> Tensor:
 def rescale(total: Tensor, multiplier: float, grid: Grid) -> Tensor:
     """Exact integers → output integers: `rint(f32(total) · multiplier) + z`; `multiplier` is a float32."""
     return clamp(torch.round(total.float() * torch.tensor(multiplier, dtype=torch.float32)) + grid.zero_points(0), grid)
+
+
+Range = tuple[Tensor, Tensor]
+"""Scales and zero points, for each of several ranges."""
+
+
+def _nudged_grid(low: Tensor, high: Tensor, top: int) -> Range:
+    """`s = (high - low) / top`, `z = rint(-low / s)`, in float64; narrow ranges are stretched"""
+    scale = (high.double() - low.double()) / top
+    scale = scale.masked_fill((scale.float() == 0) | scale.float().reciprocal().isinf(), 0.1)
+    stretch = torch.div(torch.full_like(low, SMALLEST_SCALE), scale.float())
+    least = torch.where(scale < SMALLEST_SCALE, low * stretch, low).double()
+    scale = scale.clamp_min(SMALLEST_SCALE)
+    return scale, torch.round(-least / scale).clamp_max(top)
+
+
+def _divided_grid(low: Tensor, high: Tensor, top: int) -> Range:
+    """`s = f32(f32(high - low) / top)`, `z = rint(f32(-low / s))`; s = 1 for a range of 0"""
+    scale = (high - low) / top
+    scale = scale.masked_fill(scale == 0, 1.0)
+    return scale, torch.round(-low / scale)
+
+
+def _floored_grid(low: Tensor, high: Tensor, top: int) -> Range:
+    """`s = max(f32(f32(high - low) / top), 2⁻¹²)`, `z = clamp(-rint(f32(low / s)))`"""
+    scale = ((high - low) / top).clamp_min(LEAST_SCALE)
+    return scale, (-torch.round(low / scale)).clamp(0, top)
+
+
+def _symmetric_grid(low: Tensor, high: Tensor, top: int) -> Range:
+    """`s = max(f32(max(-low, high) / (top / 2)), 2⁻²³)`, `z = 0`"""
+    scale = (torch.maximum(-low, high) / (top / 2)).clamp_min(SYMMETRIC_LEAST_SCALE)
+    return scale, torch.zeros_like(scale)
+
+
+def _dynamic_fma(acc: Tensor, bias: Tensor, s: Tensor, sw: Tensor) -> Tensor:
+    """`fma(f32(acc), f32(s · sw), b)`"""
+    return fma(acc, s.float() * sw.float(), bias)
+
+
+def _dynamic_add(acc: Tensor, bias: Tensor, s: Tensor, sw: Tensor) -> Tensor:
+    """`f32(f32(acc) · f32(s · sw)) + b`"""
+    return acc * (s.float() * sw.float()) + bias
+
+
+def _dynamic_inverse(acc: Tensor, bias: Tensor, s: Tensor, sw: Tensor) -> Tensor:
+    """`f32(f32(acc) · f32(i(s) · i(sw))) + b`, `i(s) = f32(1 / f32(1 / s))`"""
+    return acc * (s.reciprocal().float().reciprocal() * sw.reciprocal().float().reciprocal()) + bias
+
+
+def _dynamic_twice(acc: Tensor, bias: Tensor, s: Tensor, sw: Tensor) -> Tensor:
+    """`f32(f32(f32(acc) · s) · sw) + b`"""
+    return acc * s.float() * sw.float() + bias
+
+
+class Dynamic(NamedTuple):
+    """A rule for an input that is quantized while the network runs, as in `qfmt.arithmetic`."""
+
+    grid: Callable[[Tensor, Tensor, int], Range]
+    quantize: str
+    real: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+DYNAMIC = {
+    "dynamic_fma": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_fma),
+    "dynamic_add": Dynamic(_nudged_grid, "reciprocal_fma", _dynamic_add),
+    "dynamic_inverse": Dynamic(_nudged_grid, "reciprocal_offset", _dynamic_inverse),
+    "dynamic_divide": Dynamic(_divided_grid, "divide", _dynamic_add),
+    "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
+    "dynamic_symmetric": Dynamic(_symmetric_grid, "reciprocal", _dynamic_twice),
+}
+"""Rules that quantize float32 and turn exact sums into float32; those that are signed give int8, others uint8."""

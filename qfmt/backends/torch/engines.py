@@ -14,6 +14,7 @@ from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
 from .onednn import COMPUTES, ONEDNN_ENGINE
 from .qdq import QDQ_ENGINE
 from .reference import REFERENCE, REFERENCE_ENGINE
+from .weights import WEIGHTS
 
 NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 """torch's kernels, the fastest first; each has the arithmetic of its name."""
@@ -45,7 +46,9 @@ def native_engine(arithmetic: str, kernels: str) -> Engine:
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    return Engine(f"native:{chosen}", (NATIVE, FLOAT, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=2, kernels=chosen)
+    return Engine(
+        f"native:{chosen}", (NATIVE, FLOAT, WEIGHTS, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=3, kernels=chosen
+    )
 
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}

@@ -239,6 +239,7 @@ REAL: dict[str, RealOperator] = {
     "Log": _unary(aten.log.default),
     "Neg": _unary(aten.neg.default),
     "Abs": _unary(aten.abs.default),
+    "Round": _unary(aten.round.default),
     "Reciprocal": _unary(aten.reciprocal.default),
     "Relu": _unary(aten.relu.default),
     "Clip": _clip,

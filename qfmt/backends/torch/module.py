@@ -25,7 +25,7 @@ from .tree import Paths, describe, from_buffers, register
 from .values import check_input
 
 _HOME = re.compile(
-    r"\bqfmt_backends_torch_(?:arithmetic|interpreted|moves|native_dynamic|products|reference|sizes|values)_"
+    r"\bqfmt_backends_torch_(?:arithmetic|dynamic|interpreted|moves|native_dynamic|products|reference|sizes|values)_"
 )
 """How torch.fx writes the module of a function."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...model import DTYPES, pack
+from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
 from .native import geometry, quantized_weight
 
@@ -36,7 +37,7 @@ def _derived(s: Site, what: str, value: Any) -> Any:
 
 def _linear(s: Site) -> Any:
     if s.attribute("per_token") or s.node.arithmetic == "dynamic_symmetric":
-        raise Lacks("torch packs linear layers that put all of their input on one unsigned grid")
+        return dynamic_linear_by_rule(s)  # torch packs layers that put all of their input on one unsigned grid
     packed = _derived(s, "packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
 

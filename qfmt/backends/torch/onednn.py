@@ -19,12 +19,14 @@ from ...arithmetic import f32
 from ...model import DTYPES
 from . import arithmetic
 from .arithmetic import Grid
+from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .products import real_bias
 from .reference import REFERENCE, window
+from .weights import WEIGHTS
 
 aten, onednn = torch.ops.aten, torch.ops.onednn
 
@@ -311,6 +313,7 @@ ONEDNN_EMITTERS: dict[str, Emitter] = {
     **MOVES,
     "Conv": _conv,
     "qfmt.Linear": _linear,
+    "qfmt.DynamicLinear": dynamic_linear_by_rule,
     "Add": _add,
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
@@ -336,4 +339,4 @@ def _computes(operator: str) -> Emitter | None:
 
 ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
 COMPUTES = Table("torch's float kernels", PLAIN, _computes)
-ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=3)
+ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=4)

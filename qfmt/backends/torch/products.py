@@ -26,14 +26,14 @@ def exact_dtype(x: Grid, weight_dtype: torch.dtype, count: int) -> torch.dtype:
     return torch.float32 if reach <= EXACT_IN_FLOAT32 else torch.float64
 
 
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32 only while torch computes float32 products as such, and not in bfloat16 or TF32."""
     settings = [getattr(torch.backends.mkldnn, kind, None) for kind in ("conv", "matmul")]
     reduced = [getattr(each, "fp32_precision", "none") not in ("none", "ieee") for each in settings]
     return torch.float64 if any(reduced) or torch.get_float32_matmul_precision() != "highest" else dtype
 
 
-def _weight(weight: Tensor, zero_point: Tensor, axis: int | None, dtype: torch.dtype) -> Tensor:
+def centred_weight(weight: Tensor, zero_point: Tensor, axis: int | None, dtype: torch.dtype) -> Tensor:
     shape = [-1 if i == axis else 1 for i in range(weight.dim())] if axis is not None else []
     return weight.to(dtype) - zero_point.to(dtype).reshape(shape)
 
@@ -60,12 +60,12 @@ def conv(
     group: int,
 ) -> Tensor:
     """acc = Σ (x - zx) · (w - zw), exact; padding stands for real zeros; then the requantize rule."""
-    dtype, rank = _sum_dtype(exact), len(strides)
+    dtype, rank = sum_dtype(exact), len(strides)
     values = centred(x, x_grid, dtype)
     if pads[:rank] != pads[rank:]:
         values = functional.pad(values, torch_pads(pads))
         pads = [0] * rank
-    kernel = _weight(weight, weight_zero_point, weight_axis, dtype)
+    kernel = centred_weight(weight, weight_zero_point, weight_axis, dtype)
     convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
     acc = convolve(values, kernel, None, strides, pads[:rank], dilations, group)
     return _requantized(acc, bias, x_grid, weight_scale, weight_axis, y_grid, rule, 1)
@@ -105,8 +105,8 @@ def conv_transpose(
     output_padding: list[int],
 ) -> Tensor:
     """As `conv`: each input value paints a kernel, pads are cropped."""
-    dtype, rank = _sum_dtype(exact), len(strides)
-    kernel = _weight(weight, weight_zero_point, weight_axis, dtype)
+    dtype, rank = sum_dtype(exact), len(strides)
+    kernel = centred_weight(weight, weight_zero_point, weight_axis, dtype)
     convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
     acc = convolve(centred(x, x_grid, dtype), kernel, None, strides, pads[:rank], output_padding, group, dilations)
     scales = weight_scale.repeat(group) if weight_axis is not None else weight_scale
@@ -126,8 +126,8 @@ def linear(
     weight_axis: int | None,
 ) -> Tensor:
     """acc = Σ (x - zx) · (w - zw) over the last dimension, exact; then the requantize rule."""
-    dtype = _sum_dtype(exact)
-    acc = functional.linear(centred(x, x_grid, dtype), _weight(weight, weight_zero_point, weight_axis, dtype))
+    dtype = sum_dtype(exact)
+    acc = functional.linear(centred(x, x_grid, dtype), centred_weight(weight, weight_zero_point, weight_axis, dtype))
     return _requantized(acc, bias, x_grid, weight_scale, weight_axis, y_grid, rule, acc.dim() - 1)
 
 

@@ -16,11 +16,13 @@ import torch
 from ...arithmetic import LEAST_SCALE
 from ...model import DTYPES
 from .arithmetic import Grid
+from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .reference import REFERENCE
+from .weights import WEIGHTS
 
 aten = torch.ops.aten
 
@@ -71,9 +73,9 @@ def _integers(s: Site, value: Any) -> Any:
 
 
 def _dynamic_linear(s: Site) -> Any:
-    """As PT2E has it: the grid is computed by an operator of its own."""
-    if s.node.arithmetic != "dynamic_reciprocal" or s.attribute("reduce_range"):
-        raise Lacks(f"quantizes its input by {s.node.arithmetic!r}")
+    """As PT2E has it: the grid is computed by an operator of its own; other grids than PT2E's by the stated rule."""
+    if s.node.arithmetic != "dynamic_reciprocal" or s.attribute("reduce_range") or s.attribute("per_token"):
+        return dynamic_linear_by_rule(s)
     limits = (0, 255)
     chosen = s.call(_decomposed().choose_qparams.tensor, s.x(0), *limits, LEAST_SCALE, torch.uint8)
     grid = (s.call(getitem, chosen, 0), s.call(getitem, chosen, 1), *limits, torch.uint8)
@@ -99,4 +101,4 @@ def _between(operator: str) -> Emitter | None:
 
 
 QDQ = Table("qdq", PLAIN, _between)
-QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, LOOK_UP, REFERENCE, NUMPY), own=2, traceable=True)
+QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, WEIGHTS, LOOK_UP, REFERENCE, NUMPY), own=3, traceable=True)

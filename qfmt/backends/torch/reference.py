@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from ...arithmetic import f32
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, clamp, dequantize, mean, quantize, rescale
+from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
@@ -211,6 +212,8 @@ ELEMENTWISE: dict[str, Any] = {
     "Max": aten.maximum.default,
     "Neg": aten.neg.default,
     "Abs": aten.abs.default,
+    "Round": aten.round.default,
+    "Reciprocal": aten.reciprocal.default,
     "QuantizeLinear": None,
     "DequantizeLinear": None,
     "Concat": None,
@@ -279,6 +282,7 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     **dict.fromkeys(ELEMENTWISE, _computes),
     "Mul": _mul,
     "Add": _add,
+    "qfmt.DynamicLinear": dynamic_linear_by_rule,
     "GlobalAveragePool": _global_average,
     "qfmt.AdaptiveAveragePool": _adaptive_average_pool,
     "ReduceMean": _reduce_mean,

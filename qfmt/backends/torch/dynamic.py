@@ -1,0 +1,111 @@
+"""Linear layers that quantize their input while the network runs, bit for bit as `Model.run` computes them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...arithmetic import DYNAMIC as RULES
+from ...arithmetic import EXACT_IN_FLOAT32
+from ...errors import RunError
+from ...interpreter import place
+from ...model import DTYPES
+from ...ops.accumulation import EXACT_IN_FLOAT64
+from .arithmetic import DYNAMIC, QUANTIZE
+from .emit import Lacks, Site
+from .products import centred_weight, sum_dtype
+
+INT32 = 1 << 31
+
+
+def dynamic_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_zero_point: Tensor,
+    weight_sums: Tensor | None,
+    bias: Tensor | None,
+    rule: str,
+    top: int,
+    per_token: bool,
+    exact: torch.dtype,
+    where: str,
+) -> Tensor:
+    """As qfmt.DynamicLinear by `rule`, with the range of x, or of each of its rows, on 0..top.
+
+    Sums are exact in the type `exact`: int8 stands for products of int8 added up as int32, and uint8 is moved there by
+    128 with the `weight_sums`, Σ w of each output. Raises RunError if x holds NaN or infinity.
+    """
+    if not x.numel():
+        return x.new_zeros(*x.shape[:-1], weight.shape[0])
+    rows, dynamic = x.reshape(-1, x.shape[-1]), DYNAMIC[rule]
+    over = [-1] if per_token else [0, 1]
+    low, high = rows.amin(over, keepdim=True).clamp_max(0), rows.amax(over, keepdim=True).clamp_min(0)
+    if not torch.compiler.is_compiling() and not (high.double() - low.double()).isfinite().all():
+        raise RunError("NaN or infinity cannot be quantized: there is no range", where=where)
+    scale, zero_point = dynamic.grid(low, high, top)
+    least, most = (-((top + 1) // 2), top // 2) if RULES[rule].is_signed else (0, 255)
+    q = QUANTIZE[dynamic.quantize](rows, scale.float(), zero_point.float()).clamp(least, most)
+    if exact == torch.int8:
+        shift = 0 if weight_sums is None else 128
+        acc = torch._int_mm((q - shift).to(torch.int8), weight.t())
+        if weight_sums is not None:
+            acc = acc + (shift - zero_point).to(torch.int32) * weight_sums
+    else:
+        kind, axis = sum_dtype(exact), 0 if weight_zero_point.dim() else None
+        acc = functional.linear((q - zero_point).to(kind), centred_weight(weight, weight_zero_point, axis, kind))
+    addend = acc.new_zeros((), dtype=torch.float32) if bias is None else bias
+    y = dynamic.real(acc.float(), addend, scale, weight_scale)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def dynamic_linear_by_rule(s: Site) -> Any:
+    """qfmt.DynamicLinear with a constant weight and a float bias."""
+    x, w, rule = s.tensor(0), s.tensor(1), s.node.arithmetic
+    q = w.quantization
+    if rule not in DYNAMIC:
+        raise Lacks(f"knows no rule {rule!r} here")
+    if w.data is None or q is None or q.is_blocked or q.has_float_zero_points or not DTYPES[w.dtype].is_integer:
+        raise Lacks("needs a constant weight of integers, quantized per tensor or per channel")
+    if q.axis not in (None, 0) or not all(w.shape or ()) or DTYPES[w.dtype].bits > 8:
+        raise Lacks("needs a weight of at most 8 bits, quantized per output")
+    if x.dtype != "float32" or x.quantization is not None:
+        raise Lacks("needs an input of float32")
+    if s.has(2) and (s.tensor(2).quantization is not None or s.tensor(2).dtype != "float32"):
+        raise Lacks("takes float32 biases")
+    exact, sums = _exact(s.constant(1), q.zero_points(2)), None
+    if exact == torch.int8 and not RULES[rule].is_signed:
+        sums = s.builder.derive(f"{s.node.outputs[0]}_sums", s.constant(1).sum(1, dtype=torch.int32))
+    top = 127 if s.attribute("reduce_range") else 255
+    stated = (rule, top, bool(s.attribute("per_token")), exact, place(s.node))
+    return s.result(dynamic_linear, s.x(0), *s.parameters(1), sums, s.x(2), *stated)
+
+
+def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
+    """What holds every sum of products with integers of -255..255."""
+    reach = 255 * int((weight.double() - torch.from_numpy(zero_points)).abs().sum(1).max())
+    if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach < INT32 and _int_mm_is_exact():
+        return torch.int8
+    if reach >= EXACT_IN_FLOAT64:
+        raise Lacks("has sums that float64 does not hold")
+    return torch.float32 if reach <= EXACT_IN_FLOAT32 else torch.float64
+
+
+@cache
+def _int_mm_is_exact() -> bool:
+    """Whether this torch multiplies int8 on this machine without saturating in between."""
+    if not hasattr(torch, "_int_mm"):
+        return False
+    values = torch.tensor([-128, 127, -128, -127], dtype=torch.int8).repeat(64).expand(32, -1).contiguous()
+    for a, b in ((values, values), (values, values.flip(1).contiguous()), (values[:1], values)):
+        try:
+            got = torch._int_mm(a, b.t())
+        except RuntimeError:
+            return False
+        if not torch.equal(got, (a.double() @ b.double().t()).int()):
+            return False
+    return True
