@@ -266,6 +266,26 @@ def make_onnx(path: Path, layers: int) -> None:
 
 
 @section
+def programs(folder: Path) -> Iterator[Row]:
+    """A program of PT2E with 111 MB of int8 and dead float weights: convert it, and torch.export.load."""
+    import torch
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    import qfmt
+
+    path, inputs = folder / "model.pt2", (torch.randn(4, 1024),)
+    layers = [torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.ReLU()) for _ in range(21)]
+    quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(torch.nn.Sequential(*layers).eval(), inputs).module(), quantizer)
+    prepared(*inputs)
+    torch.export.save(torch.export.export(convert_pt2e(prepared), inputs), path)
+    load = partial(torch.export.load, path)
+    yield timed("convert, load", lambda: qfmt.convert(path), load, 1, 5)
+    yield timed("convert and save, load", lambda: qfmt.save(qfmt.convert(path), folder / "m.qfb"), load, 1, 5)
+
+
+@section
 def processes(folder: Path) -> Iterator[Row]:
     """Whole processes: convert a real MobileNetV2, against importing torch; `qfmt inspect` of a small file."""
     qfmt = [sys.executable, "-m", "qfmt"]
