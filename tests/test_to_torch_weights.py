@@ -96,6 +96,25 @@ def test_convolutions_with_weights_by_blocks() -> None:
     assert torch.equal(module(x), wanted)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"transB": 1, "alpha": 0.5, "beta": 2.0}])
+def test_gemm_with_weights_by_blocks(attributes: dict[str, Any]) -> None:
+    rng = np.random.default_rng(8)
+    shape, block = ((24, 64), (1, 16)) if attributes else ((64, 24), (16, 1))
+    weight, bias = blocked(rng, "int4", shape, block), rng.normal(size=24).astype(np.float32)
+    tensors = [
+        Tensor("x", "float32", (None, 64)), weight, Tensor.constant("b", bias), Tensor("y", "float32", (None, 24)),
+    ]  # fmt: skip
+    entry = OPERATORS["Gemm"]
+    node = Node("Gemm", ("x", "w", "b"), ("y",), entry.complete(attributes), version=entry.version)
+    model = Model(Graph(("x",), ("y",), (node,), {tensor.name: tensor for tensor in tensors}))
+    x = rng.normal(size=(5, 64)).astype(np.float32)
+    wanted = model.run({"x": x})["y"]
+    for engine in FAST:
+        module = model.to_torch(engine)
+        assert not [row for row in module.report() if row.computed_by == "numpy"]
+        assert np.abs(module(torch.from_numpy(x)).numpy() - wanted).max() <= 1e-6 * np.abs(wanted).max()
+
+
 def test_new_weights_are_those_computed_with() -> None:
     rng = np.random.default_rng(2)
     first, second = (blocked(rng, "int4", (8, 32), (1, 8)) for _ in range(2))

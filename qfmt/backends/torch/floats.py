@@ -38,6 +38,15 @@ def _linear(s: Site, x: list[Any]) -> Any:
     return s.call(aten.linear.default, x[0], weight, _optional(x, 2))
 
 
+def _gemm(s: Site, x: list[Any]) -> Any:
+    if s.out.quantization is None and not s.out.dtype.startswith(("float", "bfloat")):
+        raise Lacks("multiplies integers")
+    a, b = (s.call(aten.t.default, x[i]) if s.attribute(name) else x[i] for i, name in enumerate(("transA", "transB")))
+    product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _optional(x, 2)
+    product = product if alpha == 1 else s.call(aten.mul.Scalar, product, alpha)
+    return product if c is None else s.call(aten.add.Tensor, product, c, alpha=s.attribute("beta"))
+
+
 def _conv_transpose(s: Site, x: list[Any]) -> Any:
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     rank = len(strides)
@@ -225,6 +234,7 @@ REAL: dict[str, RealOperator] = {
     "ConvTranspose": _conv_transpose,
     "qfmt.Linear": _linear,
     "MatMul": _binary(aten.matmul.default),
+    "Gemm": _gemm,
     "QuantizeLinear": lambda s, x: x[0],
     "DequantizeLinear": lambda s, x: x[0],
     "Add": _binary(aten.add.Tensor),
