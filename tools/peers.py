@@ -77,7 +77,8 @@ def _first(error: Exception) -> str:
     lacking = re.search(r"operation_type='(\w+)', version=(\d+)", first) or re.search(r"op_type=(\w+)()", first)
     if lacking is not None:
         return f"lacks {lacking[1]}" + (f" of opset {lacking[2]}" if lacking[2] else "")
-    return f"{type(error).__name__}, {first.partition(". ")[0][:50]}"
+    sentence = first.partition(". ")[0]
+    return f"{type(error).__name__}, {sentence[:50]}"
 
 
 def _float_networks() -> Iterator[tuple[str, Path]]:
