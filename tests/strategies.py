@@ -15,6 +15,7 @@ from operator import neg
 from typing import Any
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from qfmt.model import (
@@ -129,6 +130,7 @@ def floats(draw: Draw, entry: DType, count: int, quantization: Quantization | No
     if quantization is not None:
         values = codes.view(numpy_dtype(entry.name)).astype(np.float32)
         codes = codes[~((values < quantization.quant_min) | (values > quantization.quant_max))]
+        assume(codes.size or not count)  # a range may lie between two values
     if entry.bits == 4:
         return ArrayData(pack(np.array([draw(st.sampled_from(codes)) for _ in range(count)], np.uint8), 4))
     size = count * entry.bits // 8

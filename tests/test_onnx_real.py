@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from counts import tell
 
 import qfmt
 from qfmt.compare import Report
@@ -159,8 +160,10 @@ def test_stored_output_of_mobilenet_as_closely_as_onnx_runtime_without_fusion(sh
     step = model.tensors[model.nodes[-1].inputs[0]].quantization
     assert step is not None
     largest = np.abs(got - expected).max() / step.scale[0]
-    print(f"equal to the stored 1000 outputs: qfmt {mine}, ONNX Runtime without fusion {theirs}, with all its")
-    print(f"optimizations {(fused == expected).sum()}; qfmt is off by at most {largest:.0f} step")
+    tell(
+        f"QDQ MobileNetV2, equal to the stored 1000 outputs: qfmt {mine}, ONNX Runtime without fusion {theirs}, with "
+        f"all its optimizations {(fused == expected).sum()}; qfmt is off by at most {largest:.0f} step"
+    )
     assert mine >= theirs
     assert got.argmax() == expected.argmax() and largest < 1.5
 
