@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from networks import flat, quiet  # noqa: E402
 
 from qfmt import Model  # noqa: E402
+from qfmt.errors import SourceError  # noqa: E402
 from qfmt.frontends.exported.archive import Archive  # noqa: E402
 from qfmt.frontends.exported.convert import convert_program  # noqa: E402
 from qfmt.frontends.exported.program import read_program  # noqa: E402
@@ -140,6 +141,49 @@ def test_function_is_torchs(name: str, form: str) -> None:
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
         else:
             assert np.array_equal(mine, theirs)
+
+
+def written_forward(x: Any) -> Any:
+    y = x * 2
+    y[0].mul_(3)
+    return y
+
+
+def written_backward(x: Any) -> Any:
+    y = x * 2
+    z = y.view(-1)
+    y.relu_()
+    return z
+
+
+def written_turned(x: Any) -> Any:
+    y = x * 2
+    y.transpose(1, 2)[0].add_(1)
+    return y + 1
+
+
+@pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
+@quiet()
+def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
+    """A program of the training set of operators writes in place; that of the core set does not any more."""
+    program = torch.export.export(Function(function).eval(), (X,))
+    with pytest.raises(SourceError, match=r"changed through another view of it.*run_decompositions"):
+        converted(program)
+    model = converted(program.run_decompositions())
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-6)
+
+
+@quiet()
+def test_writing_to_what_is_read_no_more_is_no_trouble() -> None:
+    def function(x: Any) -> Any:
+        y = (x * 2).flatten(1).relu_()
+        z = y.add_(1)
+        return z.mul_(3) + y
+
+    model = converted(torch.export.export(Function(function).eval(), (X,)))
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from ..torch.views import VIEWS
 from .program import Call, Program, Ref, references
 
 _ANONYMOUS = re.compile(r"(?:.*\.)?_frozen_param\d*")
@@ -27,12 +28,14 @@ _BIAS_AT = {"aten::linear": 2, "aten::addmm": 0, **{f"aten::conv{rank}d": 2 for 
 def live_values(program: Program) -> set[str]:
     """The names of all values that an output depends on, those of stored tensors among them."""
     makers: dict[str, list[Call]] = defaultdict(list)
+    memory = _memory(program)
     for call in program.graph.calls:
         for name in references(call.outputs):
             makers[name].append(call)
         if is_in_place(call.target):
             for name in references(call.args[:1]):
-                makers[name].append(call)
+                for view in memory.get(name, {name}):
+                    makers[view].append(call)
     live: set[str] = set()
     open_ = list(references(program.outputs))
     while open_:
@@ -42,6 +45,18 @@ def live_values(program: Program) -> set[str]:
             for call in makers[name]:
                 open_ += [*references(call.args), *references(list(call.kwargs.values()))]
     return live
+
+
+def _memory(program: Program) -> dict[str, set[str]]:
+    """The names of all views of the same memory, by each of them."""
+    memory: dict[str, set[str]] = {}
+    for call in program.graph.calls:
+        if call.target.removesuffix("_") in VIEWS or is_in_place(call.target):
+            shared: set[str] = set()
+            for name in references([*call.args[:1], call.outputs]):
+                shared |= memory.get(name, {name})
+            memory.update(dict.fromkeys(shared, shared))
+    return memory
 
 
 def is_in_place(target: str) -> bool:

@@ -23,6 +23,7 @@ from .names import name_tensors, renamed
 from .shaping import Shaper
 from .spelling import spellings
 from .values import TensorValue, Unsupported
+from .views import VIEWS, check_unchanged, share
 
 LIFTS: dict[str, Callable[..., Any]] = {}
 """What the modules beside this one register: torch target → function (lifter, *arguments) → result."""
@@ -57,6 +58,7 @@ class Lifter(Shaper):
         if _holds_unsupported(args) or _holds_unsupported(kwargs.values()):
             return self._after_unsupported(target, args)
         try:
+            check_unchanged(target, (*args, *kwargs.values()))
             return self._dispatch(target, args, kwargs)
         except SourceError as error:
             if not error.where:
@@ -70,6 +72,7 @@ class Lifter(Shaper):
         if self._unsupported:
             hint = "`qfmt ops` lists what is supported"
             raise UnsupportedOperators(self._unsupported, hint=hint)
+        check_unchanged("the result", outputs)
         keys = tuple(self.tensor(value).key for value in outputs)
         nodes = _needed(self.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *self.inputs}
@@ -112,8 +115,9 @@ class Lifter(Shaper):
             self.fused_relu = relu
             result = self._one(name, args, kwargs)
             if result is not NotImplemented:
+                share(name, args, result)
                 if _is_in_place(target) and isinstance(args[0], TensorValue) and isinstance(result, TensorValue):
-                    args[0].become(result)
+                    return _changed(args[0], result, target)
                 return result
         return self.unsupported(target)
 
@@ -159,6 +163,14 @@ def _attribute(value: Any, kind: str) -> Attribute:
     if isinstance(value, Value) or not isinstance(value, bool | int | float | str):
         raise SourceError("takes a parameter that is known only when the network runs")
     return float(value) if kind == "f" else str(value) if kind == "s" else int(value)
+
+
+def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:
+    """What an in-place operator returns: the handle that it was given. Other views of it must not be read any more."""
+    if target.removesuffix("_") not in VIEWS and result.key != value.key:
+        value.memory.changed_by = target
+    value.become(result)
+    return value
 
 
 def is_known(target: str) -> bool:

@@ -29,10 +29,19 @@ RANK_NAMES = {
 """Names for the sizes of an input of which only the rank is known."""
 
 
+class Memory:
+    """What all views of a tensor have in common; `changed_by` is the call that wrote to it, through one of them."""
+
+    __slots__ = ("changed_by",)
+
+    def __init__(self) -> None:
+        self.changed_by = ""
+
+
 class TensorValue(Value):
     """A tensor that exists when the network runs. In-place operators change what a handle stands for."""
 
-    __slots__ = ("dtype", "key", "origin", "quantization", "shape")
+    __slots__ = ("dtype", "key", "memory", "origin", "quantization", "shape")
 
     def __init__(self, key: str, dtype: str, shape: Shape, quantization: Quantization | None, origin: str) -> None:
         self.key = key
@@ -40,6 +49,7 @@ class TensorValue(Value):
         self.shape = shape
         self.quantization = quantization
         self.origin = origin
+        self.memory = Memory()
 
     def become(self, other: TensorValue) -> None:
         """After an in-place operator every holder of this handle sees the new tensor."""
