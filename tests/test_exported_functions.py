@@ -52,6 +52,16 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
         [randn(5, 6), whole(8, 5, 6)],
     ),
     "extremes": (lambda x: (x.amax(1), x.amin((0, 2)), x.argmax(-1), x.argmin(1, keepdim=True), x.prod(2)), [X]),
+    "extremes_of_all": (lambda x: (x.argmax(), x.argmin(keepdim=True)), [X]),
+    "types_asked_for": (
+        lambda x, n: (
+            x.cumsum(0, dtype=torch.float64), n.cumsum(0, dtype=torch.float32), x.sum(1, dtype=torch.float64),
+            n.mean(dtype=torch.float32), n.prod(1, dtype=torch.float32), F.softmax(x, -1, dtype=torch.float64),
+        ),
+        [X, whole(4, 5, 6)],
+    ),
+    "integers_add_up_wide": (lambda n: (n.sum(), n.prod(1), n.cumsum(1), (n > 2).sum(0)), [whole(4, 5, 6).int()]),
+    "bytes_beside_numbers": (lambda n: (n == -1, n > 300, n + 250), [whole(256, 5, 6).to(torch.uint8)]),
     "moments": (lambda x: (x.var(-1), x.std(1, unbiased=False), *torch.var_mean(x, (1, 2), keepdim=True)), [X]),
     "cumsum": (lambda x, m: (x.cumsum(1), m.cumsum(-1), m.long().cumsum(0)), [X, MASK]),
     "triangles": (lambda x: (x.tril(), x.triu(1), torch.ones(6, 6).tril(-1)), [X]),

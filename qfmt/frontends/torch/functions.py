@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .lift import Lifter, lifts
-from .logic import cast
+from .logic import cast, in_type
 from .values import TensorValue
 
 FUNCTIONS = {
@@ -87,18 +87,20 @@ def log_sigmoid(lift: Lifter, self: Any) -> Any:
 
 
 @lifts("aten::amax", "aten::amin", "aten::prod")
-def extreme(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
+def extreme(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    x = in_type(lift, self, dtype, whole="int64" if lift.target == "aten::prod" else "")
     axes = None if dim in (None, []) else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
     operator = {"amax": "ReduceMax", "amin": "ReduceMin", "prod": "ReduceProd"}[lift.target[6:]]
-    return lift.emit(operator, [self, axes], {"keepdims": int(keepdim)})
+    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)})
 
 
 @lifts("aten::argmax", "aten::argmin")
 def arg_extreme(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     x = lift.tensor(self)
-    if dim is None:
-        x, dim = lift.reshape(x, [-1]), 0
     operator = "ArgMax" if lift.target == "aten::argmax" else "ArgMin"
+    if dim is None:
+        place = lift.emit(operator, [lift.reshape(x, [-1])], {"axis": 0, "keepdims": 0})
+        return lift.reshape(place, [1] * lift.rank(x)) if keepdim else place
     return lift.emit(operator, [x], {"axis": dim, "keepdims": int(keepdim)})
 
 
@@ -140,9 +142,7 @@ def _moments(lift: Lifter, self: Any, dim: Any, keepdim: bool, correction: float
 
 @lifts("aten::cumsum")
 def cumsum(lift: Lifter, self: Any, dim: int, *, dtype: Any = None) -> Any:
-    x = lift.tensor(self)
-    if "float" not in x.dtype:
-        x = cast(lift, x, "int64")
+    x = in_type(lift, self, dtype, whole="int64")
     return lift.emit("CumSum", [x, lift.constant(np.array(dim, np.int64))])
 
 

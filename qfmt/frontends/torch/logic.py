@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import SourceError
+from ...model import DTYPES
 from ..stored import StoredTensor
 from .lift import Lifter, lifts
-from .values import TensorValue
+from .values import DTYPE_CODES, TensorValue
 
 COMPARISONS = {
     "eq": "Equal",
@@ -28,6 +30,20 @@ def is_tensor(value: Any) -> bool:
 def cast(lift: Lifter, x: TensorValue, dtype: str) -> TensorValue:
     result: TensorValue = x if x.dtype == dtype else lift.emit("Cast", [x], {"to": dtype})
     return result
+
+
+def in_type(lift: Lifter, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:
+    """A tensor in the element type, c10's code, that a call asks for before it computes.
+
+    `whole` is the type of integers and truth values where it asks for none.
+    """
+    x = lift.tensor(value)
+    if dtype is not None:
+        if dtype not in DTYPE_CODES:
+            raise SourceError(f"computes in the element type {dtype}, which qfmt does not know")
+        return cast(lift, x, DTYPE_CODES[dtype])
+    counts = x.dtype == "bool" or DTYPES[x.dtype].is_integer
+    return cast(lift, x, whole) if whole and counts and x.quantization is None else x
 
 
 def truth(lift: Lifter, value: Any) -> TensorValue:

@@ -11,6 +11,7 @@ from ...model import DTYPES, Quantization
 from ..stored import StoredTensor
 from .calls import Value
 from .lift import Lifter, lifts
+from .logic import in_type
 from .sizes import Size, size_arithmetic
 from .values import DTYPE_CODES, TensorValue, narrowest
 
@@ -284,6 +285,7 @@ def _slope(lift: Lifter, x: TensorValue, weight: Any) -> TensorValue:
 
 @lifts("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax")
 def softmax(lift: Lifter, self: Any, dim: int, dtype: Any = None) -> Any:
-    x = lift.tensor(self)
+    """`_softmax` has a truth value in the place of the type: whether to widen float16 first."""
+    x = in_type(lift, self, (6 if dtype else None) if isinstance(dtype, bool) else dtype)
     operator = "LogSoftmax" if "log" in lift.target else "Softmax"
     return lift.emit(operator, [x], {"axis": dim}, quantization=lift.grid(x))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import SourceError
 from .lift import Lifter, lifts
+from .logic import in_type
 from .products import many
 from .values import TensorValue, narrowest
 
@@ -108,12 +109,12 @@ def adaptive_max_pool(lift: Lifter, self: Any, output_size: Any) -> Any:
 
 @lifts("aten::mean")
 def mean(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return _reduced(lift, "ReduceMean", self, dim, keepdim)
+    return _reduced(lift, "ReduceMean", in_type(lift, self, dtype), dim, keepdim)
 
 
 @lifts("aten::sum")
 def total(lift: Lifter, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return _reduced(lift, "ReduceSum", self, dim, keepdim)
+    return _reduced(lift, "ReduceSum", in_type(lift, self, dtype, whole="int64"), dim, keepdim)
 
 
 def _reduced(lift: Lifter, operator: str, self: Any, dim: Any, keepdim: bool) -> Any:

@@ -26,7 +26,7 @@ def _beside(lift: Emitter, x: TensorValue, number: float) -> tuple[TensorValue, 
     kind = 0 if isinstance(number, bool) else 1 if isinstance(number, int) else 2
     if x.quantization is None and _kind(x.dtype) < kind:
         x = lift.emit("Cast", [x], {"to": ("bool", "int64", "float32")[kind]})
-    return x, lift.constant(np.array(number, "float32" if x.quantization is not None else x.dtype))
+    return x, lift.constant(np.array(number).astype("float32" if x.quantization is not None else numpy_dtype(x.dtype)))
 
 
 def _alike(lift: Emitter, x: TensorValue, y: TensorValue) -> tuple[TensorValue, TensorValue]:
