@@ -93,6 +93,16 @@ FORMS: Mapping[str, tuple[Callable[..., Any], set[str]]] = {
         ),
         {"QuantizeLinear", "DequantizeLinear"},
     ),
+    "axes_from_the_end": (
+        lambda x: F.linear(
+            ops.dequantize_per_channel(
+                ops.quantize_per_channel(x, SCALES[:6], ZEROS[:6], -2, *I8),
+                SCALES[:6], ZEROS[:6], -2, *I8,
+            ),
+            ops.dequantize_per_channel(W, SCALES, ZEROS, -2, *I8),
+        ),
+        {"QuantizeLinear", "DequantizeLinear", "qfmt.Linear"},
+    ),
     "moved": (
         lambda x: activation(activation(x).transpose(1, 2).reshape(4, -1)),
         {"QuantizeLinear", "Transpose", "Reshape", "DequantizeLinear"},

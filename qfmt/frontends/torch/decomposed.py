@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import SourceError
 from ...model import DTYPES, Quantization
+from ...ops.shapes import axis_of
 from ..stored import StoredTensor
 from .chosen import back, is_computed, on_the_spot
 from .grids import dtype_of, holding, limits_of, per_channel, per_tensor
@@ -53,7 +54,7 @@ def quantize_per_channel(
     lift: Lifter, input: Any, scales: Any, zero_points: Any, axis: int, quant_min: Any, quant_max: Any, dtype: int
 ) -> Any:
     kind = dtype_of(dtype)
-    grid = per_channel(lift, scales, zero_points, axis, kind, (quant_min, quant_max))
+    grid = per_channel(lift, scales, zero_points, _axis(lift, input, axis), kind, (quant_min, quant_max))
     return _quantize(lift, input, kind, grid)
 
 
@@ -70,8 +71,15 @@ def dequantize_per_channel(
     *,
     out_dtype: int | None = None,
 ) -> Any:
-    grid = per_channel(lift, scales, zero_points, axis, dtype_of(dtype), (quant_min, quant_max))
+    grid = per_channel(lift, scales, zero_points, _axis(lift, input, axis), dtype_of(dtype), (quant_min, quant_max))
     return _dequantize(lift, input, grid, out_dtype)
+
+
+def _axis(lift: Lifter, value: Any, axis: int) -> int:
+    """Counted from the front."""
+    if axis >= 0:
+        return axis
+    return axis_of(axis, len(value.shape) if isinstance(value, StoredTensor) else lift.rank(lift.tensor(value)))
 
 
 def _quantize(lift: Lifter, value: Any, dtype: str, grid: Quantization) -> TensorValue:
