@@ -172,6 +172,20 @@ def written_turned(x: Any) -> Any:
     return y + 1
 
 
+def written_by_index(x: Any) -> Any:
+    y = x * 2
+    y[:, 0], y[:, -1], y[:, 1:, 3:5], y[..., -2:] = 0, x[:, 1], x[:, 1:, 5:7], 7
+    return y
+
+
+@quiet()
+def test_assigned_elements_are_those_of_torch() -> None:
+    program = torch.export.export(Function(written_by_index).eval(), (X,))
+    model = converted(program.run_decompositions())
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    assert np.array_equal(mine, written_by_index(X).numpy())
+
+
 @pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
 @quiet()
 def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:

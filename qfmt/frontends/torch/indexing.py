@@ -102,6 +102,40 @@ def _cut(lift: Lifter, x: TensorValue, dim: int, start: int, end: int, step: int
     return result
 
 
+@lifts("aten::copy")
+def copy(lift: Lifter, self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """What a tensor is once another was written all over it."""
+    x = lift.tensor(self)
+    return expand(lift, cast(lift, lift.tensor(src), x.dtype), [lift.size(x, axis) for axis in range(lift.rank(x))])
+
+
+@lifts("aten::slice_scatter")
+def slice_scatter(
+    lift: Lifter, self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Any:
+    """A tensor with one slice replaced."""
+    x = lift.tensor(self)
+    axis = axis_of(dim, lift.rank(x))
+    size = lift.size(x, axis)
+    if step != 1 or not isinstance(size, int) or not all(isinstance(each, int | None) for each in (start, end)):
+        return NotImplemented
+    first, last, _ = slice(start, end).indices(size)
+    parts = [] if first == 0 else [_cut(lift, x, axis, 0, first)]
+    parts += [lift.tensor(src)] if last > first else []
+    parts += [] if last == size else [_cut(lift, x, axis, max(first, last), size)]
+    return cat(lift, parts, axis)
+
+
+@lifts("aten::select_scatter")
+def select_scatter(lift: Lifter, self: Any, src: Any, dim: int, index: Any) -> Any:
+    x = lift.tensor(self)
+    axis = axis_of(dim, lift.rank(x))
+    if not isinstance(index, int):
+        return NotImplemented
+    end = index + 1 or None
+    return slice_scatter(lift, x, unsqueeze(lift, lift.tensor(src), axis), axis, index, end)
+
+
 @lifts("aten::flip")
 def flip(lift: Lifter, self: Any, dims: Any) -> Any:
     x = lift.tensor(self)
