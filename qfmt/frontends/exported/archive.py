@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from ...errors import SourceError
+from ..saved.convert import IN_MEMORY
 from ..saved.file import TENSOR_LIMIT, read_zip
 from ..sniff import root_of
 from ..stored import Storage, StoredTensor
@@ -102,7 +103,7 @@ class Archive:
         value = read_zip(Zip(self._zip.read(entry, TENSOR_LIMIT))).value
         if not isinstance(value, StoredTensor):
             kind = getattr(value, "class_name", type(value).__name__)
-            raise SourceError(f"is a pickled {kind}, not a plain tensor", hint="convert the module in memory")
+            raise SourceError(f"is a pickled {kind}, not a plain tensor", hint=IN_MEMORY)
         value.names = [name]
         return value
 

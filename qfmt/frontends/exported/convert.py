@@ -17,10 +17,13 @@ from ..torch.attempts import Given, Lifted, lift
 from ..torch.calls import Place, Recorder
 from ..torch.values import TensorValue
 from .archive import Archive
-from .names import is_in_place, live_values, recovered
+from .names import is_in_place, live_values, recovered, written
 from .program import Call, Graph, Program, Ref, read_program, references
 
-QUANTIZE = "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao, and export what that returns"
+QUANTIZE = (
+    "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao, and export what that returns; what"
+    " quantize_ quantized is converted before it is exported: qfmt.convert(model, example_inputs=(x,))"
+)
 
 _CHECKS = {
     "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async", "aten::sym_constrain_range",
@@ -82,7 +85,8 @@ def _is_quantized(call: Call) -> bool:
 def _refuse_state(program: Program, live: set[str]) -> None:
     """A program whose outputs depend on something that it changes gives another result the next time."""
     stored = {entry.name: value for value, entry in program.stored.items()}
-    for kind, name, _ in program.changed:
+    in_place = [("in place", program.stored[value].name) for value in written(program)]
+    for kind, name in [*((kind, name) for kind, name, _ in program.changed), *in_place]:
         if stored.get(name) in live or kind == "user_input_mutation":
             what = "the program changes it while it runs; a network in a file has no state"
             raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
