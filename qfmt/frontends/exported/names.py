@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..torch.views import VIEWS
@@ -45,6 +45,15 @@ def live_values(program: Program) -> set[str]:
             for call in makers[name]:
                 open_ += [*references(call.args), *references(list(call.kwargs.values()))]
     return live
+
+
+def written(program: Program) -> Iterator[str]:
+    """The stored tensors, by value name, that operators in place write to, also through a view."""
+    memory = _memory(program)
+    for call in program.graph.calls:
+        if is_in_place(call.target) and call.target.removesuffix("_") not in VIEWS:
+            for name in references(call.args[:1]):
+                yield from (view for view in memory[name] if view in program.stored)
 
 
 def _memory(program: Program) -> dict[str, set[str]]:
