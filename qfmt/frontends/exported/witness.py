@@ -96,8 +96,17 @@ def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
     found = [named[name] for name in (tensor.name, *tensor.aliases) if name in named]
     alike = [value for value in found if value.is_quantized == (tensor.quantization is not None)]
     grid = tensor.quantization
-    if alike:
+    if alike and grid is None:
+        yield Computed(_as_stated(tensor, alike[0].array))
+    elif alike:
         yield alike[0]
     elif found and grid is not None and found[0].array.dtype == "float32":
         integers = quantize(found[0].array, grid, numpy_dtype(tensor.dtype), "reciprocal")
         yield Computed(integers, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
+
+
+def _as_stated(tensor: Tensor, theirs: NDArray[Any]) -> NDArray[Any]:
+    """The source's numbers in the type of the file: grids that no layer takes in are float32 scalars there, and torch
+    has them as float64 and int64 of one element, the integers on them as uint8."""
+    same = theirs.astype(numpy_dtype(tensor.dtype), copy=False)
+    return same.reshape(()) if tensor.shape == () and same.size == 1 else same
