@@ -244,8 +244,13 @@ def test_every_engine_of_torch_computes_them_as_the_reference_does(name: str, en
     module = model.to_torch(engine)
     assert module.to_model().tensors["w"] == model.tensors["w"]
     theirs = dict(zip(ours, module(torch.from_numpy(x)), strict=True))
+    given = {output: theirs[output].to(torch.float32).numpy() for output in ours}
+    if engine != "reference":  # torch adds up real numbers in another order; what follows starts from its sums
+        np.testing.assert_allclose(given["product"], ours["product"], rtol=1e-5, atol=1e-4)
+        rest = replace(model.graph, inputs=("product",), outputs=("f8", "y"), nodes=model.nodes[1:])
+        ours = run(Model(rest), {"product": theirs["product"].numpy()})
     for output, mine in ours.items():
-        assert np.array_equal(mine.astype(np.float32), theirs[output].to(torch.float32).numpy()), output
+        assert np.array_equal(mine.astype(np.float32), given[output]), output
 
 
 def test_integers_with_blocks_are_not_summed() -> None:
