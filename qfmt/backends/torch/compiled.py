@@ -153,7 +153,7 @@ def _constant(value: Any, kind: str) -> str:
     if isinstance(value, bool):
         return f"bool = prim::Constant[value={int(value)}]()"
     if isinstance(value, str):
-        if not value.replace("_", "").isalnum():
+        if value and not value.replace("_", "").isalnum():
             raise _Python  # what a file says must stay a string
         return f'str = prim::Constant[value="{value}"]()'
     if isinstance(value, list | tuple):
