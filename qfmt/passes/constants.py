@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,10 +48,10 @@ def _axis_of(numbers: Any, count: int) -> int | None:
     return None
 
 
-def unused(base: str, tensors: Mapping[str, Tensor]) -> str:
-    """A name that no tensor has: the given one, or one with a number behind."""
+def unused(base: str, taken: Container[str]) -> str:
+    """A name that is not taken: the given one, or one with a number behind."""
     name, count = base, 0
-    while name in tensors:
+    while name in taken:
         count += 1
         name = f"{base}_{count}"
     return name

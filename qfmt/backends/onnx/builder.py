@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ...errors import InexpressibleNodes
 from ...frontends.onnx.tensors import infer_types
 from ...model import Model, Node, Shape, Tensor
+from ...passes.constants import unused
 from . import dynamic, grids, moves, older, pools, products, qoperator, recurrent, rescaling, tables
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
@@ -209,10 +210,7 @@ def build(model: Model, form: str, opset: int) -> ir.Model:
 
 def _unique(wanted: str, taken: set[str]) -> str:
     """That name, or one like it that is not taken; it is from now on."""
-    name, count = wanted, 0
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
+    name = unused(wanted, taken)
     taken.add(name)
     return name
 

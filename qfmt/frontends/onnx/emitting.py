@@ -12,6 +12,7 @@ from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Shape, Tensor
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
+from ...passes.constants import unused
 from .tensors import shape_of
 
 if TYPE_CHECKING:
@@ -119,10 +120,7 @@ class Emitter:
 
     def fresh(self, base: str) -> str:
         """A name that no tensor has."""
-        name, count = base, 0
-        while name in self._taken:
-            count += 1
-            name = f"{base}_{count}"
+        name = unused(base, self._taken)
         self._taken.add(name)
         return name
 

@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import QfmtError, SourceError, UnsupportedOperators
-from ...model import Attribute, Graph, Model, Node
+from ...model import Attribute, Graph, Model
+from ...passes.order import without_unread
 from .calls import Place, Value
 from .names import name_tensors, renamed
 from .shaping import Shaper
@@ -74,7 +75,7 @@ class Lifter(Shaper):
             raise UnsupportedOperators(self._unsupported, hint=hint)
         check_unchanged("the result", outputs)
         keys = tuple(self.tensor(value).key for value in outputs)
-        nodes = _needed(self.nodes, keys)
+        nodes = without_unread(self.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *self.inputs}
         names = self.names = name_tensors(nodes, used, self._wanted)
         graph = Graph(
@@ -203,14 +204,3 @@ def _holds_unsupported(values: Any) -> bool:
 def _where(place: Place) -> str:
     where = f"{place.file}:{place.line}" if place.file else ""
     return f"module {place.scope} ({where})" if place.scope and where else place.scope or where
-
-
-def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
-    """The nodes that an output depends on, in their order."""
-    wanted = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if wanted.intersection(node.outputs):
-            wanted.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]

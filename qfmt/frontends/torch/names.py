@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ...model import Node
 from ...ops import OPERATORS
+from ...passes.constants import unused
 
 
 def name_tensors(nodes: Sequence[Node], used: set[str], wanted: Mapping[str, str]) -> dict[str, str]:
@@ -47,9 +48,6 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def _unique(base: str, taken: set[str]) -> str:
-    name, count = base, 0
-    while name in taken:
-        count += 1
-        name = f"{base}_{count}"
+    name = unused(base, taken)
     taken.add(name)
     return name
