@@ -9,7 +9,6 @@ Nothing here imports NumPy until an array is asked for, so that a file can be li
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,7 @@ __all__ = [
     "Shape",
     "StoredArray",
     "Tensor",
+    "Vector",
     "attribute_kind",
     "numpy_dtype",
     "pack",
@@ -184,10 +184,28 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """A test vector: a value for each input of the graph, and for each output the one that it gives for them.
+
+    Element types are those of the tensors; a quantized tensor has its integers here.
+    """
+
+    inputs: Mapping[str, StoredArray]
+    outputs: Mapping[str, StoredArray]
+    name: str = ""
+
+    def stored(self, graph: Graph) -> Iterator[tuple[str, str, StoredArray]]:
+        """("input" or "output", name of the tensor, value), in the order of the graph."""
+        yield from (("input", name, self.inputs[name]) for name in graph.inputs)
+        yield from (("output", name, self.outputs[name]) for name in graph.outputs)
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A network: its graph, where it came from, and the engine whose arithmetic its nodes state.
 
-    `source` describes what was converted (keys of spec.md, "Source keys"); `metadata` is the user's.
+    `source` describes what was converted (keys of spec.md, "Source keys"); `metadata` is the user's. `vectors` are
+    inputs with the outputs that the network gives for them (`with_vectors` makes some, `qfmt run --vectors` replays).
     """
 
     graph: Graph
@@ -195,6 +213,7 @@ class Model:
     arithmetic: str = ""
     source: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    vectors: Sequence[Vector] = ()
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -221,6 +240,27 @@ class Model:
         if broken := graph_violations(self):
             raise ValidityError(broken)
         return run(self, inputs)
+
+    def with_vectors(self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = ()) -> Model:
+        """The same model with test vectors more: each of `inputs` ({input: array}), and what `run` gives for it.
+
+        `names` are for people; left out, a vector has none. Raises what `run` raises, and QfmtError for another
+        number of names than of inputs.
+        """
+        if names and len(names) != len(inputs):
+            raise QfmtError(f"{len(names)} names for {len(inputs)} test vectors")
+        from .interpreter import checked_inputs
+
+        vectors = list(self.vectors)
+        for given, name in zip(inputs, names or [""] * len(inputs), strict=True):
+            ends = (checked_inputs(self, given), self.run(given))
+            taken, made = ({key: self._stored(key, array) for key, array in arrays.items()} for arrays in ends)
+            vectors.append(Vector(taken, made, name))
+        return replace(self, vectors=tuple(vectors))
+
+    def _stored(self, name: str, array: Array) -> StoredArray:
+        """What a tensor holds in a run, as a file stores it."""
+        return StoredArray.of(array, self.tensors[name].dtype, where=name)
 
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
         """A `torch.nn.Module` that computes this network; its `engine` says by whom, `report()` what fell back.
@@ -264,74 +304,17 @@ class Model:
     def content_id(self) -> bytes:
         """32 bytes that name what the network computes: equal for equal names, types, quantization and data.
 
-        Producer, source, metadata, aliases and scopes do not count. Defined in spec.md, "Content id".
+        Producer, source, metadata, test vectors, aliases and scopes do not count. Defined in spec.md, "Content id".
         """
+        from .content import content_lines
+
         digest = hashlib.sha256()
-        for line in _content_lines(self):
+        for line in content_lines(self):
             digest.update(line.encode() + b"\n")
         return digest.digest()
-
-
-def _content_lines(model: Model) -> Iterator[str]:
-    graph = model.graph
-    yield "qfb content 1"
-    yield _fields("inputs", *graph.inputs)
-    yield _fields("outputs", *graph.outputs)
-    for name in sorted(graph.tensors):
-        tensor = graph.tensors[name]
-        shape = ["*"] if tensor.shape is None else [_size_word(size) for size in tensor.shape]
-        yield _fields("tensor", name, tensor.dtype, str(len(shape)), *shape)
-        if tensor.quantization is not None:
-            yield _quantization_line(tensor.quantization)
-            if tensor.quantization.blocks is not None:
-                yield _blocks_line(tensor.quantization.blocks)
-        if tensor.data is not None:
-            yield _fields("data", tensor.data.sha256().hex())
-    for node in graph.nodes:
-        yield _fields("node", node.operator, str(node.version), node.arithmetic)
-        yield _fields("in", *node.inputs)
-        yield _fields("out", *node.outputs)
-        for key in sorted(node.attributes):
-            yield _fields("attribute", key, *_attribute_words(node.attributes[key]))
-
-
-def _size_word(size: Dimension) -> str:
-    """A name is marked, so that one like "3" or "?" is no number and not unknown."""
-    return "?" if size is None else f"={size}" if isinstance(size, str) else str(size)
-
-
-def _quantization_line(quantization: Quantization) -> str:
-    axis = "-" if quantization.axis is None else str(quantization.axis)
-    scales = (_number_word(scale) for scale in quantization.scale)
-    zero_points = (_number_word(zero_point) for zero_point in quantization.zero_point)
-    limits = (str(quantization.quant_min), str(quantization.quant_max))
-    return _fields("quantization", axis, *limits, quantization.scale_dtype, *scales, *zero_points)
-
-
-def _blocks_line(blocks: Blocks) -> str:
-    own = blocks.zero_point
-    zero_points = () if own is None else (own.dtype, own.data.sha256().hex())
-    return _fields("blocks", *map(str, blocks.shape), blocks.scale.data.sha256().hex(), *zero_points)
-
-
-def _attribute_words(value: Attribute) -> Iterator[str]:
-    values = value if isinstance(value, tuple) else (value,)
-    yield ("s" if not isinstance(value, tuple) else "l") + attribute_kind(value)
-    for item in values:
-        yield _number_word(item) if isinstance(item, float) else str(item)
-
-
-def _number_word(value: float) -> str:
-    """An integer in decimal digits, a float as the hexadecimal digits of its float64."""
-    return struct.pack(">d", value).hex() if isinstance(value, float) else str(value)
 
 
 def attribute_kind(value: Attribute) -> str:
     """`i`, `f` or `s`: what the value, or each element of it, is; an empty tuple counts as integers."""
     first = (value[0] if value else 0) if isinstance(value, tuple) else value
     return "f" if isinstance(first, float) else "s" if isinstance(first, str) else "i"
-
-
-def _fields(*words: str) -> str:
-    """Words joined by spaces, each preceded by its length in bytes, so that no two lists look alike."""
-    return " ".join(f"{len(word.encode())}:{word}" for word in words)

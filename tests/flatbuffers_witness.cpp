@@ -135,6 +135,13 @@ static void describe(const std::vector<uint8_t> &file) {
       for (const qfb::Attribute *a : *n->attributes())
         std::cout << "  attribute " << text(a->name()) << " " << static_cast<int>(a->type()) << " " << attribute(a) << "\n";
   }
+  if (!model->vectors()) return;
+  for (const qfb::TestVector *v : *model->vectors()) {
+    std::cout << "vector " << text(v->name()) << "\n";
+    for (const auto *values : {v->inputs(), v->outputs()})
+      for (const qfb::TestValue *value : *values)
+        std::cout << "  value " << numbers(value->shape()) << data(value->buffer()) << "\n";
+  }
 }
 
 static bool verified(const uint8_t *bytes, size_t size) {

@@ -56,6 +56,8 @@ def touch(model: Model) -> None:
     for node in graph.nodes:
         assert all(name == "" or name in graph.tensors for name in (*node.inputs, *node.outputs))
         assert sorted(node.attributes) == list(node.attributes)
+    for vector in model.vectors:
+        assert all(value.array.shape == value.shape for *_, value in vector.stored(graph))
     model.content_id()
 
 

@@ -37,7 +37,9 @@ TABLES = {
     "Graph": "tensors:[Tensor]! nodes:[Node]! inputs:[i]! outputs:[i]! name:s",
     "KeyValue": "key:s! value:s!",
     "Model": "minor_version:I required_features:[s] graph:Graph! buffers:[Buffer]! producer:s arithmetic:s "
-    "source:[KeyValue] metadata:[KeyValue]",
+    "source:[KeyValue] metadata:[KeyValue] vectors:[TestVector]",
+    "TestValue": "shape:[q]! buffer:I?",
+    "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]!",
 }
 
 SCALARS = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
@@ -161,6 +163,21 @@ class Network:
         self.graph = self.model["graph"]
         self.order = [Tensor(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
+        self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
+
+    def vector(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> tuple[str, list[Array], list[Array]]:
+        """Name, inputs and outputs of a test vector."""
+
+        def value(index: int, record: dict[str, Any]) -> Array:
+            found = Array(self.graph["tensors"][index]["dtype"], record["buffer"], buffers).sized(record["shape"])
+            found.shape = record["shape"]
+            return found
+
+        inputs, outputs = (
+            [value(index, each) for index, each in zip(self.graph[end], record[end], strict=True)]
+            for end in ("inputs", "outputs")
+        )
+        return record["name"] or "", inputs, outputs
 
     def buffers(self, segment: bytes) -> list[tuple[bytes, str]]:
         found, end = [], 0

@@ -30,7 +30,9 @@ from qfmt.model import (
     Observed,
     Quantization,
     Shape,
+    StoredArray,
     Tensor,
+    Vector,
     numpy_dtype,
     pack,
 )
@@ -61,7 +63,29 @@ def models(draw: Draw) -> Model:
         draw(TEXT),
     )
     pairs = st.dictionaries(NAMES, TEXT, max_size=3)
-    return Model(graph, draw(TEXT), draw(TEXT), draw(pairs), draw(pairs))
+    many = 0 if graph.is_archive else draw(st.integers(0, 2))
+    vectors_ = [draw(vectors(graph)) for _ in range(many)]
+    return Model(graph, draw(TEXT), draw(TEXT), draw(pairs), draw(pairs), tuple(vectors_))
+
+
+@st.composite
+def vectors(draw: Draw, graph: Graph) -> Vector:
+    """Values of any kind for what goes in and comes out; nothing computes them."""
+    named: dict[str, int] = {}
+    ends: list[dict[str, StoredArray]] = []
+    for names in (graph.inputs, graph.outputs):
+        ends.append({})
+        for name in dict.fromkeys(names):
+            tensor = graph.tensors[name]
+            shape = draw(st.lists(st.integers(0, 3), max_size=3)) if tensor.shape is None else tensor.shape
+            sizes = tuple(
+                named.setdefault(size, draw(st.integers(0, 3))) if isinstance(size, str) else size for size in shape
+            )
+            fixed = tuple(draw(st.integers(0, 3)) if size is None else size for size in sizes)
+            grid, count = tensor.quantization, math.prod(fixed)
+            assume(count < 100 and (grid is None or grid.axis is None or fixed[grid.axis] == len(grid.scale)))
+            ends[-1][name] = StoredArray(tensor.dtype, fixed, draw(datas(tensor.dtype, count, grid)))
+    return Vector(*ends, draw(TEXT))
 
 
 @st.composite

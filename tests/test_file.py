@@ -79,6 +79,7 @@ def test_the_order_of_maps_does_not_matter(tmp_path: Path, model: Model, random:
         model.arithmetic,
         _shuffled(model.source, random),
         _shuffled(model.metadata, random),
+        model.vectors,
     )
     assert written(shuffled, tmp_path) == written(model, tmp_path)
 

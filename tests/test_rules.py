@@ -21,7 +21,7 @@ import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import ValidityError, VersionError
 from qfmt.file import CONTAINER_RULES, header
-from qfmt.model import ArrayData, Blocks, Observed, StoredArray
+from qfmt.model import ArrayData, Blocks, Observed, StoredArray, Vector
 from qfmt.ops import OPERATORS, Quantized
 from qfmt.rules import RULES, violations
 
@@ -93,6 +93,24 @@ def dequantized(model: Model) -> Model:
     """The model whose Conv states a quantize rule, as it must with a weight by blocks."""
     nodes = tuple(replace(node, arithmetic=node.arithmetic.replace("float_bias", "divide")) for node in model.nodes)
     return replace(model, graph=replace(model.graph, nodes=nodes))
+
+
+IMAGE = StoredArray.of(np.zeros((1, 3, 8, 8), np.float32))
+MAP = StoredArray.of(np.zeros((1, 2, 4, 4), np.float32))
+SIZE = StoredArray.of(np.int64(3))
+
+
+def vector(
+    inputs: dict[str, StoredArray] | None = None, *, outputs: dict[str, StoredArray] | None = None, name: str = ""
+) -> Model:
+    """The golden model with a test vector, whose output `conv` is one of the graph if it has a value."""
+    given = Vector(inputs or {"x": IMAGE}, outputs or {"y": MAP, "größe": SIZE}, name)
+    model = golden_model() if "conv" not in given.outputs else graph(outputs=("y", "größe", "conv"))
+    return replace(model, vectors=(given,))
+
+
+def tensors_only() -> Model:
+    return Model(Graph((), (), (), {"a": Tensor.constant("a", np.zeros(2))}))
 
 
 POINTS = StoredArray.of(np.arange(4, dtype=np.int8).reshape(2, 2, 1, 1))
@@ -256,6 +274,18 @@ BROKEN: list[tuple[str, Model]] = [
     ("V47", node(1, arithmetic="reciprocal_fma")),
     ("V47", node(2, arithmetic="divide")),
     ("V47", by_blocks()),
+    ("V50", vector({"y": POINTS})),
+    ("V50", vector({"x": IMAGE, "y": POINTS})),
+    ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),
+    ("V50", vector({"x": StoredArray.of(np.zeros((1, 3, 8, 8), np.int32))})),
+    ("V50", replace(tensors_only(), vectors=(Vector({}, {}),))),
+    ("V51", vector({"x": StoredArray.of(np.zeros((1, 3, 8, 9), np.float32))})),
+    ("V51", vector({"x": StoredArray.of(np.zeros((1, 3, 8), np.float32))})),
+    ("V51", vector({"x": StoredArray.of(np.zeros((2, 3, 8, 8), np.float32))})),
+    ("V3", vector({"x": StoredArray("float32", (1, 3, 8, -1), IMAGE.data)})),
+    ("V10", vector({"x": StoredArray("float32", (1, 3, 8, 8), BYTES)})),
+    ("V26", vector(outputs={"y": MAP, "größe": SIZE, "conv": StoredArray.of(np.full((1, 2, 4, 4), 2, np.uint8))})),
+    ("V36", vector(name="\0")),
 ]
 
 
@@ -275,6 +305,7 @@ def test_valid_models_break_none() -> None:
     assert violations(golden_model()) == []
     assert violations(dequantized(by_blocks())) == []
     assert violations(dequantized(by_blocks(points=POINTS))) == []
+    assert violations(vector()) == []
 
 
 @pytest.mark.parametrize(("operator", "version", "low"), [("Identity", 23, 0), ("Relu", 14, 9), ("Clip", 13, 9)])

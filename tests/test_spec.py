@@ -23,7 +23,7 @@ from qfmt import QfmtError, arithmetic, convert
 from qfmt.errors import VersionError
 from qfmt.file import CONTAINER_RULES, check, encode, load, save, writer
 from qfmt.file.schema import ENUMS, TABLES, Field
-from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, Tensor
+from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector
 from qfmt.ops import OPERATORS
 from qfmt.rules import RULES
 
@@ -186,7 +186,7 @@ def test_the_packing_of_four_bits() -> None:
 
 def test_the_reader_knows_nothing_of_qfmt() -> None:
     text = Path(spec_reader.__file__).read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 225
+    assert len(text.splitlines()) < 250
     imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
@@ -224,7 +224,10 @@ def everything() -> Model:
     )
     named = {tensor.name: tensor for tensor in tensors}
     graph = Graph(("x",), ("y", "empty", "x"), nodes, named, "main")
-    return Model(graph, "test", "fbgemm", {"format": "test"}, {"key": "value", "empty": "", "a": "ü"})
+    x = StoredArray.of(np.full((2, 1, 3), 7, np.uint8))
+    values = {"y": StoredArray.of(np.int8(-1)), "empty": StoredArray.of(np.zeros((0, 4))), "x": x}
+    vectors = (Vector({"x": x}, values, "größe"), Vector({"x": x}, values))
+    return Model(graph, "test", "fbgemm", {"format": "test"}, {"key": "value", "empty": "", "a": "ü"}, vectors)
 
 
 def by_blocks(name: str, zero_points: Any) -> Tensor:
@@ -270,6 +273,17 @@ def assert_read_alike(path: Path) -> int:
     assert network.names(network.graph["inputs"]) == list(model.graph.inputs)
     assert network.names(network.graph["outputs"]) == list(model.graph.outputs)
     assert network.content_id() == model.content_id().hex()
+    return count + assert_vectors_read_alike(model, network)
+
+
+def assert_vectors_read_alike(model: Model, network: spec_reader.Network) -> int:
+    count = 0
+    for mine, (name, inputs, outputs) in zip(model.vectors, network.vectors, strict=True):
+        assert name == mine.name
+        for (*_, value), seen in zip(mine.stored(model.graph), [*inputs, *outputs], strict=True):
+            assert (seen.dtype, tuple(seen.shape)) == (value.dtype, value.shape)
+            assert seen.data == bytes(value.data.view())
+            count += seen.count
     return count
 
 

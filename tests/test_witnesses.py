@@ -161,6 +161,10 @@ def our_lines(model: Model) -> Iterator[str]:
         yield f"node {text(node.operator)} {node.version} {indices(node.inputs)} {indices(node.outputs)} {words}"
         for name, value in sorted(node.attributes.items()):
             yield f"  attribute {text(name)} {attribute(value)}"
+    for vector in model.vectors:
+        yield f"vector {text(vector.name)}"
+        for _, _, value in vector.stored(graph):
+            yield f"  value {several(value.shape, number)}{data_line(value.data)}"
 
 
 def data_line(data: Data) -> str:
@@ -236,6 +240,10 @@ def generated_lines(data: bytes) -> Iterator[str]:
                 6: lambda a: several(elements(a, "Strings"), text),
             }
             yield f"  attribute {text(entry.Name())} {entry.Type()} {values[entry.Type()](entry)}"
+    for vector in elements(model, "Vectors"):
+        yield f"vector {text(vector.Name())}"
+        for value in (*elements(vector, "Inputs"), *elements(vector, "Outputs")):
+            yield f"  value {scalars(value, 'Shape')}{buffer(value.Buffer())}"
 
 
 # The schema and what is generated from it

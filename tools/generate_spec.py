@@ -24,8 +24,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import hexdump  # noqa: E402
 from fbs import Field, read_schema  # noqa: E402
 
+from qfmt.content import content_lines  # noqa: E402
 from qfmt.file import CONTAINER_RULES, save  # noqa: E402
-from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, _content_lines  # noqa: E402
+from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
 from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
@@ -104,7 +105,7 @@ def hex_dump() -> str:
 def content_id() -> str:
     model = smallest_model()
     result = f"SHA-256: `{model.content_id().hex()}`"
-    return f"{_block(*_content_lines(model))}\n{result}\n"
+    return f"{_block(*content_lines(model))}\n{result}\n"
 
 
 def schema_tables() -> str:

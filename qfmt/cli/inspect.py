@@ -18,6 +18,8 @@ from .source import FILE, QFB, open_model
 from .tensor import show_tensor
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
+SHOWN = 5
+"""So many test vectors are named; `--json` has all."""
 VALUE = [Column("shape"), Column("dtype"), *SCALE]
 
 
@@ -80,8 +82,15 @@ def _header(model: Model, path: Path, kind: str) -> None:
             *([("graph", f"none: {model.no_graph}")] if model.no_graph else _graph(model)),
             *([("inputs", f"quantized while it runs: {dynamic}")] if dynamic else []),
             ("parameters", _parameters(total)),
+            *([("vectors", _vectors(model))] if model.vectors else []),
         ]
     )
+
+
+def _vectors(model: Model) -> str:
+    names = [vector.name for vector in model.vectors if vector.name]
+    named = f": {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}" if names else ""
+    return f"{len(model.vectors)}{named}; `qfmt run FILE --vectors` replays them"
 
 
 def _graph(model: Model) -> Iterable[tuple[str, str]]:

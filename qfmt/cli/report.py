@@ -8,6 +8,7 @@ The keys are stable: later versions add some, and change or remove none.
     counts      nodes, tensors, parameters (elements of constants), operators {name: count},
                 parameter_dtypes {dtype: elements}
     nodes       [index, name, operator, version, inputs, outputs, attributes, arithmetic, scope, source_operator]
+    vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
                 blocks (null: per tensor or per slice; or shape [..], counts [..], scale_bytes, zero_point_dtype and
@@ -28,7 +29,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..model import DTYPES, Blocks, Graph, Model, Node, Quantization, Tensor, static_shape
+from ..model import DTYPES, Blocks, Graph, Model, Node, Quantization, Tensor, Vector, static_shape
 from .source import QFB
 
 Facts = dict[str, Any]
@@ -60,6 +61,7 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
         "counts": counts(graph),
         "nodes": [node_facts(index, node) for index, node in enumerate(graph.nodes)],
         "tensors": [tensor_facts(tensor, users) for tensor in graph.tensors.values()],
+        "vectors": [vector_facts(vector) for vector in model.vectors],
     }
 
 
@@ -103,6 +105,13 @@ def node_facts(index: int, node: Node) -> Facts:
         "scope": node.scope,
         "source_operator": node.source_operator,
     }
+
+
+def vector_facts(vector: Vector) -> Facts:
+    inputs, outputs = (
+        {name: list(value.shape) for name, value in values.items()} for values in (vector.inputs, vector.outputs)
+    )
+    return {"name": vector.name, "inputs": inputs, "outputs": outputs}
 
 
 def tensor_facts(tensor: Tensor, users: Users) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from ..errors import RunError
 from .arrays import arrays, matched
 from .notation import NOTHING, number, shape_text
-from .output import Column, as_json, table, working
+from .output import Column, as_json, line, table, working
 from .source import FILE, open_model, spare
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..compare import Replay
+    from ..model import Model
+
     Array = NDArray[np.generic]
+
+DIFFERS = 1
 
 SHOWN = 10
 """So many rows' argmax is printed; `--json` has all."""
@@ -32,23 +38,32 @@ SHOWN = 10
     epilog="""\b
 Examples:
   qfmt run model.qfb --input image.npy                     the only array to the only input
-  qfmt run model.qfb --input arrays.npz --output y.npz     arrays to inputs by name""",
+  qfmt run model.qfb --input arrays.npz --output y.npz     arrays to inputs by name
+  qfmt run model.qfb --vectors                             the test vectors in the file
+
+Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
 )
 @click.argument("file", type=FILE)
-@click.option("--input", "source", required=True, type=FILE, help="A .npy or .npz.")
+@click.option("--input", "source", type=FILE, help="A .npy or .npz.")
 @click.option("--output", "dest", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and say whether they come out equal.")
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
-def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, file: Path, source: Path | None, dest: Path | None, vectors: bool, json_: bool) -> None:
     """Run FILE (.qfb, or anything that can be converted) exactly, with NumPy only, and sum up its outputs.
 
     argmax is that of a vector, or of each row of a matrix. Arrays of an .npz that are not inputs of the model
     are left aside.
     """
+    if vectors == (source is not None) or (vectors and dest is not None):
+        raise click.UsageError("either --input, and --output if wanted, or --vectors")
     if dest is not None:
-        spare(dest, file, source)
+        spare(dest, file, *([source] if source else []))
     model, _ = open_model(file)
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))
+    if source is None:
+        ctx.exit(_replayed(model, file, json_))
     inputs = matched(model.graph.inputs, arrays(source), source)
     with working(f"running {file.name}"):
         outputs = model.run(inputs)
@@ -60,6 +75,29 @@ def command(file: Path, source: Path, dest: Path | None, json_: bool) -> None:
     else:
         columns = [Column("output"), Column("dtype"), Column("shape"), Column("min"), Column("max"), Column("argmax")]
         table(columns, [[name, *_words(facts)] for name, facts in summary.items()])
+
+
+def _replayed(model: Model, file: Path, json_: bool) -> int:
+    """Every output of every test vector, equal or not; the exit status."""
+    from ..compare import replay
+
+    if not model.vectors:
+        raise RunError("there are no test vectors in it", where=str(file), hint="Model.with_vectors makes some")
+    with working(f"running {file.name}"):
+        found = list(replay(model))
+    if json_:
+        as_json([asdict(each) | {"largest": _finite(each.largest)} for each in found])
+    else:
+        counts = [Column(title, right=True) for title in ("elements", "equal", "largest difference")]
+        table([Column("vector"), Column("output"), *counts], [_row(each) for each in found])
+        line()
+        line("equal" if all(each.is_equal for each in found) else "different")
+    return 0 if all(each.is_equal for each in found) else DIFFERS
+
+
+def _row(found: Replay) -> list[str]:
+    equal = found.elements - found.different
+    return [found.vector, found.output, f"{found.elements:,}", f"{equal:,}", number(_finite(found.largest))]
 
 
 def _save(outputs: Mapping[str, Array], dest: Path) -> None:

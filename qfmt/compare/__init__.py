@@ -1,6 +1,7 @@
-"""A file beside its source, or beside another file: `qfmt.verify` and `qfmt.diff`."""
+"""A file beside its source, another file, or its own test vectors: `qfmt.verify`, `qfmt.diff`, `replay`."""
 
 from .difference import Difference, NodeDifference, TensorDifference, diff
+from .replay import Replay, replay
 from .report import NodeComparison, OutputComparison, Report, WeightComparison
 from .verification import verify
 
@@ -9,9 +10,11 @@ __all__ = [
     "NodeComparison",
     "NodeDifference",
     "OutputComparison",
+    "Replay",
     "Report",
     "TensorDifference",
     "WeightComparison",
     "diff",
+    "replay",
     "verify",
 ]

@@ -88,8 +88,18 @@ def _described(a: Model, b: Model) -> Iterator[str]:
         mine, theirs = getattr(a, name), getattr(b, name)
         for key in sorted(mine.keys() | theirs.keys()):
             yield from _changed(f"{name}.{key}", mine.get(key, NOWHERE), theirs.get(key, NOWHERE))
+    if list(a.vectors) != list(b.vectors):
+        yield f"test vectors {len(a.vectors)} {ARROW} {len(b.vectors)}{_which(a, b)}"
     for name in ("inputs", "outputs"):
         yield from _changed(f"the graph's {name}", ", ".join(getattr(a.graph, name)), ", ".join(getattr(b.graph, name)))
+
+
+def _which(a: Model, b: Model) -> str:
+    """Which test vectors are not the same, where there are as many."""
+    if len(a.vectors) != len(b.vectors):
+        return ""
+    pairs = enumerate(zip(a.vectors, b.vectors, strict=True))
+    return ", different: " + ", ".join(x.name or str(index) for index, (x, y) in pairs if x != y)
 
 
 def _changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:

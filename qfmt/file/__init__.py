@@ -1,7 +1,8 @@
 """The container: reading, writing and checking `.qfb` files (spec.md, "Container").
 
 header.py   the first 128 bytes          decode.py, encode.py   FlatBuffers, by the tables of schema.py
-reader.py   load                         records.py             schema ↔ model
+reader.py   load                         decoded.py             what is decoded when it is asked for
+records.py  schema ↔ model
 writer.py   save                         checker.py             every rule of a file at once
 """
 

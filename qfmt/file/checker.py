@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import FormatError, ValidityError, VersionError, Violation
-from ..model import Node
-from ..rules import data_violations, graph_violations
+from ..model import Model, Node
+from ..rules import data_violations, graph_violations, vector_data_violations
 from . import header
 from .reader import Container, Stored
 
@@ -44,9 +44,14 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F12",
         "There is one name of a size, or none, for each size, and a size with a name is -1. Every quantization has its "
         "quant_min and quant_max, and zero_point is empty if zero_point_float is there; blocks have a scale, and a "
-        "zero_point_dtype if and only if a zero_point; an attribute has a known type and the value of it.",
+        "zero_point_dtype if and only if a zero_point; an attribute has a known type and the value of it; the "
+        "values of test vectors have a buffer.",
     ),
-    ("F13", "Every buffer is the data of a tensor, or of its blocks, and no two buffers hold the same bytes."),
+    (
+        "F13",
+        "Every buffer is the data of a tensor, of its blocks, or of a test vector, and no two buffers hold the same "
+        "bytes.",
+    ),
 )
 """The rules about a file as such: number and sentence."""
 
@@ -70,13 +75,17 @@ def check(path: str | os.PathLike[str]) -> list[Violation]:
     with _collecting(found, container):
         header.check_digest(container.header, container.metadata)
     damaged = _check_buffers(container, found)
-    decoded = _check_tensors(container, damaged, found)
+    used: set[int] = set()
+    decoded = _check_tensors(container, damaged, used, found)
     model = None
     with _collecting(found, container):
         model = container.model()
         decoded = _check_nodes(model.nodes, container, found) and decoded
     if model is not None and decoded:
         found += graph_violations(model)
+        if _check_vectors(model, container, damaged, used, found) and len(used) < len(container.buffers):
+            unused = set(range(len(container.buffers))) - used
+            found.append(Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to nothing"))
     return found
 
 
@@ -104,9 +113,9 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
     return damaged
 
 
-def _check_tensors(container: Container, damaged: set[int], found: Found) -> bool:
-    """F11, F13 and V1-V29; whether every tensor could be decoded."""
-    tensors, used, before, decoded = container.tensors, set(), None, True
+def _check_tensors(container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
+    """F11 and V1-V29; whether every tensor could be decoded. `used` gets the buffers that are theirs."""
+    tensors, before, decoded = container.tensors, None, True
     for index in range(len(tensors)):
         tensor = None
         with _collecting(found, container, f"tensor {index}"):
@@ -121,8 +130,6 @@ def _check_tensors(container: Container, damaged: set[int], found: Found) -> boo
             used |= own
             if not own & damaged:
                 found += data_violations(tensor)
-    if decoded and (unused := set(range(len(container.buffers))) - used):
-        found.append(Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to no tensor"))
     return decoded
 
 
@@ -133,6 +140,20 @@ def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> b
         with _collecting(found, container, f"node {index}"):
             nodes[index]
     return len(found) == before
+
+
+def _check_vectors(model: Model, container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
+    """V50, V51, and of what the values hold V10-V12 and V26; whether every test vector could be decoded."""
+    decoded = 0
+    for index in range(len(model.vectors)):
+        with _collecting(found, container, f"test vector {index}"):
+            vector = model.vectors[index]
+            own = {data.index for *_, (_, _, data) in vector.stored(model.graph) if isinstance(data, Stored)}
+            used |= own
+            if not own & damaged:
+                found += vector_data_violations(vector, model.graph, f"test vector {index}")
+            decoded += 1
+    return decoded == len(model.vectors)
 
 
 @contextmanager

@@ -12,14 +12,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import overload
 
 from ..errors import DigestError, FormatError, ValidityError, VersionError
-from ..model import Data, Graph, Model, Node, Quantization, Shape, Tensor
-from ..rules import tensor_violations
+from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
+from ..rules import tensor_violations, vector_violations
 from . import header
 from .decode import Decoder, Record, Tables
+from .decoded import Decoded, Placed
 from .records import attribute_value, dtype_name, quantization, shape, sorted_map
 
 MINOR_VERSION = 0
@@ -89,9 +88,13 @@ class Container:
         with self.placed:
             inputs, outputs = self.names(graph["inputs"]), self.names(graph["outputs"])
             source, metadata = (sorted_map(self.pairs(field)) for field in ("source", "metadata"))
-        nodes = Nodes(self, graph["nodes"])
+        nodes = Decoded(graph["nodes"], self.node, self.placed, "node")
         lazy = Graph(inputs, outputs, nodes, self.tensors, graph["name"] or "")
-        return Model(lazy, root["producer"] or "", root["arithmetic"] or "", source, metadata)
+        described = Model(lazy, root["producer"] or "", root["arithmetic"] or "", source, metadata)
+        if root["vectors"] is None:
+            return described
+        vectors = Decoded(root["vectors"], lambda record: self.vector(record, lazy), self.placed, "test vector")
+        return described.replace(vectors=vectors)
 
     def pairs(self, field: str) -> Iterator[tuple[str, str]]:
         """A map of the root, as the file has it."""
@@ -121,7 +124,7 @@ class Container:
             name,
             dtype_name(record["dtype"]),
             sizes,
-            None if record["buffer"] is None else self.buffer(record["buffer"], name),
+            None if record["buffer"] is None else self.buffer(record["buffer"], _tensor(name)),
             None if record["quantization"] is None else self.quantization(record["quantization"], sizes, name),
             record["aliases"] or (),
         )
@@ -129,37 +132,66 @@ class Container:
             raise ValidityError(broken, in_file=True)
         return tensor
 
+    def vector(self, record: Record, graph: Graph) -> Vector:
+        """A test vector, after a check of the rules V50 and V51."""
+        inputs = self.values(record["inputs"], graph.inputs, "inputs")
+        outputs = self.values(record["outputs"], graph.outputs, "outputs")
+        vector = Vector(inputs, outputs, record["name"] or "")
+        if broken := vector_violations(vector, graph):
+            raise ValidityError(broken, in_file=True)
+        return vector
+
+    def values(self, records: Tables, names: Sequence[str], end: str) -> dict[str, StoredArray]:
+        """The values of one end of the graph by the names of its tensors."""
+        if len(records) != len(names):
+            raise FormatError(f"{len(records)} {end}, the graph has {len(names)}", rule="V50")
+        given: dict[str, Record] = {}
+        for name, record in zip(names, records, strict=True):
+            if given.setdefault(name, record) != record:
+                raise FormatError(f"{name!r} has two values", rule="V50")
+        return {name: self.value(name, record) for name, record in given.items()}
+
+    def value(self, name: str, record: Record) -> StoredArray:
+        """What the tensor `name` is in a test vector."""
+        if record["buffer"] is None:
+            raise FormatError(f"there is no buffer for {name!r}", rule="F12")
+        data = self.buffer(record["buffer"], f"the value of {name!r} in a test vector")
+        return StoredArray(self.tensors[name].dtype, record["shape"], data)
+
     def quantization(self, record: Record, sizes: Shape, name: str) -> Quantization:
         """One object for all tensors that share a record, which the decoder keeps, and a shape if it has blocks."""
         key = id(record), sizes if record["blocks"] else None
         if key not in self._quantizations:
-            self._quantizations[key] = quantization(record, sizes, lambda index: self.buffer(index, name))
+            self._quantizations[key] = quantization(record, sizes, lambda index: self.buffer(index, _tensor(name)))
         return self._quantizations[key]
 
-    def buffer(self, index: int, name: str) -> Stored:
-        """The data of the tensor `name`, which is inside the data segment."""
+    def buffer(self, index: int, place: str) -> Stored:
+        """The data at `place` in the model, which is inside the data segment."""
         if index >= len(self.buffers):
-            raise FormatError(
-                f"there is no buffer {index}, only {len(self.buffers)}", where=f"tensor {name!r}", rule="F7"
-            )
+            raise FormatError(f"there is no buffer {index}, only {len(self.buffers)}", where=place, rule="F7")
         record = self.buffers[index]
         offset, size = record["offset"], record["size"]
         if offset % header.ALIGNMENT or offset + size > len(self.data):
             raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside the data", rule="F8")
-        return Stored(self, index, offset, size, record["sha256"], name)
+        return Stored(self, index, offset, size, record["sha256"], place)
+
+
+def _tensor(name: str) -> str:
+    """Where data is that belongs to a tensor."""
+    return f"tensor {name!r}"
 
 
 class Stored(Data):
     """Bytes in the data segment of an open file; their digest is verified when they are first used."""
 
-    __slots__ = ("_container", "_name", "digest", "index", "offset")
+    __slots__ = ("_container", "_place", "digest", "index", "offset")
 
-    def __init__(self, container: Container, index: int, offset: int, size: int, digest: bytes, name: str) -> None:
+    def __init__(self, container: Container, index: int, offset: int, size: int, digest: bytes, place: str) -> None:
         self._container = container
         self.index = index
         self.offset = offset
         self.digest = digest
-        self._name = name
+        self._place = place
         self.nbytes = size
 
     def view(self) -> memoryview:
@@ -168,7 +200,7 @@ class Stored(Data):
         view = container.data[self.offset : self.offset + self.nbytes]
         if container.verify and self.index not in container.verified:
             if not self.is_intact():
-                place = f"{container.where}: tensor {self._name!r}"
+                place = f"{container.where}: {self._place}"
                 raise DigestError(
                     "the data is damaged: its sha256 is not the one stated", where=place, hint=header.AGAIN, rule="F9"
                 )
@@ -245,54 +277,3 @@ class Tensors(Mapping[str, Tensor]):
             else:
                 high = middle
         return self._indices.get(name)
-
-
-class Nodes(Sequence[Node]):
-    """The nodes of a file in order; each is decoded when it is asked for."""
-
-    __slots__ = ("_container", "_nodes", "_tables")
-
-    def __init__(self, container: Container, tables: Tables) -> None:
-        self._container = container
-        self._tables = tables
-        self._nodes: dict[int, Node] = {}
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    @overload
-    def __getitem__(self, index: int) -> Node: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
-    def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
-        positions = range(len(self))[index]
-        if isinstance(positions, range):
-            return tuple(self[position] for position in positions)
-        if positions not in self._nodes:
-            with self._container.placed, Placed(f"node {positions}"):
-                self._nodes[positions] = self._container.node(self._tables[positions])
-        return self._nodes[positions]
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} nodes of {self._container.where}>"
-
-
-class Placed:
-    """A context in which a FormatError learns where it happened."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, FormatError):
-            error.at(self._where)

@@ -144,6 +144,10 @@ def tensor_record(tensor: Tensor, buffer: int | None, quantization: Record | Non
     }
 
 
+def value_record(value: StoredArray, buffer: int) -> Record:
+    return {"shape": value.shape, "buffer": buffer}
+
+
 def node_record(node: Node, indices: Mapping[str, int]) -> Record:
     """`indices`: of tensors by name; -1 for the empty name."""
     return {

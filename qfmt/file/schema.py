@@ -65,6 +65,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("arithmetic", 5, "string", "", 4, None, False),
         Field("source", 6, "[table]", "KeyValue", 4, None, False),
         Field("metadata", 7, "[table]", "KeyValue", 4, None, False),
+        Field("vectors", 8, "[table]", "TestVector", 4, None, False),
     ),
     "Node": (
         Field("operator", 0, "string", "", 4, None, True),
@@ -106,6 +107,15 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("buffer", 4, "uint", "", 4, None, False),
         Field("quantization", 5, "table", "Quantization", 4, None, False),
         Field("aliases", 6, "[string]", "", 4, None, False),
+    ),
+    "TestValue": (
+        Field("shape", 0, "[long]", "", 4, None, True),
+        Field("buffer", 1, "uint", "", 4, None, False),
+    ),
+    "TestVector": (
+        Field("name", 0, "string", "", 4, None, False),
+        Field("inputs", 1, "[table]", "TestValue", 4, None, True),
+        Field("outputs", 2, "[table]", "TestValue", 4, None, True),
     ),
 }
 """Every table, its fields by id."""

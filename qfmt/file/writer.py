@@ -20,7 +20,7 @@ from ..rules import violations
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
-from .records import node_record, pair_records, quantization_record, tensor_record
+from .records import node_record, pair_records, quantization_record, tensor_record, value_record
 
 CHUNK = 1 << 23
 """Bytes written between two reports of progress."""
@@ -31,8 +31,9 @@ _THREADS = 2
 _WITHOUT_REFERENCES = 2
 """The version of marshal in which equal values give equal bytes, whoever else holds them."""
 
-Name = tuple[str, str]
-"""Of an array: the name of its tensor, and which of its arrays it is, as `Tensor.stored` has it."""
+Name = tuple[str, str] | tuple[int, str, str]
+"""Of an array: the name of a tensor, and which of its arrays it is, as `Tensor.stored` has it; or the number of a test
+vector, "input" or "output", and the name of the tensor whose value it is."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes there are; hashing and writing a byte counts twice."""
@@ -56,7 +57,7 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
     """
     if broken := violations(model):
         raise ValidityError(broken)
-    stored = {(tensor.name, part): data for tensor in model.tensors.values() for part, data in tensor.stored()}
+    stored = _stored(model)
     report = _Report(progress, 2 * sum(data.nbytes for data in stored.values()))
     with replacing(os.fsdecode(path)) as file:
         buffers, indices = _layout(stored, report)
@@ -72,8 +73,18 @@ def save(model: Model, path: str | os.PathLike[str], *, progress: Progress | Non
     report.finish()
 
 
+def _stored(model: Model) -> dict[Name, Data]:
+    """Every array in its canonical place: those of the tensors by name, then those of the test vectors."""
+    stored: dict[Name, Data] = {}
+    for name in sorted(model.tensors):
+        stored.update(((name, part), data) for part, data in model.tensors[name].stored())
+    for index, vector in enumerate(model.vectors):
+        stored.update(((index, end, name), value.data) for end, name, value in vector.stored(model.graph))
+    return stored
+
+
 def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer], dict[Name, int]]:
-    """The buffers in the order of the names that first use them, and which buffer holds which array."""
+    """The buffers in the order of the arrays that first use them, and which buffer holds which array."""
     buffers: list[Buffer] = []
     known: dict[tuple[bytes, int], int] = {}
     indices: dict[Name, int] = {}
@@ -90,14 +101,13 @@ def _layout(stored: Mapping[Name, Data], report: _Report) -> tuple[list[Buffer],
 
 
 def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Name, bytes]]:
-    """The sha256 of every array, in the order of their names."""
+    """The sha256 of every array, in their order."""
     from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
 
-    names = sorted(stored)
     with ThreadPoolExecutor(_THREADS) as threads:
-        digests = threads.map(lambda name: stored[name].sha256(), names)
-        for name, digest in zip(names, digests, strict=True):
-            report.add(stored[name].nbytes)
+        digests = threads.map(lambda data: data.sha256(), stored.values())
+        for (name, data), digest in zip(stored.items(), digests, strict=True):
+            report.add(data.nbytes)
             yield name, digest
 
 
@@ -128,7 +138,16 @@ def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, in
         "arithmetic": model.arithmetic or None,
         "source": pair_records(model.source),
         "metadata": pair_records(model.metadata),
+        "vectors": [_vector_record(number, model, indices) for number in range(len(model.vectors))] or None,
     }
+
+
+def _vector_record(number: int, model: Model, indices: Mapping[Name, int]) -> Record:
+    vector = model.vectors[number]
+    values: dict[str, list[Record]] = {"input": [], "output": []}
+    for end, name, value in vector.stored(model.graph):
+        values[end].append(value_record(value, indices[number, end, name]))
+    return {"name": vector.name or None, "inputs": values["input"], "outputs": values["output"]}
 
 
 class _Report:

@@ -15,10 +15,23 @@ from .quantization import BLOCKS, QUANTIZATION
 from .rule import Rule
 from .tensors import DATA, NAMING, data_violations, tensor_violations
 from .values import VALUES
+from .vectors import ENDS as VECTOR_ENDS
+from .vectors import SIZES, vector_data_violations, vector_violations, vectors_violations
 
-__all__ = ["RULES", "Rule", "data_violations", "graph_violations", "tensor_violations", "violations"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "data_violations",
+    "graph_violations",
+    "tensor_violations",
+    "vector_data_violations",
+    "vector_violations",
+    "violations",
+]
 
-_STAGES = (NAMING, DATA, QUANTIZATION, BLOCKS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING)
+_STAGES = (
+    NAMING, DATA, QUANTIZATION, BLOCKS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, VECTOR_ENDS, SIZES,
+)  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(
     sorted((rule for stage in _STAGES for rule in stage.rules), key=lambda rule: int(rule.number[1:]))
@@ -39,7 +52,9 @@ def violations(model: Model, *, data: bool = True) -> list[Violation]:
         if data and not broken:
             broken = data_violations(tensor)
         found += broken
-    return found + graph_violations(model)
+    sound = not found
+    found += graph_violations(model)
+    return found + vectors_violations(model, data=data) if sound else found
 
 
 def graph_violations(model: Model) -> list[Violation]:

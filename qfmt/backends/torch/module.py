@@ -236,7 +236,7 @@ def _in_memory(model: Model) -> Model:
     nodes = tuple(replace(node, attributes=dict(node.attributes)) for node in graph.nodes)
     tensors = {name: _owned(tensor) for name, tensor in graph.tensors.items()}
     plain = Graph(tuple(graph.inputs), tuple(graph.outputs), nodes, tensors, graph.name)
-    return model.replace(graph=plain, source=dict(model.source), metadata=dict(model.metadata))
+    return model.replace(graph=plain, source=dict(model.source), metadata=dict(model.metadata), vectors=())
 
 
 def _owned(tensor: ModelTensor) -> ModelTensor:

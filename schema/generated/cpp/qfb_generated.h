@@ -44,6 +44,12 @@ struct GraphBuilder;
 struct KeyValue;
 struct KeyValueBuilder;
 
+struct TestValue;
+struct TestValueBuilder;
+
+struct TestVector;
+struct TestVectorBuilder;
+
 struct Model;
 struct ModelBuilder;
 
@@ -1471,6 +1477,175 @@ inline ::flatbuffers::Offset<KeyValue> CreateKeyValueDirect(
       value__);
 }
 
+/// What one input or output of the graph is in a test vector. Its element type and quantization are those of the tensor.
+struct TestValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef TestValueBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_SHAPE = 4,
+    VT_BUFFER = 6
+  };
+  /// Sizes, none of them -1. Rules V3, V51.
+  const ::flatbuffers::Vector<int64_t> *shape() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
+  }
+  /// Index into Model.buffers: the elements, stored as those of a constant. Always written. Rules F7, F12, V10.
+  ::flatbuffers::Optional<uint32_t> buffer() const {
+    return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffsetRequired(verifier, VT_SHAPE) &&
+           verifier.VerifyVector(shape()) &&
+           VerifyField<uint32_t>(verifier, VT_BUFFER, 4) &&
+           verifier.EndTable();
+  }
+};
+
+struct TestValueBuilder {
+  typedef TestValue Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_shape(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape) {
+    fbb_.AddOffset(TestValue::VT_SHAPE, shape);
+  }
+  void add_buffer(uint32_t buffer) {
+    fbb_.AddElement<uint32_t>(TestValue::VT_BUFFER, buffer);
+  }
+  explicit TestValueBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<TestValue> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<TestValue>(end);
+    fbb_.Required(o, TestValue::VT_SHAPE);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<TestValue> CreateTestValue(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape = 0,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt) {
+  TestValueBuilder builder_(_fbb);
+  if(buffer) { builder_.add_buffer(*buffer); }
+  builder_.add_shape(shape);
+  return builder_.Finish();
+}
+
+struct TestValue::Traits {
+  using type = TestValue;
+  static auto constexpr Create = CreateTestValue;
+};
+
+inline ::flatbuffers::Offset<TestValue> CreateTestValueDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const std::vector<int64_t> *shape = nullptr,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt) {
+  auto shape__ = shape ? _fbb.CreateVector<int64_t>(*shape) : 0;
+  return qfb::CreateTestValue(
+      _fbb,
+      shape__,
+      buffer);
+}
+
+/// Inputs of the graph, and the outputs that it gives for them: whoever runs the file can see whether the outputs are
+/// right. Not part of the content id.
+struct TestVector FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef TestVectorBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_NAME = 4,
+    VT_INPUTS = 6,
+    VT_OUTPUTS = 8
+  };
+  /// A name for people.
+  const ::flatbuffers::String *name() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_NAME);
+  }
+  /// One for each of Graph.inputs, in their order. Rule V50.
+  const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *inputs() const {
+    return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *>(VT_INPUTS);
+  }
+  /// One for each of Graph.outputs, in their order. Rule V50.
+  const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *outputs() const {
+    return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>> *>(VT_OUTPUTS);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffset(verifier, VT_NAME) &&
+           verifier.VerifyString(name()) &&
+           VerifyOffsetRequired(verifier, VT_INPUTS) &&
+           verifier.VerifyVector(inputs()) &&
+           verifier.VerifyVectorOfTables(inputs()) &&
+           VerifyOffsetRequired(verifier, VT_OUTPUTS) &&
+           verifier.VerifyVector(outputs()) &&
+           verifier.VerifyVectorOfTables(outputs()) &&
+           verifier.EndTable();
+  }
+};
+
+struct TestVectorBuilder {
+  typedef TestVector Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_name(::flatbuffers::Offset<::flatbuffers::String> name) {
+    fbb_.AddOffset(TestVector::VT_NAME, name);
+  }
+  void add_inputs(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> inputs) {
+    fbb_.AddOffset(TestVector::VT_INPUTS, inputs);
+  }
+  void add_outputs(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> outputs) {
+    fbb_.AddOffset(TestVector::VT_OUTPUTS, outputs);
+  }
+  explicit TestVectorBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<TestVector> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<TestVector>(end);
+    fbb_.Required(o, TestVector::VT_INPUTS);
+    fbb_.Required(o, TestVector::VT_OUTPUTS);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<TestVector> CreateTestVector(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::String> name = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> inputs = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestValue>>> outputs = 0) {
+  TestVectorBuilder builder_(_fbb);
+  builder_.add_outputs(outputs);
+  builder_.add_inputs(inputs);
+  builder_.add_name(name);
+  return builder_.Finish();
+}
+
+struct TestVector::Traits {
+  using type = TestVector;
+  static auto constexpr Create = CreateTestVector;
+};
+
+inline ::flatbuffers::Offset<TestVector> CreateTestVectorDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const char *name = nullptr,
+    const std::vector<::flatbuffers::Offset<qfb::TestValue>> *inputs = nullptr,
+    const std::vector<::flatbuffers::Offset<qfb::TestValue>> *outputs = nullptr) {
+  auto name__ = name ? _fbb.CreateString(name) : 0;
+  auto inputs__ = inputs ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestValue>>(*inputs) : 0;
+  auto outputs__ = outputs ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestValue>>(*outputs) : 0;
+  return qfb::CreateTestVector(
+      _fbb,
+      name__,
+      inputs__,
+      outputs__);
+}
+
 /// The root.
 struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef ModelBuilder Builder;
@@ -1483,7 +1658,8 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_PRODUCER = 12,
     VT_ARITHMETIC = 14,
     VT_SOURCE = 16,
-    VT_METADATA = 18
+    VT_METADATA = 18,
+    VT_VECTORS = 20
   };
   /// The lowest minor version of the format that can say what this file says. A reader of 1.x reads every
   /// 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids.
@@ -1519,6 +1695,10 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *metadata() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *>(VT_METADATA);
   }
+  /// Test vectors, in an order of the writer's choice. A reader that only runs the graph may skip them.
+  const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>> *vectors() const {
+    return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>> *>(VT_VECTORS);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -1541,6 +1721,9 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            VerifyOffset(verifier, VT_METADATA) &&
            verifier.VerifyVector(metadata()) &&
            verifier.VerifyVectorOfTables(metadata()) &&
+           VerifyOffset(verifier, VT_VECTORS) &&
+           verifier.VerifyVector(vectors()) &&
+           verifier.VerifyVectorOfTables(vectors()) &&
            verifier.EndTable();
   }
 };
@@ -1573,6 +1756,9 @@ struct ModelBuilder {
   void add_metadata(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> metadata) {
     fbb_.AddOffset(Model::VT_METADATA, metadata);
   }
+  void add_vectors(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>>> vectors) {
+    fbb_.AddOffset(Model::VT_VECTORS, vectors);
+  }
   explicit ModelBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -1595,8 +1781,10 @@ inline ::flatbuffers::Offset<Model> CreateModel(
     ::flatbuffers::Offset<::flatbuffers::String> producer = 0,
     ::flatbuffers::Offset<::flatbuffers::String> arithmetic = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> source = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> metadata = 0) {
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> metadata = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>>> vectors = 0) {
   ModelBuilder builder_(_fbb);
+  builder_.add_vectors(vectors);
   builder_.add_metadata(metadata);
   builder_.add_source(source);
   builder_.add_arithmetic(arithmetic);
@@ -1622,13 +1810,15 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
     const char *producer = nullptr,
     const char *arithmetic = nullptr,
     std::vector<::flatbuffers::Offset<qfb::KeyValue>> *source = nullptr,
-    std::vector<::flatbuffers::Offset<qfb::KeyValue>> *metadata = nullptr) {
+    std::vector<::flatbuffers::Offset<qfb::KeyValue>> *metadata = nullptr,
+    const std::vector<::flatbuffers::Offset<qfb::TestVector>> *vectors = nullptr) {
   auto required_features__ = required_features ? _fbb.CreateVector<::flatbuffers::Offset<::flatbuffers::String>>(*required_features) : 0;
   auto buffers__ = buffers ? _fbb.CreateVector<::flatbuffers::Offset<qfb::Buffer>>(*buffers) : 0;
   auto producer__ = producer ? _fbb.CreateString(producer) : 0;
   auto arithmetic__ = arithmetic ? _fbb.CreateString(arithmetic) : 0;
   auto source__ = source ? _fbb.CreateVectorOfSortedTables<qfb::KeyValue>(source) : 0;
   auto metadata__ = metadata ? _fbb.CreateVectorOfSortedTables<qfb::KeyValue>(metadata) : 0;
+  auto vectors__ = vectors ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestVector>>(*vectors) : 0;
   return qfb::CreateModel(
       _fbb,
       minor_version,
@@ -1638,7 +1828,8 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
       producer__,
       arithmetic__,
       source__,
-      metadata__);
+      metadata__,
+      vectors__);
 }
 
 inline const qfb::Model *GetModel(const void *buf) {

@@ -15,3 +15,5 @@ export { Node } from './qfb/node.js';
 export { Observed } from './qfb/observed.js';
 export { Quantization } from './qfb/quantization.js';
 export { Tensor } from './qfb/tensor.js';
+export { TestValue } from './qfb/test-value.js';
+export { TestVector } from './qfb/test-vector.js';

@@ -7,6 +7,7 @@ import * as flatbuffers from 'flatbuffers';
 import { Buffer } from '../qfb/buffer.js';
 import { Graph } from '../qfb/graph.js';
 import { KeyValue } from '../qfb/key-value.js';
+import { TestVector } from '../qfb/test-vector.js';
 
 
 /**
@@ -126,8 +127,21 @@ metadataLength():number {
   return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
 }
 
+/**
+ * Test vectors, in an order of the writer's choice. A reader that only runs the graph may skip them.
+ */
+vectors(index: number, obj?:TestVector):TestVector|null {
+  const offset = this.bb!.__offset(this.bb_pos, 20);
+  return offset ? (obj || new TestVector()).__init(this.bb!.__indirect(this.bb!.__vector(this.bb_pos + offset) + index * 4), this.bb!) : null;
+}
+
+vectorsLength():number {
+  const offset = this.bb!.__offset(this.bb_pos, 20);
+  return offset ? this.bb!.__vector_len(this.bb_pos + offset) : 0;
+}
+
 static startModel(builder:flatbuffers.Builder) {
-  builder.startObject(8);
+  builder.startObject(9);
 }
 
 static addMinorVersion(builder:flatbuffers.Builder, minorVersion:number) {
@@ -207,6 +221,22 @@ static createMetadataVector(builder:flatbuffers.Builder, data:flatbuffers.Offset
 }
 
 static startMetadataVector(builder:flatbuffers.Builder, numElems:number) {
+  builder.startVector(4, numElems, 4);
+}
+
+static addVectors(builder:flatbuffers.Builder, vectorsOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(8, vectorsOffset, 0);
+}
+
+static createVectorsVector(builder:flatbuffers.Builder, data:flatbuffers.Offset[]):flatbuffers.Offset {
+  builder.startVector(4, data.length, 4);
+  for (let i = data.length - 1; i >= 0; i--) {
+    builder.addOffset(data[i]!);
+  }
+  return builder.endVector();
+}
+
+static startVectorsVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(4, numElems, 4);
 }
 

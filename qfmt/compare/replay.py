@@ -1,0 +1,43 @@
+"""The test vectors of a model, run again: does whoever runs it here get what the file says?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..model import Model
+from .difference import values_differ
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """An output of a test vector: of its `elements`, `different` are not those of the file, bit by bit.
+
+    `vector` is the name of the test vector, or its number where it has none; `largest` the largest difference.
+    """
+
+    vector: str
+    output: str
+    elements: int
+    different: int
+    largest: float
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.different
+
+
+def replay(model: Model) -> Iterator[Replay]:
+    """Run every test vector in the reference interpreter, and compare each output with the one in the file.
+
+    Raises what `Model.run` raises.
+    """
+    for index, vector in enumerate(model.vectors):
+        name = vector.name or str(index)
+        computed = model.run({key: value.array for key, value in vector.inputs.items()})
+        for output in dict.fromkeys(model.graph.outputs):
+            ours, theirs = computed[output], vector.outputs[output].array
+            if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
+                yield Replay(name, output, ours.size, *values_differ(ours, theirs))
+            else:
+                yield Replay(name, output, max(theirs.size, 1), max(theirs.size, 1), float("inf"))

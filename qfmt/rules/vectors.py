@@ -1,0 +1,98 @@
+"""V50, V51: test vectors against the graph. What a value holds is under the rules of constants: V3, V10-V12, V26."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import Violation
+from ..model import DTYPES, Graph, Model, StoredArray, Tensor, Vector
+from .rule import Stage, first_of, is_text
+from .tensors import data_violations, tensor_violations
+
+ENDS = Stage()
+SIZES = Stage()
+
+
+def vectors_violations(model: Model, *, data: bool) -> list[Violation]:
+    """The rules that the test vectors of a model break; without `data`, of those that do not read the values."""
+    found = []
+    for index, vector in enumerate(model.vectors):
+        where = f"test vector {index}"
+        broken = vector_violations(vector, model.graph, where)
+        found += broken or (vector_data_violations(vector, model.graph, where) if data else [])
+    return found
+
+
+def vector_violations(vector: Vector, graph: Graph, where: str = "test vector") -> list[Violation]:
+    """The rules that a test vector breaks, without a look at its values; the tensors of the graph must break none."""
+    found = ENDS.broken(where, vector, graph)
+    if not is_text(vector.name):
+        found.append(Violation("V36", where, f"the name {vector.name!r} is not text"))
+    if found:
+        return found
+    for place, constant in _constants(vector, graph, where):
+        found += [Violation(broken.rule, place, broken.what) for broken in tensor_violations(constant)]
+    return found or SIZES.broken(where, vector, graph)
+
+
+def vector_data_violations(vector: Vector, graph: Graph, where: str) -> list[Violation]:
+    """The rules that its values break; it must break none of the others."""
+    return [
+        Violation(broken.rule, place, broken.what)
+        for place, constant in _constants(vector, graph, where)
+        for broken in data_violations(constant)
+    ]
+
+
+def _constants(vector: Vector, graph: Graph, where: str) -> Iterator[tuple[str, Tensor]]:
+    """The values as constants of the types and quantizations of their tensors, and where each is."""
+    for end, name, value in vector.stored(graph):
+        grid = graph.tensors[name].quantization
+        yield f"{where}, {end} {name!r}", Tensor(name, value.dtype, value.shape, value.data, grid)
+
+
+@ENDS.rule(
+    50,
+    "A test vector has one value for each input and each output of the graph, of the element type of that tensor; a "
+    "tensor that is an output twice has one value twice. An archive has none.",
+)
+def _ends(vector: Vector, graph: Graph) -> str:
+    if graph.is_archive:
+        return "there is no graph to run"
+    for what, values, names in (("input", vector.inputs, graph.inputs), ("output", vector.outputs, graph.outputs)):
+        if missing := [name for name in names if name not in values]:
+            return f"the {what} {first_of(missing)} has no value"
+        if unknown := [name for name in values if name not in names]:
+            return f"{first_of(unknown)} is no {what} of the graph"
+    for _, name, value in vector.stored(graph):
+        dtype = graph.tensors[name].dtype if name in graph.tensors else ""
+        if value.dtype != dtype or dtype not in DTYPES:
+            return f"the value of {name!r} is {value.dtype}, the tensor {dtype or 'is not there'}"
+    return ""
+
+
+@SIZES.rule(
+    51,
+    "The value of a tensor in a test vector keeps the rules of a constant with its quantization (V3, V10, V11, V12, "
+    "V21, V26, V27), and has the sizes of the tensor where they are known; a size with a name is the same wherever it "
+    "stands in the vector.",
+)
+def _sizes(vector: Vector, graph: Graph) -> str:
+    named: dict[str, int] = {}
+    for end, name, value in vector.stored(graph):
+        if wrong := _misfit(graph.tensors[name], value, named):
+            return f"the {end} {name!r} has the shape {list(value.shape)}, {wrong}"
+    return ""
+
+
+def _misfit(tensor: Tensor, value: StoredArray, named: dict[str, int]) -> str:
+    """In what the sizes are not those of the tensor; `named` collects the sizes with names."""
+    if tensor.shape is None:
+        return ""
+    if len(tensor.shape) != len(value.shape):
+        return f"the tensor has {len(tensor.shape)} dimensions"
+    for axis, (size, wanted) in enumerate(zip(value.shape, tensor.shape, strict=True)):
+        known = named.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+        if known is not None and size != known:
+            return f"dimension {axis} must be {known}"
+    return ""
