@@ -374,6 +374,49 @@ def rescale(total: Array, multiplier: np.float32, output: Quantization, dtype: n
     return clamp(np.rint(total.astype(f32) * multiplier) + f32(output.zero_point[0]), output, dtype)
 
 
+def _half(shift: Array) -> Array:
+    return (np.int64(1) << shift) >> 1
+
+
+def _multiply_shift(x: Array, m: Array, shift: Array, add: Array) -> Array:
+    """`(x · m + add) >> shift`"""
+    return (x * m + add) >> shift
+
+
+def _fixed_point_single(x: Array, m: Array, shift: Array, add: Array) -> Array:
+    """`(x · m + half) >> shift`
+
+    TFLite and CMSIS-NN where they are built to round once, and TOSA's RESCALE with SINGLE_ROUND.
+    """
+    return (x * m + _half(shift)) >> shift
+
+
+def _fixed_point_double(x: Array, m: Array, shift: Array, add: Array) -> Array:
+    """`(x · m + half ± 2³⁰) >> shift`, + where x ≥ 0, and 0 instead of 2³⁰ where shift ≤ 31
+
+    TOSA's RESCALE with DOUBLE_ROUND: as if the product were rounded at bit 31, and the result once more.
+    """
+    first = np.where(shift > 31, np.int64(1 << 30), np.int64(0))
+    return (x * m + _half(shift) + np.where(x >= 0, first, -first)) >> shift
+
+
+def _power_of_two(x: Array, m: Array, shift: Array, add: Array) -> Array:
+    """`(x + half) >> shift`"""
+    return (x + _half(shift)) >> shift
+
+
+FIXED_POINT: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
+    "multiply_shift": _multiply_shift,
+    "fixed_point_single": _fixed_point_single,
+    "fixed_point_double": _fixed_point_double,
+    "power_of_two": _power_of_two,
+}
+"""Rules that turn an int32 x into an output integer by integers alone, in int64; before zero point and clamp.
+
+`half` is 2^(shift - 1), and 0 where shift is 0. `>>` rounds down. Arguments that a rule does not take are ignored.
+"""
+
+
 def named(rules: Mapping[str, Any], rule: str) -> Any:
     """The rule of that name; RunError if this version of qfmt does not know it."""
     if rule not in rules:

@@ -12,6 +12,8 @@ from .arithmetic import QUANTIZE, dequantize, quantize
 from .errors import QfmtError, RunError
 from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, Operand, Operator, Quantized, Result
+from .ops.accumulation import int32_sums
+from .ops.rescaling import multiply_add_divide
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -142,10 +144,15 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
+    if node.arithmetic in operator.sum_rules and operator.sums is not None:
+        sums = operator.sums.function(*_filled(operator, operands), rule=node.arithmetic, **attributes)
+        return [int32_sums(sums)]
+    if operator.quantized is Quantized.INTEGERS:
+        return [_integers(operator, node.arithmetic, operands, outputs[0], attributes)]
     if operator.integer is not None and node.arithmetic not in QUANTIZE and node.arithmetic:
         _check_integers(operands, outputs)
     if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:
-        _check_per_tensor(operator, operands, wanted)
+        _check_per_tensor(operator, node.arithmetic, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.quantized is Quantized.WEIGHTS and quantized:
@@ -170,6 +177,21 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
 
 
+def _integers(
+    operator: Operator, rule: str, operands: Sequence[Operand | None], output: Tensor, attributes: Mapping[str, Any]
+) -> Array:
+    """The output of an operator that takes integers as they are stored, to whose meaning it is indifferent."""
+    dtype = numpy_dtype(output.dtype)
+    if operator.integer is not None and output.quantization is not None:
+        result = Result(dtype, output.quantization, rule)
+        return np.asarray(operator.integer(*_filled(operator, operands), result=result, **attributes))
+    arrays = _filled(operator, [operand and operand.array for operand in operands])
+    made = np.asarray(operator.reference(*arrays, **attributes))
+    if made.dtype != dtype:
+        raise RunError(f"gives {made.dtype}, and {output.name} is {output.dtype}")
+    return made
+
+
 def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> None:
     """RunError where a formula on integers would meet scales by blocks, or floats."""
     grids = [(str(each.array.dtype), each.quantization) for each in operands if each is not None]
@@ -179,12 +201,12 @@ def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor
             raise RunError(f"computes on integers, not with {what}", hint="state a quantize rule: dequantize, compute")
 
 
-def _check_per_tensor(operator: Operator, operands: Sequence[Operand | None], wanted: Quantization) -> None:
+def _check_per_tensor(operator: Operator, rule: str, operands: Sequence[Operand | None], wanted: Quantization) -> None:
     """RunError where a formula on integers would take the first scale of an axis for all; weights have their own."""
     if operator.quantized is Quantized.MOVES:
         return
     grids = [wanted]
-    if operator.quantized is Quantized.OWN:
+    if operator.quantized is Quantized.OWN and rule != multiply_add_divide.__name__:  # which reads no scale
         grids += [each.quantization for each in operands if each is not None and each.quantization is not None]
     if any(grid.is_per_channel for grid in grids):
         raise RunError("computes on integers that are quantized per tensor, not per channel")

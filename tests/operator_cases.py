@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import case_inputs as given
+import integer_case_inputs as integer_given
 import numpy as np
 import onnx_case_inputs as onnx_given
 from case_inputs import Case, Random
 
-from qfmt.ops import OPERATORS
+from qfmt.model import Quantization
+from qfmt.ops import OPERATORS, Operand, Quantized, Result
 
-__all__ = ["CASES", "Case", "compute"]
+__all__ = ["CASES", "ON_INTEGERS", "Case", "compute"]
 
 CASES: dict[str, Callable[[Random], Case]] = {
     **dict.fromkeys(("Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Erf", "Sign", "Softsign"), given.unary),
@@ -118,6 +120,10 @@ CASES: dict[str, Callable[[Random], Case]] = {
     "LSTM": lambda rng: onnx_given.onnx_recurrent(rng, 4, 3, input_forget=int(rng.integers(0, 2))),
     "ai.onnx.QuantizeLinear": onnx_given.quantize,
     "qfmt.RequantShift": onnx_given.requant_shift,
+    "qfmt.Requantize": integer_given.requantize,
+    "qfmt.Table": integer_given.table,
+    "qfmt.PairTable": integer_given.pair_table,
+    "qfmt.WeightedSum": integer_given.weighted_sum,
     "ai.onnx.DequantizeLinear": onnx_given.dequantize,
     "qfmt.Embedding": given.embedding,
     "qfmt.EmbeddingBag": given.embedding_bag,
@@ -151,9 +157,20 @@ CASES: dict[str, Callable[[Random], Case]] = {
 }
 
 
+ON_INTEGERS = [name for name, operator in OPERATORS.items() if operator.quantized is Quantized.INTEGERS]
+"""Operators that take integers as they are stored: there is nothing that other formats or frameworks have of them."""
+
+SOME_GRID = Quantization.per_tensor(0.5, 3, "int8")
+
+
 def compute(name: str, case: Case) -> list[np.ndarray]:
-    """The outputs of the operator's reference."""
+    """The outputs of the operator's reference; where that has to have a grid, those of its first rule on some grid."""
     operator = OPERATORS[name]
+    if operator.quantized is Quantized.INTEGERS and operator.integer is not None:
+        result = Result(np.dtype(np.int8), SOME_GRID, operator.rules[0])
+        operands = [Operand(each, None) for each in case.inputs]
+        operands += [None] * (len(operator.inputs) - len(operands))
+        return [operator.integer(*operands, result=result, **operator.complete(case.attributes))]
     missing = [None] * (len([p for p in operator.inputs if not p.variadic]) - len(case.inputs))
     with np.errstate(all="ignore"):
         result = operator.reference(*case.inputs, *missing, **operator.complete(case.attributes))

@@ -21,8 +21,8 @@ PLAIN = {"Gemm": {"alpha": 1.0, "beta": 1.0}}
 
 seeds = st.integers(0, 2**32)
 
-UNQUANTIZED = ("FLOAT_ONLY", "WEIGHTS")
-"""Ways of operators whose outputs are not quantized."""
+UNQUANTIZED = ("FLOAT_ONLY", "WEIGHTS", "INTEGERS")
+"""Ways of operators whose outputs are not quantized, or do not follow from real numbers."""
 
 
 def run(

@@ -43,8 +43,8 @@ NOT_FROM_TORCH = {
 OF_ONNX = {"attention", "functions", "indexing", "integer_products", "logic", "onnx_recurrent", "rescaling", "sampling"}
 """Families whose operators come from ONNX only."""
 
-OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent"} | OF_ONNX
-"""Families whose networks are those of test_dynamic.py and test_recurrent.py."""
+OF_THEIR_OWN = {"creation", "dynamic", "embedding", "recurrent", "requantization"} | OF_ONNX
+"""Families whose networks are those of test_dynamic.py and test_recurrent.py, or made by qfmt."""
 
 
 @dataclass

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from golden.model import golden_model
 from hypothesis import given, settings
+from integer_networks import BROKEN as BROKEN_INTEGERS
+from integer_networks import network as integer_network
 from mutants import overwrite, sealed, survives
 from strategies import models
 from test_hostile import crafted
@@ -274,6 +276,7 @@ BROKEN: list[tuple[str, Model]] = [
     ("V47", node(1, arithmetic="reciprocal_fma")),
     ("V47", node(2, arithmetic="divide")),
     ("V47", by_blocks()),
+    *BROKEN_INTEGERS,
     ("V50", vector({"y": POINTS})),
     ("V50", vector({"x": IMAGE, "y": POINTS})),
     ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),
@@ -305,6 +308,7 @@ def test_valid_models_break_none() -> None:
     assert violations(golden_model()) == []
     assert violations(dequantized(by_blocks())) == []
     assert violations(dequantized(by_blocks(points=POINTS))) == []
+    assert violations(integer_network()) == []
     assert violations(vector()) == []
 
 

@@ -47,6 +47,7 @@ FAMILIES = {
     "embedding": "Tables",
     "creation": "Making numbers",
     "quantization": "Into and out of integers",
+    "requantization": "Integers alone",
     "rescaling": "Integers to integers",
     "elementwise": "Elements",
     "functions": "Functions of elements",
@@ -70,6 +71,7 @@ WAYS = {
     Quantized.ACCUMULATES: "accumulates",
     Quantized.OWN: "own formula",
     Quantized.WEIGHTS: "weights",
+    Quantized.INTEGERS: "integers",
 }
 
 RULE_SETS = {
@@ -173,6 +175,9 @@ def _operator(operator: Operator) -> str:
     lines = [f"#### {operator.name}", "", head, "", operator.meaning, ""]
     if operator.integer is not None and operator.integer.__doc__:
         lines += [f"On integers: {_paragraph(operator.integer.__doc__)}", ""]
+    if operator.sums is not None:
+        by = " and ".join(f"`{rule}`" for rule in operator.sum_rules)
+        lines += [f"Sums, by {by}: {_paragraph(operator.sums.function.__doc__ or '')}", ""]
     if (operator.rules, operator.engines) != USUAL[operator.quantized] and operator.rules:
         lines += [f"Rules: {_rule_names(operator.rules, operator.engines)}", ""]
     if operator.attributes:
@@ -205,7 +210,7 @@ def _rule_names(rules: tuple[str, ...], engines: Mapping[str, str]) -> str:
         users.setdefault(rule, []).append(engine)
     uses = "; ".join(f"{', '.join(engines)}: `{rule}`" for rule, engines in users.items())
     listed = ", ".join([*(f"`{rule}`" for rule in rules), *names])
-    return f"{listed}. Conversion takes, for {uses}."
+    return f"{listed}. Conversion takes, for {uses}." if uses else f"{listed}."
 
 
 def _kind(kind: str) -> str:

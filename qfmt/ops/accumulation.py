@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
-from ..errors import QfmtError
+from ..errors import QfmtError, RunError
 from ..model import Quantization
 from .registry import Operand, Result
 
@@ -107,6 +107,32 @@ def _along(acc: Array, channels: int) -> list[int]:
 def _scales(quantization: Quantization, along: list[int], repeat: int) -> Array:
     scales = np.array(quantization.scale)
     return np.tile(scales, repeat).reshape(along) if quantization.is_per_channel else scales.reshape(())
+
+
+def as_stored(operand: Operand) -> Operand:
+    """The integers as they are, whatever they mean."""
+    return Operand(operand.array, None)
+
+
+def stored_zero(x: Operand) -> int:
+    """The integer that stands for zero."""
+    return 0 if x.quantization is None else int(x.quantization.zero_point[0])
+
+
+def with_bias(acc: Array, b: Operand | None, *, channels: int = 1) -> Array:
+    """Exact sums and a bias of plain integers, in int64; `channels` is the axis that a vector of them runs along."""
+    total = acc.astype(np.int64)
+    return total if b is None else total + _spread(b.array, _along(acc, channels))
+
+
+def int32_sums(exact: Array) -> Array:
+    """Exact sums, whatever their type, as int32; RunError if that does not hold them."""
+    low, high = (int(exact.min()), int(exact.max())) if exact.size else (0, 0)
+    if not -(1 << 31) <= low <= high < 1 << 31:
+        raise RunError(
+            f"sums in [{low}, {high}] are no int32", hint="stated by `exact` or `folded`, none may be beyond"
+        )
+    return exact.astype(np.int32)
 
 
 def in_units_of_sums(bias: Quantization | None, input_scale: float, weight_scales: tuple[float, ...]) -> bool:

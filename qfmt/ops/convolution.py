@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .accumulation import centred, exact_dtype, requantize_sums, whole
-from .registry import Inference, Operand, Quantized, Result, operator, optional, required
+from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
+from .registry import Inference, Operand, Quantized, Result, Sums, operator, optional, required
 from .shapes import positions, tap, window
 
 if TYPE_CHECKING:
@@ -70,18 +70,26 @@ def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, 
     return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, channels=1)
 
 
-def conv_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
+def _conv_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
+    """Σ (x - zx)·(w - zw) + B; or by `folded` Σ x·w + B, where padding is zx."""
+    if rule != "folded":
+        return with_bias(conv_sums(x, w, **attributes), b)
+    return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b)
+
+
+def conv_sums(x: Operand, w: Operand, padding: int = 0, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, tuple(range(1, weights.ndim)))
-    return _convolve(centred(x, dtype), weights.astype(dtype), **attributes)
+    return _convolve(centred(x, dtype), weights.astype(dtype), padding, **attributes)
 
 
-def _convolve(x: Array, w: Array, **a: Any) -> Array:
+def _convolve(x: Array, w: Array, padding: int = 0, **a: Any) -> Array:
     """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out], in the dtype of both."""
     group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
     rank = len(kernel)
-    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]) if any(pads) else x
+    widths = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
+    padded = np.pad(x, widths, constant_values=padding) if any(pads) else x
     out = [positions(padded.shape[2 + i], kernel[i], a["strides"][i], 0, a["dilations"][i]) for i in range(rank)]
     taps = [tap(position, a, out) for position in np.ndindex(*kernel)]
     if w.shape[1] == 1 and w.shape[0] == group:
@@ -119,6 +127,7 @@ def _depthwise(padded: Array, w: Array, taps: list[tuple[Any, ...]], out: list[i
     shape=conv_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_conv_integer,
+    sums=Sums(_conv_exact),
 )
 def conv(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
     """Y[n, m, i] = Σ X[n, c, strides·i + dilations·k - pads] · W[m, c, k] + B[m], over taps k, channels c of the group.
@@ -157,6 +166,11 @@ def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result
     """
     acc = conv_transpose_sums(x, w, **attributes)
     return requantize_sums(acc, x, w, b, result, channels=1, repeat=attributes["group"])
+
+
+def _conv_transpose_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
+    """Σ (x - zx)·(w - zw) + B"""
+    return with_bias(conv_transpose_sums(x, w, **attributes), b)
 
 
 def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
@@ -198,6 +212,7 @@ TRANSPOSED = {**ATTRIBUTES, "output_padding": required("ii", "added to one side 
     shape=conv_transpose_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_conv_transpose_integer,
+    sums=Sums(_conv_transpose_exact, ("exact",)),
 )
 def conv_transpose(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
     """The gradient of Conv for its input: Y[n, m, strides·i + dilations·k - pads] sums up X[n, c, i] · W[c, m, k].

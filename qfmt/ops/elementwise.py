@@ -17,6 +17,7 @@ from .registry import (
     Operand,
     Quantized,
     Result,
+    Sums,
     by_engine,
     operator,
     optional,
@@ -83,6 +84,11 @@ def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     return rescale(_exact(a) * _exact(b), multiplier, result.quantization, result.dtype)
 
 
+def _mul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
+    """(qa - za) · (qb - zb)"""
+    return centred(a, np.dtype(np.int64)) * centred(b, np.dtype(np.int64))
+
+
 @operator(
     "Mul",
     14,
@@ -90,6 +96,7 @@ def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     shape=broadcast,
     quantized=Quantized.OWN,
     integer=_mul_integer,
+    sums=Sums(_mul_exact, ("exact",)),
     rules=("product", *QUANTIZE_RULES),
     engines=by_engine("product"),
     torch=("quantized::mul(qa:A, qb:B, scale:$scale, zero_point:$zero_point)",),

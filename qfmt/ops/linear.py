@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ..arithmetic import fma
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .accumulation import centred, exact_dtype, requantize_sums, whole
+from .accumulation import as_stored, centred, exact_dtype, requantize_sums, whole, with_bias
 from .registry import (
     QUANTIZE_RULES,
     REQUANTIZE_ENGINES,
@@ -18,6 +19,7 @@ from .registry import (
     Operand,
     Quantized,
     Result,
+    Sums,
     by_engine,
     operator,
     optional,
@@ -54,6 +56,12 @@ def linear_sums(x: Operand, w: Operand) -> Array:
     return np.matmul(centred(x, dtype), weights.T.astype(dtype))
 
 
+def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Array:
+    """Σ (x - zx)·(w - zw) + B, or by `folded` Σ x·w + B."""
+    factors = (as_stored(x), as_stored(w)) if rule == "folded" else (x, w)
+    return with_bias(linear_sums(*factors), b, channels=-1)
+
+
 @operator(
     "qfmt.Linear",
     1,
@@ -61,6 +69,7 @@ def linear_sums(x: Operand, w: Operand) -> Array:
     shape=linear_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_linear_integer,
+    sums=Sums(_linear_exact),
     engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
     torch=("aten::linear(input:X, weight:W, bias:B=None)",),
 )
@@ -102,12 +111,21 @@ def matmul_shape(given: Inference) -> list[Shape]:
 
 def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias."""
+    return requantize_sums(_matmul_sums(a, b), a, b, None, result, channels=-1)
+
+
+def _matmul_sums(a: Operand, b: Operand) -> Array:
+    """Σ (a - za)·(b - zb), exact."""
     if b.quantization is not None and b.quantization.axis not in (None, b.array.ndim - 1):
         raise QfmtError("MatMul takes a second input quantized per tensor or per column")
     right = whole(b)
     dtype = exact_dtype(a, right, (max(0, right.ndim - 2),))
-    acc = np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
-    return requantize_sums(acc, a, b, None, result, channels=-1)
+    return np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
+
+
+def _matmul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
+    """Σ (a - za)·(b - zb), or by `folded` Σ a·b."""
+    return _matmul_sums(as_stored(a), as_stored(b)) if rule == "folded" else _matmul_sums(a, b)
 
 
 @operator(
@@ -117,6 +135,7 @@ def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     shape=matmul_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_matmul_integer,
+    sums=Sums(_matmul_exact),
     engines=by_engine("affine", onnx="integer_bias", pt2e="affine"),
     torch=(
         "aten::matmul(self:A, other:B)",
@@ -154,16 +173,28 @@ def _gemm_integer(
     a: Operand, b: Operand, c: Operand | None, *, result: Result, alpha: float, beta: float, **transposed: int
 ) -> Array:
     """where alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, C being the bias."""
+    return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result, channels=-1)
+
+
+def _gemm_exact(
+    a: Operand, b: Operand, c: Operand | None, *, rule: str, alpha: float, beta: float, **transposed: int
+) -> Array:
+    """where alpha and beta are 1: Σ (a - za)·(b - zb) + C, or by `folded` Σ a·b + C."""
+    factors = (as_stored(a), as_stored(b)) if rule == "folded" else (a, b)
+    return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c, channels=-1)
+
+
+def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Mapping[str, int]) -> Array:
+    """Σ (a - za)·(b - zb), exact."""
+    transposes_a, transposes_b = transposed["transA"], transposed["transB"]
     if alpha != 1 or beta != 1:
         raise QfmtError("on integers Gemm takes an alpha and a beta of 1", hint="a quantize rule takes any")
-    transposes_a, transposes_b = transposed["transA"], transposed["transB"]
     if b.quantization is not None and b.quantization.axis not in (None, 0 if transposes_b else 1):
         raise QfmtError("Gemm takes a B quantized per tensor or per column of the product")
     right = whole(b)
     dtype = exact_dtype(a, right, (1 if transposes_b else 0,))
     left = centred(a, dtype)
-    acc = np.matmul(left.T if transposes_a else left, (right.T if transposes_b else right).astype(dtype))
-    return requantize_sums(acc, a, b, c, result, channels=-1)
+    return np.matmul(left.T if transposes_a else left, (right.T if transposes_b else right).astype(dtype))
 
 
 @operator(
@@ -179,6 +210,7 @@ def _gemm_integer(
     shape=_gemm_shape,
     quantized=Quantized.ACCUMULATES,
     integer=_gemm_integer,
+    sums=Sums(_gemm_exact),
     rules=(*REQUANTIZE_RULES, *QUANTIZE_RULES),
     engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from math import prod
+from math import lcm, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +12,14 @@ import numpy as np
 from ..arithmetic import MEAN, clamp, f32, named
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .accumulation import whole
+from .accumulation import centred, whole
 from .registry import (
     QUANTIZE_RULES,
     Inference,
     Operand,
     Quantized,
     Result,
+    Sums,
     by_engine,
     operator,
     optional,
@@ -99,6 +100,27 @@ def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int,
     return _mean(total, counts, result)
 
 
+def _average_pool_exact(x: Operand, *, rule: str, count_include_pad: int, **attributes: Any) -> Array:
+    """Σ (q - zx) · L / n of the window; padding adds nothing."""
+    total = reduce(np.add, _taps(centred(x, np.dtype(np.int64)), attributes, 0, 0))
+    return _on_one_unit(total, _counts(x.array.shape[2:], count_include_pad, attributes))
+
+
+def _on_one_unit(total: Array, counts: Array) -> Array:
+    """Σ · L / n: sums of n elements each, n not everywhere the same, L the least common multiple of all n."""
+    sizes = np.unique(counts).tolist()
+    if 0 in sizes:
+        raise QfmtError("a window lies in the padding alone: it has no mean")
+    multiple = lcm(*sizes)
+    if multiple >= LARGEST_MULTIPLE:
+        raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
+    return total * (multiple // counts.astype(np.int64))
+
+
+LARGEST_MULTIPLE = 1 << 31
+"""Of sizes of windows: int32 holds no sum of larger ones, but 0."""
+
+
 def _centred(x: Operand, result: Result) -> Array:
     """The integers minus the zero point, which is that of the result, too."""
     if x.quantization is None or not x.quantization.same_grid(result.quantization):
@@ -120,6 +142,7 @@ def _mean(total: Array, count: Any, result: Result) -> Array:
     shape=_pool_shape,
     quantized=Quantized.OWN,
     integer=_average_pool_integer,
+    sums=Sums(_average_pool_exact, ("exact",), 1),
     rules=MEAN_RULES,
     engines=by_engine("mean_reciprocal"),
 )
@@ -142,6 +165,16 @@ def _global_average_integer(x: Operand, *, result: Result) -> Array:
     return mean_over(x, tuple(range(2, x.array.ndim)), 1, result)
 
 
+def _global_average_exact(x: Operand, *, rule: str) -> Array:
+    """Σ (q - zx) of all spatial dimensions."""
+    return sum_over(x, tuple(range(2, x.array.ndim)), 1)
+
+
+def sum_over(x: Operand, axes: tuple[int, ...], keepdims: int) -> Array:
+    """Σ (q - zx) of the axes."""
+    return np.asarray(centred(x, np.dtype(np.int64)).sum(axes, keepdims=bool(keepdims)))
+
+
 def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:
     """By the stated mean rule, over Σ (q - z) of the axes."""
     total = _centred(x, result).sum(axes, keepdims=bool(keepdims), dtype=np.int64)
@@ -155,6 +188,7 @@ def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) 
     shape=_global_shape,
     quantized=Quantized.OWN,
     integer=_global_average_integer,
+    sums=Sums(_global_average_exact, ("exact",), 1),
     rules=MEAN_RULES,
     engines=by_engine("mean_reciprocal_fma", qnnpack="mean_reciprocal"),
 )
@@ -204,6 +238,11 @@ def _adaptive_integer(x: Operand, *, result: Result, output_size: tuple[int, ...
     return _mean(total, counts, result)
 
 
+def _adaptive_exact(x: Operand, *, rule: str, output_size: tuple[int, ...]) -> Array:
+    """Σ (q - zx) · L / n of the bin."""
+    return _on_one_unit(*_bin_sums(centred(x, np.dtype(np.int64)), output_size, np.dtype(np.int64)))
+
+
 def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
     rank = len(output_size)
     lead = x.ndim - rank
@@ -227,6 +266,7 @@ def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> t
     shape=_adaptive_shape,
     quantized=Quantized.OWN,
     integer=_adaptive_integer,
+    sums=Sums(_adaptive_exact, ("exact",), 1),
     rules=MEAN_RULES,
     engines=by_engine("mean_reciprocal_fma", qnnpack="mean_reciprocal"),
 )

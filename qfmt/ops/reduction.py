@@ -9,8 +9,8 @@ import numpy as np
 
 from ..errors import QfmtError
 from ..model import Shape
-from .pooling import MEAN_RULES, mean_over
-from .registry import Inference, Operand, Quantized, Result, by_engine, operator, optional
+from .pooling import MEAN_RULES, mean_over, sum_over
+from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional
 from .shapes import axis_of, integers, is_present
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ def _reduce_mean_integer(
     return mean_over(x, _axes(x.array, axes and axes.array, noop_with_empty_axes), keepdims, result)
 
 
+def _reduce_mean_exact(
+    x: Operand, axes: Operand | None, *, rule: str, keepdims: int, noop_with_empty_axes: int
+) -> Array:
+    """Σ (q - zx) of the axes."""
+    return sum_over(x, _axes(x.array, axes and axes.array, noop_with_empty_axes), keepdims)
+
+
 @operator(
     "ReduceMean",
     18,
@@ -60,6 +67,7 @@ def _reduce_mean_integer(
     shape=_reduce_shape,
     quantized=Quantized.OWN,
     integer=_reduce_mean_integer,
+    sums=Sums(_reduce_mean_exact, ("exact",), 1),
     rules=MEAN_RULES,
     engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
 )

@@ -32,6 +32,7 @@ class Quantized(enum.Enum):
     ACCUMULATES = "accumulates exact integers, requantizes by the stated requantize rule"
     OWN = "has integer formulas of its own; by a quantize rule it computes"
     WEIGHTS = "takes quantized weights: real results by the stated rule"
+    INTEGERS = "takes integers as they are stored: scales do not count"
 
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
@@ -45,6 +46,7 @@ DYNAMIC_RULES = (
     "dynamic_symmetric",
 )
 LOOKUP_RULES = ("lookup_float32", "lookup_float16")
+SUM_RULES = ("exact", "folded")
 
 
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
@@ -107,6 +109,19 @@ class Result(NamedTuple):
             raise RunError(f"arithmetic rule {self.rule!r} is not known here", hint=hint)
 
 
+class Sums(NamedTuple):
+    """How an operator adds integers up, exactly, without bringing the sums to another grid.
+
+    `function` gives them from the operands, in a type that holds them: `function(x, w, b, rule=…, **attributes)`.
+    The first `factors` inputs are the integers that are multiplied or added up. `rules` are those of SUM_RULES that a
+    node may state for it.
+    """
+
+    function: Callable[..., Array]
+    rules: tuple[str, ...] = SUM_RULES
+    factors: int = 2
+
+
 class Inference(NamedTuple):
     """What a shape rule knows: input shapes, attributes, and the values of inputs that are constants.
 
@@ -154,7 +169,14 @@ class Operator:
     shape: ShapeRule
     reference: Callable[..., Any]
     integer: Callable[..., Any] | None
+    sums: Sums | None = None
+    constants: tuple[str, ...] = ()
     torch: tuple[str, ...] = field(default=())
+
+    @property
+    def sum_rules(self) -> tuple[str, ...]:
+        """The rules by which a node gives exact sums, as int32."""
+        return () if self.sums is None else self.sums.rules
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """All attributes, those not given at their defaults; QfmtError for one missing or unknown."""
@@ -218,13 +240,16 @@ def operator(
     engines: Mapping[str, str] | None = None,
     dtype: str = "same",
     integer: Callable[..., Any] | None = None,
+    sums: Sums | None = None,
+    constants: tuple[str, ...] = (),
     torch: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated float reference as an operator.
 
     `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, "input:1" as the second, a dtype
     name, or "attribute:NAME" (where that is empty: as the first input); where outputs differ a word for each, "same
-    int64". `engines`: the rule that each engine uses, where it rounds.
+    int64". `engines`: the rule that each engine uses, where it rounds. `constants`: the inputs that are constants in
+    every valid model.
     """
 
     def register(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,6 +270,8 @@ def operator(
             shape=shape,
             reference=reference,
             integer=integer,
+            sums=sums,
+            constants=constants,
             torch=torch,
         )
         return reference
@@ -259,6 +286,7 @@ _DEFAULTS: dict[Quantized, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Quantized.ACCUMULATES: (REQUANTIZE_RULES, REQUANTIZE_ENGINES),
     Quantized.OWN: ((), {}),
     Quantized.WEIGHTS: (DYNAMIC_RULES, DYNAMIC_ENGINES),
+    Quantized.INTEGERS: ((), {}),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..errors import Violation
 from ..model import Model
+from . import integers as integers  # its rules join MEANING
 from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import MEANING, SIGNATURE, known
 from .quantization import BLOCKS, QUANTIZATION

@@ -103,7 +103,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 @MEANING.rule(
     44,
     "Outputs without quantization have the element type that the operator gives; of an operator that moves integers, "
-    "every output has that of the first input.",
+    "every output has that of the first input; of a node that states `exact` or `folded`, the output is int32.",
 )
 def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not node.inputs:
@@ -153,9 +153,12 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
     47,
     "A node with a quantized output states one of the rounding rules of its operator, where that has any; so does one "
     "with a quantized input, of an operator that takes quantized weights; any other states none. Where tensors with "
-    "blocks or quantized floats take part, an operator that accumulates states a quantize rule instead.",
+    "blocks or quantized floats take part, an operator that accumulates states a quantize rule instead. Any node may "
+    "state a rule of sums that its operator has.",
 )
 def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if node.arithmetic and node.arithmetic in operator.sum_rules:
+        return ""
     deciding = node.inputs if operator.quantized.name == "WEIGHTS" else node.outputs
     rounds = any(tensors[name].quantization is not None for name in deciding if name)
     allowed = operator.rules if rounds and operator.rules else ("",)
@@ -202,9 +205,12 @@ def _output_dtype(
 ) -> str | None:
     if operator.quantized.name == "MOVES":
         return None if inputs[0] is None else inputs[0].dtype
+    if node.arithmetic and node.arithmetic in operator.sum_rules:
+        return "int32"
     if output.quantization is not None:
         return None
-    dtypes = [None if x is None else x.dtype if x.quantization is None else "float32" for x in inputs]
+    as_stored = operator.quantized.name == "INTEGERS"
+    dtypes = [None if x is None else x.dtype if x.quantization is None or as_stored else "float32" for x in inputs]
     return operator.output_dtype(index, dtypes, node.attributes)
 
 

@@ -130,6 +130,8 @@ def lower(builder: Builder, node: Node) -> None:
     operator = OPERATORS.get(node.operator)
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
+    if node.arithmetic in operator.sum_rules:
+        raise Lacks(f"gives sums of integers, by the rule {node.arithmetic!r}: write the model that this was made from")
     site = Site(builder, node, operator)
     if _computed_on_integers(site):
         return None

@@ -18,6 +18,7 @@ from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import QfmtError, RunError
 from ...interpreter import place
 from ...model import DTYPES, Model, Node, Tensor
+from ...ops import OPERATORS
 from . import sizes
 from .arithmetic import Grid
 from .values import check_input, torch_dtype
@@ -203,6 +204,9 @@ class Builder:
 
     def _beyond_integers(self, node: Node) -> str:
         """Why only a table with `any_grid` computes the node; "" if others may."""
+        operator = OPERATORS.get(node.operator)
+        if operator is not None and node.arithmetic in operator.sum_rules:
+            return f"gives no sums by the rule {node.arithmetic!r}"
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
             if tensor.quantization is not None and tensor.quantization.is_blocked:
                 return "has no scales by blocks"

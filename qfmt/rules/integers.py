@@ -1,0 +1,209 @@
+"""V48–V49: nodes that compute with integers alone. What is proven of them, their values included, holds wherever
+they run: nothing overflows, no index is beyond a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..model import DTYPES, Node, Tensor
+from .nodes import MEANING
+from .rule import first_of, is_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..ops import Operator
+
+    Array = NDArray[Any]
+
+INT32 = (-(1 << 31), (1 << 31) - 1)
+
+PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "thresholds": "int32", "row": "int32"}
+
+
+@MEANING.rule(
+    48,
+    "A node that states `exact` or `folded` gives int32; zero points of that are 0. What it adds up are integers of at "
+    "most 16 bits: a weight per tensor or along an axis, all others per tensor, none by blocks. A bias is int32 and "
+    "not quantized, one for each channel; alpha and beta are 1. By `folded` the weight is a constant whose zero points "
+    "are 0.",
+)
+def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if operator.sums is None or node.arithmetic not in operator.sum_rules:
+        return ""
+    out, accumulates = tensors[node.outputs[0]], operator.quantized.name == "ACCUMULATES"
+    if out.dtype != "int32" or (out.quantization is not None and any(out.quantization.zero_point)):
+        return f"the sums {out.name!r} are {out.dtype}, or have a zero point"
+    for index, tensor in enumerate(_inputs(node, tensors)[: operator.sums.factors]):
+        if tensor is None or (wrong := _not_a_factor(tensor, per_channel=accumulates and index == 1)):
+            return wrong if tensor is not None else f"input {index} is absent"
+    bias = next(iter(_inputs(node, tensors)[2:]), None) if accumulates else None
+    if bias is not None and (wrong := _not_a_bias(bias, node, out)):
+        return wrong
+    if any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return "alpha or beta is not 1"
+    return _not_folded(tensors[node.inputs[1]]) if node.arithmetic == "folded" else ""
+
+
+def _inputs(node: Node, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
+    return [tensors[name] if name else None for name in node.inputs]
+
+
+def _is_integer(tensor: Tensor, bits: int) -> bool:
+    kind = DTYPES[tensor.dtype]
+    return kind.is_integer and kind.bits <= bits and kind.maximum <= INT32[1]
+
+
+def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
+    q = tensor.quantization
+    if not _is_integer(tensor, 16):
+        return f"{tensor.name!r} is {tensor.dtype}, not an integer of at most 16 bits"
+    if q is not None and (q.is_blocked or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
+        return f"{tensor.name!r} is not quantized per tensor"
+    return ""
+
+
+def _not_a_bias(bias: Tensor, node: Node, out: Tensor) -> str:
+    if bias.dtype != "int32" or bias.quantization is not None:
+        return f"the bias {bias.name!r} is {bias.dtype}, or quantized"
+    if node.operator == "Gemm" or bias.shape is None or out.shape is None:
+        return ""  # that of Gemm broadcasts, V43
+    channels = out.shape[-1 if node.operator == "qfmt.Linear" else 1]
+    fits = len(bias.shape) == 1 and (bias.shape[0] == channels or not isinstance(channels, int))
+    return "" if fits else f"the bias {bias.name!r} is {list(bias.shape)} for {channels} channels"
+
+
+def _not_folded(weight: Tensor) -> str:
+    if not weight.is_constant:
+        return f"the weight {weight.name!r} is no constant"
+    zero_points = () if weight.quantization is None else weight.quantization.zero_point
+    return f"the weight {weight.name!r} has a zero point of {max(zero_points, key=abs)}" if any(zero_points) else ""
+
+
+@MEANING.rule(
+    49,
+    "A node that takes integers as they are stored has inputs of the types that its entry names. Parameters and tables "
+    "are constants without quantization, have the types, lengths and values stated there, and are those that its rule "
+    "takes; no result is beyond [quant_min, quant_max], nor a sum beyond int64. A requantized output is quantized per "
+    "tensor, in integers of at most 32 bits.",
+)
+def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if operator.quantized.name != "INTEGERS":
+        return ""
+    for parameter, tensor in zip(operator.inputs, _inputs(node, tensors), strict=False):
+        if parameter.name in operator.constants and tensor is not None:
+            if not tensor.is_constant or tensor.quantization is not None:
+                return f"{tensor.name!r} is no constant, or quantized"
+        elif tensor is not None and not _is_integer(tensor, 8 if "table" in operator.constants else 32):
+            return f"{tensor.name!r} is {tensor.dtype}"
+    if "weights" in node.attributes:
+        return _weighted(node, tensors)
+    return _table(node, tensors) if "table" in operator.constants else _requantized(node, operator, tensors)
+
+
+def _weighted(node: Node, tensors: Mapping[str, Tensor]) -> str:
+    weights: Any = node.attributes["weights"]
+    given = _inputs(node, tensors)
+    if len(weights) != len(given) or None in given:
+        return f"{len(weights)} weights for {len(given)} inputs"
+    wrong = [tensor.name for tensor in given if tensor is not None and not _is_integer(tensor, 32)]
+    if wrong:
+        return f"{first_of(wrong)} is no integer of at most 32 bits"
+    bits = [DTYPES[tensor.dtype].bits for tensor in given if tensor is not None]
+    reach = sum(abs(weight) << count for weight, count in zip(weights, bits, strict=True))
+    return "" if reach < 1 << 64 else f"a sum of up to {reach >> 1} is beyond int64"
+
+
+def _table(node: Node, tensors: Mapping[str, Tensor]) -> str:
+    *arguments, table = _inputs(node, tensors)
+    out = tensors[node.outputs[0]]
+    assert table is not None
+    if table.dtype != out.dtype or not DTYPES[table.dtype].is_integer:
+        return f"the table is {table.dtype}, {out.name!r} is {out.dtype}"
+    sizes = [1 << DTYPES[tensor.dtype].bits for tensor in arguments if tensor is not None]
+    shape = list(table.shape or ())
+    if shape[-len(sizes) :] != sizes:
+        return f"a table of {shape} for types of {sizes} values"
+    if out.quantization is not None and not _inside(
+        table.array, out.quantization.quant_min, out.quantization.quant_max
+    ):
+        return f"the table has values outside [{out.quantization.quant_min}, {out.quantization.quant_max}]"
+    return ""
+
+
+def _inside(values: Array, low: int, high: int) -> bool:
+    return not values.size or bool(low <= int(values.min()) and int(values.max()) <= high)
+
+
+def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    """Of the parameters of qfmt.Requantize what is wrong first: which there are, their types and lengths, values."""
+    from ..ops.requantization import PARAMETERS, TAKES
+
+    x, out = tensors[node.inputs[0]], tensors[node.outputs[0]]
+    q = out.quantization
+    if q is None or q.is_per_channel or q.is_blocked or not _is_integer(out, 32) or q.has_float_zero_points:
+        return f"{out.name!r} is {out.dtype}, or not quantized per tensor"
+    given = dict(zip(PARAMETERS, _inputs(node, tensors)[1:], strict=False))
+    found = {name: tensor for name, tensor in given.items() if tensor is not None}
+    needs, may = TAKES.get(node.arithmetic, ((), ()))
+    if missing := [name for name in needs if name not in found]:
+        return f"the rule needs {first_of(missing)}"
+    if excess := [name for name in found if name not in (*needs, *may)]:
+        return f"the rule takes no {first_of(excess)}"
+    if "thresholds" in may and ("row" in found) != ("thresholds" in found):
+        return "thresholds for some channels, and the row of each, come together"
+    return _unfit(found, q.quant_max - q.quant_min) or _miscounted(node, x, found) or _wrong_values(node, found)
+
+
+def _unfit(found: Mapping[str, Tensor], steps: int) -> str:
+    for name, tensor in found.items():
+        shape = tensor.shape or ()
+        if tensor.dtype != PARAMETER_DTYPES[name] or len(shape) != (2 if name == "thresholds" else 1) or not shape[0]:
+            return f"{name} is {tensor.dtype} {list(shape)}"
+        if name == "thresholds" and shape[1] != steps:
+            return f"{shape[1]} thresholds for {steps} steps"
+    return ""
+
+
+def _miscounted(node: Node, x: Tensor, found: Mapping[str, Tensor]) -> str:
+    """Parameters of one element each, or of one for every channel; those that are known about the node likewise."""
+    counts = {name: (tensor.shape or ())[0] for name, tensor in found.items() if name != "thresholds"}
+    if "thresholds" in found and "row" not in found:
+        counts["thresholds"] = (found["thresholds"].shape or ())[0]
+    for name in ("reach_low", "reach_high", "differs"):
+        value: Any = node.attributes[name]
+        counts[name] = len(value) if name != "differs" or value else 1
+    several = {name: count for name, count in counts.items() if count != 1}
+    axis: Any = node.attributes["axis"]
+    if axis < 0 or (several and x.shape is not None and axis >= len(x.shape)):
+        return f"axis {axis}"
+    channels = x.shape[axis] if several and x.shape is not None else None
+    known = channels if isinstance(channels, int) else next(iter(several.values()), None)
+    wrong = [f"{count} {name} for {known} channels" for name, count in several.items() if count != known or not count]
+    return wrong[0] if wrong else ""
+
+
+def _wrong_values(node: Node, found: Mapping[str, Tensor]) -> str:
+    """The first value that is not allowed; all counts are known to be right."""
+    from ..ops.requantization import LARGEST_ADD
+
+    low, high = node.attributes["reach_low"], node.attributes["reach_high"]
+    assert isinstance(low, tuple) and isinstance(high, tuple)
+    pairs = zip(low * max(1, len(high) // len(low)), high * max(1, len(low) // len(high)), strict=True)
+    if not all(is_int(a) and is_int(b) and INT32[0] <= a <= b <= INT32[1] for a, b in pairs):  # type: ignore[operator]
+        return "what is in reach is no range of int32"
+    arrays = {name: tensor.array for name, tensor in found.items()}
+    rows = len(arrays["thresholds"]) if "thresholds" in arrays else 0
+    limits = {
+        "multiplier": (1, INT32[1]),
+        "shift": (0, 62),
+        "add": (-LARGEST_ADD, LARGEST_ADD),
+        "row": (-1 if "multiplier" in arrays else 0, rows - 1),
+    }
+    for name, (least, most) in limits.items():
+        if name in arrays and not _inside(arrays[name], least, most):
+            return f"{name} has values outside [{least}, {most}]"
+    steps: Any = arrays["thresholds"] if rows else None
+    return "" if steps is None or bool((steps[:, 1:] >= steps[:, :-1]).all()) else "thresholds do not ascend"

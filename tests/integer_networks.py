@@ -1,0 +1,152 @@
+"""A small network that computes with integers alone, and what may be wrong with such a network.
+
+x ─ Conv, folded ─ sums ─ Requantize ─ y ─ Table ─ t ─┬─ WeightedSum ─ total ─ Requantize ─ out
+                                        └─────────────┴─ PairTable ─ pair
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
+
+CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+KNOWN = {"compared": "", "differs": (), "largest": 0}
+PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
+
+RANDOM = np.random.default_rng(3)
+WEIGHT = RANDOM.integers(-127, 128, (3, 2, 3, 3)).astype(np.int8)
+BIAS = np.array([100, -2000, 30], np.int32)
+STEPS = np.array([np.linspace(-60000, 60000, 15), np.linspace(0, 0, 15)]).astype(np.int32)
+
+
+def grid(scale: float, zero_point: int, low: int = 0, high: int = 255) -> Quantization:
+    return Quantization((scale,), (zero_point,), low, high)
+
+
+def node(operator: str, inputs: str, output: str, rule: str = "", **attributes: Any) -> Node:
+    """`inputs` are names between spaces; `-` is an absent one."""
+    names = tuple(name.replace("-", "") for name in inputs.split())
+    entry = OPERATORS[operator]
+    return Node(operator, names, (output,), entry.complete(attributes), output, entry.version, rule)
+
+
+def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int = 1 << 24, **known: Any) -> Node:
+    known = {**KNOWN, "reach_low": (-reach,), "reach_high": (reach,), **known}
+    return node("qfmt.Requantize", inputs, output, rule, axis=axis, **known)
+
+
+def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tuple[str, ...] = ("x",)) -> Model:
+    """The network, with other nodes (by their outputs) and other tensors."""
+    image = ("N", 3, 5, 5)
+    unit = Quantization((0.5, 0.25, 1.0), (0, 0, 0), -(1 << 24), 1 << 24, 1)
+    known = [
+        Tensor("x", "uint8", ("N", 2, 5, 5), None, grid(0.5, 7)),
+        Tensor.constant("w", WEIGHT),
+        Tensor.constant("b", BIAS),
+        Tensor("sums", "int32", image, None, unit),
+        Tensor.constant("m", np.array([1 << 30, 3 << 28, 12345], np.int32)),
+        Tensor.constant("shift", np.array([42, 40, 20], np.uint8)),
+        Tensor.constant("add", np.array([1 << 41, -(1 << 45), 7], np.int64)),
+        Tensor.constant("steps", STEPS),
+        Tensor.constant("row", np.array([-1, 1, 0], np.int32)),
+        Tensor("y", "uint8", image, None, grid(1.0, 5, 3, 18)),
+        Tensor.constant("table", np.arange(256)[::-1].astype(np.uint8)),
+        Tensor("t", "uint8", image, None, grid(2.0, 9)),
+        Tensor("total", "int32", image),
+        Tensor.constant("one", np.array([3], np.uint8)),
+        Tensor("out", "int8", image, None, grid(1.0, -3, -128, 127)),
+        Tensor.constant("pairs", (np.arange(65536).reshape(256, 256) % 251).astype(np.uint8)),
+        Tensor("pair", "uint8", image, None, grid(1.0, 0)),
+    ]
+    steps = {
+        "sums": node("Conv", "x w b", "sums", "folded", **CONV),
+        "y": requantized("sums m shift add steps row", "y", "multiply_shift"),
+        "t": node("qfmt.Table", "y table", "t"),
+        "total": node("qfmt.WeightedSum", "y t", "total", weights=(5, -3)),
+        "out": requantized("total - one", "out", "power_of_two"),
+        "pair": node("qfmt.PairTable", "y t pairs", "pair"),
+    }
+    by_name = {tensor.name: tensor for tensor in (*known, *tensors)}
+    chosen = (*(steps | (nodes or {})).values(),)
+    return Model(Graph(inputs, ("out", "pair"), chosen, by_name), "test", "integer", {"integer_only": "exact"})
+
+
+def changed(name: str, **changes: Any) -> Model:
+    """The network with one node changed: by its output, arithmetic, inputs or single attributes."""
+    old = next(each for each in network().nodes if each.outputs == (name,))
+    own = {key: changes.pop(key) for key in list(changes) if key in old.attributes}
+    return network({name: replace(old, attributes={**old.attributes, **own}, **changes)})
+
+
+def constant(name: str, array: Any, quantization: Quantization | None = None) -> Model:
+    return network(None, Tensor.constant(name, np.array(array), quantization))
+
+
+def other(name: str, **changes: Any) -> Model:
+    return network(None, replace(network().tensors[name], **changes))
+
+
+INT32, INT64, BYTE = np.int32, np.int64, np.uint8
+ONE_STEP_BACK = np.where(np.arange(15) == 9, -99999, STEPS).astype(np.int32)
+WIDE = Tensor.constant("wide", np.array(7))
+
+BROKEN: list[tuple[str, Model]] = [
+    ("V48", other("sums", quantization=grid(1.0, 1, -9, 9))),
+    ("V48", other("x", quantization=Quantization((0.5, 0.5), (7, 8), 0, 255, 1))),
+    ("V48", other("x", dtype="float32", quantization=None)),
+    ("V48", other("x", dtype="uint32")),
+    ("V48", other("x", dtype="int32")),
+    ("V48", constant("w", WEIGHT.astype(np.float32))),
+    ("V48", constant("w", WEIGHT, Quantization((1.0,) * 3, (0, 1, 0), -128, 127, 0))),
+    ("V48", network({}, Tensor("w", "int8", (3, 2, 3, 3)), inputs=("x", "w"))),
+    ("V48", constant("b", BIAS.astype(np.int64))),
+    ("V48", constant("b", BIAS, grid(1.0, 0, -9999, 9999))),
+    ("V48", constant("b", BIAS[:2])),
+    ("V48", constant("b", BIAS[:1])),
+    ("V49", other("y", dtype="uint32")),
+    ("V49", other("y", quantization=Quantization((1.0,) * 3, (5,) * 3, 3, 18, 1))),
+    ("V49", changed("y", inputs=("sums", "m", "shift"))),
+    ("V49", changed("y", inputs=("sums", "m", "shift", "add", "steps"))),
+    ("V49", changed("y", inputs=("sums", "m", "shift", "add", "", "row"))),
+    ("V49", changed("y", arithmetic="fixed_point_single")),
+    ("V49", changed("y", arithmetic="power_of_two")),
+    ("V49", changed("out", inputs=("total", "", "one", "add"))),
+    ("V49", changed("y", arithmetic="thresholds")),
+    ("V49", changed("y", axis=4)),
+    ("V49", changed("y", axis=-1)),
+    ("V49", changed("y", axis=2)),
+    ("V49", changed("y", reach_low=())),
+    ("V49", changed("y", reach_low=(-1, 2))),
+    ("V49", changed("y", reach_low=(5,), reach_high=(4,))),
+    ("V49", changed("y", reach_high=(1 << 31,))),
+    ("V49", changed("y", differs=(1, 2))),
+    ("V49", constant("m", np.array([1, 2, 3]))),
+    ("V49", constant("m", np.array([1, 0, 3], INT32))),
+    ("V49", constant("m", np.array([1, 2], INT32))),
+    ("V49", constant("m", np.array([[1, 2, 3]], INT32))),
+    ("V49", constant("m", np.array([], INT32))),
+    ("V49", constant("m", np.array([1, 2, 3], INT32), grid(1.0, 0, 0, 9))),
+    ("V49", network({}, Tensor("m", "int32", (3,)), inputs=("x", "m"))),
+    ("V49", constant("shift", np.array([42, 63, 20], BYTE))),
+    ("V49", constant("add", np.array([0, 1 << 62, 0], INT64))),
+    ("V49", constant("add", np.array([0, -(1 << 63), 0], INT64))),
+    ("V49", constant("row", np.array([-1, 2, 0], INT32))),
+    ("V49", constant("row", np.array([-2, 1, 0], INT32))),
+    ("V49", constant("steps", STEPS[:, :14])),
+    ("V49", constant("steps", ONE_STEP_BACK)),
+    ("V49", constant("steps", np.zeros((0, 15), INT32))),
+    ("V49", constant("table", np.arange(255).astype(BYTE))),
+    ("V49", constant("table", np.arange(256).astype(np.int16))),
+    ("V49", other("t", quantization=grid(2.0, 9, 0, 254))),
+    ("V49", network({}, Tensor("table", "uint8", (256,)), inputs=("x", "table"))),
+    ("V49", constant("pairs", np.zeros((256, 255), BYTE))),
+    ("V49", changed("total", weights=(5,))),
+    ("V49", changed("total", weights=(1 << 56, 1))),
+    ("V49", network({"total": node("qfmt.WeightedSum", "y wide", "total", weights=(1, 1))}, WIDE)),
+]
+"""The rule that it breaks, and the network."""
