@@ -9,6 +9,7 @@ QfmtError
 │   ├── UnsafePickleError    its pickle asks for something that is not on the list of harmless types
 │   ├── ControlFlowError     its code takes a decision that depends on the data
 │   └── UnsupportedOperators it holds operators without a meaning in qfmt (all of them, counted)
+├── NoIntegerForm            nodes that integers alone cannot compute (all of them, by reason)
 ├── RunError                 a model cannot be run on what it was given
 ├── DestinationError         the result cannot be written where it should go
 │   └── InexpressibleNodes   the destination cannot say what some nodes do (all of them, by reason)
@@ -142,6 +143,18 @@ class InexpressibleNodes(DestinationError):
         count = sum(map(len, self.reasons.values()))
         noun = "node" if count == 1 else "nodes"
         super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", where=where, hint=hint)
+
+
+class NoIntegerForm(QfmtError):
+    """Nodes that integers alone cannot compute; `reasons` maps each reason to the names of the nodes."""
+
+    def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
+        self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
+        found = sorted(self.reasons.items())
+        listed = "; ".join(f"{_some(nodes)} {reason}" for reason, nodes in found)
+        count = sum(map(len, self.reasons.values()))
+        noun = "node has" if count == 1 else "nodes have"
+        super().__init__(f"{count} {noun} no integer form: {listed}", where=where, hint=hint)
 
 
 class MissingPackageError(QfmtError):

@@ -1,0 +1,198 @@
+"""Functions of each element by itself, lowered: a table, a weighted sum, an exact product, or a table of pairs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...model import DTYPES, Node, Tensor
+from ...ops import OPERATORS
+from .forms import Form, Requantization
+from .pairs import weights
+from .regions import Region, evaluate, pair_table, region, table
+from .requantizing import append, best, requantized
+from .steps import Integers
+from .sums import Sums
+from .work import NoForm, Work
+
+EXACT_IN_FLOAT32 = 1 << 24
+SMALL = 8
+
+
+def by_element(node: Node, work: Work) -> None:
+    """Append what computes the quantized output of a node, of each element by itself."""
+    found = region(node, work)
+    if _is_plain_sum(node, work):
+        _plain_sum(node, work)
+    elif len(found.leaves) == 1 and DTYPES[found.leaves[0].dtype].bits > SMALL:
+        _rescaled(node, found, work)
+    elif len(found.leaves) == 1:
+        name = tabled(found.leaves[0].name, table(found, work), found.output, found.axis, node, work)
+        assert name == found.output.name
+    elif len(found.leaves) == 2 and found.axis is None:
+        _of_two(node, found, work)
+    else:
+        what = "no" if not found.leaves else f"{len(found.leaves)}" if found.axis is None else "2, and channels of"
+        raise NoForm(f"is a function of {what} quantized tensors")
+
+
+def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Node, work: Work) -> str:
+    """Append a Table of an 8-bit tensor, one for all or one for each channel; the name of the result."""
+    if axis is not None and (values == values[0]).all():
+        axis, values = None, values[0]
+    name = work.free(f"{output.name}.table")
+    work.add(Tensor.constant(name, values, dtype=output.dtype))
+    attributes: dict[str, Any] = {"axis": -1 if axis is None else axis}
+    _put("qfmt.Table", (source, name), output, attributes, like, work)
+    return output.name
+
+
+def regridded(source: str, like: Tensor, values: Any, node: Node, work: Work) -> str:
+    """A tensor on the grid of another, by a Table; each only once."""
+    key = source, hashlib.sha256(values.tobytes()).digest(), like.dtype
+    if key not in work.moved:
+        name = work.free(f"{source}.on_grid")
+        tensor = work.computed(work.tensors[source], name, like.dtype, like.quantization)
+        work.moved[key] = tabled(source, values, tensor, None, node, work)
+    return work.moved[key]
+
+
+def _put(operator: str, inputs: tuple[str, ...], output: Tensor, attributes: Any, like: Node, work: Work) -> None:
+    entry = OPERATORS[operator]
+    node = Node(operator, inputs, (output.name,), attributes, like.name, entry.version, "", like.scope)
+    work.put(replace(node, source_operator=like.source_operator), [output])
+
+
+# One input of more than 8 bits
+
+
+def _rescaled(node: Node, found: Region, work: Work) -> None:
+    """A wide tensor on another grid: monotone, so thresholds tell all."""
+    (leaf,), y = found.leaves, found.output
+    if node.operator != "QuantizeLinear" or len(found.nodes) > 1:
+        raise NoForm(f"reads {leaf.name!r}, of {DTYPES[leaf.dtype].bits} bits: too many for a table")
+    grid, target = work.grid(leaf), work.grid(y)
+    if max(-grid.quant_min, grid.quant_max) >= (1 << 31) - 1:
+        raise NoForm(f"reads {leaf.name!r}, of which no range is stated")
+    scale = np.array([grid.scale[0] / target.scale[0]])
+    low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
+    offset = int(grid.zero_point[0])
+    sums = Sums(node, 0, low, high, scale, node.arithmetic, None, lambda x, _: evaluate(found, x, work))
+    form = work.form if not offset else work.form._replace(rule="multiply_shift")
+    append(best(sums, y, work, form), sums, leaf.name, y, node, work)
+
+
+# Two inputs
+
+
+def _is_plain_sum(node: Node, work: Work) -> bool:
+    """Whether integers that mean themselves are added, and neither rounded nor clamped."""
+    if node.operator not in ("Add", "Sub") or not all(work.tensors[name].quantization for name in node.inputs):
+        return False
+    tensors = [work.tensors[name] for name in (*node.inputs, *node.outputs)]
+    grids = [work.grid(tensor) for tensor in tensors]
+    if any(grid.scale != (1.0,) or any(grid.zero_point) for grid in grids) or DTYPES[tensors[-1].dtype].bits <= SMALL:
+        return False
+    low, high = _sum_range(node, work)
+    within = grids[-1].quant_min <= low <= high <= grids[-1].quant_max
+    return within and max(-low, high) <= EXACT_IN_FLOAT32
+
+
+def _sum_range(node: Node, work: Work) -> tuple[int, int]:
+    (a, b), sign = (work.grid(work.tensors[name]) for name in node.inputs), -1 if node.operator == "Sub" else 1
+    ends = sorted((sign * b.quant_min, sign * b.quant_max))
+    return a.quant_min + ends[0], a.quant_max + ends[1]
+
+
+def _plain_sum(node: Node, work: Work) -> None:
+    y = work.tensors[node.outputs[0]]
+    grid = work.grid(y)
+    low, high = _sum_range(node, work)
+    output = replace(y, dtype="int32", quantization=replace(grid, quant_min=min(low, 0), quant_max=max(high, 0)))
+    _put("qfmt.WeightedSum", node.inputs, output, {"weights": (1, -1 if node.operator == "Sub" else 1)}, node, work)
+
+
+def _of_two(node: Node, found: Region, work: Work) -> None:
+    a, b = found.leaves
+    whole = pair_table(found, work)
+    first, second = (_values(leaf, work) for leaf in (a, b))
+    inner = whole[np.ix_(*(_places(leaf, work) for leaf in (a, b)))].astype(np.int64)
+    if node.operator == "Mul" and len(found.nodes) == 1 and _as_product(node, found, first, second, inner, work):
+        return
+    if not _as_sum(node, found, first, second, inner, work):
+        name = work.free(f"{found.output.name}.table")
+        work.add(Tensor.constant(name, whole, dtype=found.output.dtype))
+        _put("qfmt.PairTable", (a.name, b.name, name), found.output, {}, node, work)
+
+
+def _values(leaf: Tensor, work: Work) -> Integers:
+    grid = work.grid(leaf)
+    return np.arange(grid.quant_min, grid.quant_max + 1, dtype=np.int64)
+
+
+def _places(leaf: Tensor, work: Work) -> Integers:
+    minimum = DTYPES[leaf.dtype].minimum
+    assert minimum is not None
+    return _values(leaf, work) - int(minimum)
+
+
+def _as_product(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, work: Work) -> bool:
+    """Whether the output is a function of the product of the centred integers, which then is lowered."""
+    grids = [work.grid(work.tensors[name]) for name in node.inputs]
+    target = work.grid(found.output)
+    centred = [values - int(grid.zero_point[0]) for values, grid in zip((first, second), grids, strict=True)]
+    products = np.multiply.outer(*centred).ravel()
+    scale = grids[0].scale[0] * grids[1].scale[0] / target.scale[0]
+    name = work.free(f"{found.output.name}.sums")
+    adding = replace(node, outputs=(name,), arithmetic="exact")
+    sums = _paired(adding, products, inner.ravel(), scale, node)
+    try:
+        requantized(sums, found.output.name, node, work)
+    except NoForm:
+        return False
+    return True
+
+
+def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, work: Work) -> bool:
+    """Whether the output is a function of a weighted sum, which then is lowered: by the first weights that make a line
+    equal, or else by those with which it differs least."""
+    chosen: tuple[Requantization, Sums] | None = None
+    rule = work.form.rule if work.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
+    form = Form(rule, work.form.bits)
+    name = work.free(f"{found.output.name}.sums")
+    for pair in weights(inner):
+        sums_of_pairs = np.add.outer(first * pair[0], second * pair[1]).ravel()
+        attributes: dict[str, Any] = {"weights": pair}
+        operator = OPERATORS["qfmt.WeightedSum"]
+        inputs = tuple(leaf.name for leaf in found.leaves)
+        adding = Node(operator.name, inputs, (name,), attributes, node.name, operator.version, "", node.scope)
+        sums = _paired(replace(adding, source_operator=node.source_operator), sums_of_pairs, inner.ravel(), 0.0, node)
+        try:
+            compared = best(sums, found.output, work, form)
+        except NoForm:
+            continue
+        if chosen is None or compared.differs.sum() < chosen[0].differs.sum():
+            chosen = compared, sums
+        if not compared.differs.any():
+            break
+    if chosen is None:
+        return False
+    compared, sums = chosen
+    if work.form.exact and compared.differs.any():
+        compared = best(sums, found.output, work, Form("multiply_shift", work.form.bits, exact=True))
+    work.put(sums.node, [work.computed(found.output, name, "int32", None)])
+    append(compared, sums, name, found.output, node, work)
+    return True
+
+
+def _paired(adding: Node, values: Integers, outputs: Integers, scale: float, node: Node) -> Sums:
+    """Sums that are known pair by pair. A scale of 0: about what the outputs grow by."""
+    low, high = np.array([values.min()]), np.array([values.max()])
+    if not scale:
+        ends = outputs.min(), outputs.max()
+        inner = values[(outputs > ends[0]) & (outputs < ends[1])] if ends[1] - ends[0] > 1 else values
+        scale = max(float(ends[1] - ends[0]), 1.0) / max(float(np.ptp(inner)) if len(inner) else 1.0, 1.0)
+    return Sums(adding, 0, low, high, np.array([scale]), node.arithmetic, None, None, (values, outputs))

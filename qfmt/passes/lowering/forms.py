@@ -1,0 +1,145 @@
+"""The forms that a requantization may take, and which parameters of each come closest to the stated rule."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .fits import LARGEST_SHIFT, Floats, Lines, exact_lines, lines_at, nearest_lines, thresholds_of
+from .steps import Integers, Steps, differing, largest_difference
+
+MULTIPLY_ADD_DIVIDE = "multiply_add_divide"
+FORMS = (
+    "multiply_shift",
+    "fixed_point_single",
+    "fixed_point_double",
+    "power_of_two",
+    "thresholds",
+    MULTIPLY_ADD_DIVIDE,
+)
+WIDTHS = (32, 16, 8)
+"""How many bits a multiplier may have; of 32 one is the sign."""
+
+Flags = NDArray[np.bool_]
+
+
+class Form(NamedTuple):
+    """What is asked for: the rule, the bits of multipliers, and whether thresholds take over where these differ."""
+
+    rule: str = "multiply_shift"
+    bits: int = 32
+    exact: bool = False
+
+
+class Requantization(NamedTuple):
+    """Parameters for C channels, and how they compare with the stated rule.
+
+    `row` [C]: which row of `thresholds` a channel has; -1: it has none and goes by its line.
+    """
+
+    rule: str
+    lines: Lines
+    row: Integers
+    thresholds: Integers
+    differs: Integers
+    largest: int
+
+
+def fit(steps: Steps, form: Form) -> Requantization:
+    """The parameters of the form that differ on the fewest reachable sums."""
+    if form.rule == "thresholds":
+        return _by_thresholds(steps)
+    if form.rule == "multiply_shift":
+        lines, equal = exact_lines(steps, form.bits)
+        if form.exact:
+            return _with_rows(steps, lines, equal)
+        lines = _filled(steps, lines, equal, form.bits)
+    elif form.rule == MULTIPLY_ADD_DIVIDE:
+        lines = _common(steps, form.bits)
+    else:
+        lines = _rounded(steps, form.rule)
+    found = _compared(steps, form.rule, lines)
+    if form.exact and found.differs.any():
+        return fit(steps, form._replace(rule="multiply_shift"))
+    return found
+
+
+def joined(parts: list[Requantization]) -> Requantization:
+    """The parameters of some channels after those of others; all of one rule."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.cumsum([0, *(len(part.thresholds) for part in parts)])
+    rows = [np.where(part.row < 0, -1, part.row + offset) for part, offset in zip(parts, offsets, strict=False)]
+    return Requantization(
+        parts[0].rule,
+        Lines(*(np.concatenate(each) for each in zip(*(part.lines for part in parts), strict=True))),
+        np.concatenate(rows),
+        np.concatenate([part.thresholds for part in parts]),
+        np.concatenate([part.differs for part in parts]),
+        max(part.largest for part in parts),
+    )
+
+
+def _by_thresholds(steps: Steps) -> Requantization:
+    count = len(steps.low)
+    none = np.zeros(count, np.int64)
+    return Requantization("thresholds", Lines(none, none, none), np.arange(count), steps.above, none, 0)
+
+
+def _with_rows(steps: Steps, lines: Lines, equal: Flags) -> Requantization:
+    """Lines where they are equal, thresholds for the other channels."""
+    others = ~equal
+    row = np.where(equal, -1, np.cumsum(others) - 1)
+    none = np.zeros(len(row), np.int64)
+    return Requantization("multiply_shift", lines, row, steps.above[others], none, 0)
+
+
+def _filled(steps: Steps, lines: Lines, equal: Flags, bits: int) -> Lines:
+    """Lines where they are equal, the nearest for the other channels."""
+    if equal.all():
+        return lines
+    nearest = nearest_lines(steps.some(~equal), bits)
+    for own, other in zip(lines, nearest, strict=True):
+        own[~equal] = other
+    return lines
+
+
+def _common(steps: Steps, bits: int) -> Lines:
+    """Lines of one shift, which is what all channels divide by."""
+    lines, equal = exact_lines(steps, bits)
+    largest = np.maximum(np.maximum(np.abs(steps.low), np.abs(steps.high)), 1) * np.maximum(steps.multiplier, 2.0**-40)
+    most = int(np.clip(58 - np.ceil(np.log2(largest)).max(initial=0), 0, LARGEST_SHIFT - 4))
+    wanted = int(lines.shift[equal].max(initial=0 if equal.any() else 24))
+    return lines_at(steps, min(wanted if equal.all() else max(wanted, 24), most))
+
+
+def _rounded(steps: Steps, rule: str) -> Lines:
+    """The nearest multiplier of 31 bits, or power of two, and half a unit as addend: no search, as engines do it."""
+    count = len(steps.low)
+    if rule == "power_of_two":
+        shift = np.clip(-np.rint(np.log2(steps.multiplier)), 0, LARGEST_SHIFT).astype(np.int64)
+        multiplier = np.ones(count, np.int64)
+    else:
+        multiplier, shift = quantized_multiplier(steps.multiplier)
+    return Lines(multiplier, shift, (np.int64(1) << shift) >> 1)
+
+
+def quantized_multiplier(real: Floats) -> tuple[Integers, Integers]:
+    """A real number as m · 2^-shift, m of 31 bits, rounded half away from zero: TFLite's QuantizeMultiplier."""
+    fraction, exponent = np.frexp(real)
+    multiplier = np.floor(np.ldexp(fraction, 31) + 0.5).astype(np.int64)
+    shift = 31 - exponent.astype(np.int64)
+    too_large = multiplier == 1 << 31
+    multiplier, shift = np.where(too_large, 1 << 30, multiplier), shift - too_large
+    less, more = np.maximum(shift - LARGEST_SHIFT, 0), np.maximum(-shift, 0)
+    return np.maximum(multiplier >> np.minimum(less, 31), 1) << np.minimum(more, 31), np.clip(shift, 0, LARGEST_SHIFT)
+
+
+def _compared(steps: Steps, rule: str, lines: Lines) -> Requantization:
+    theirs = thresholds_of(steps, lines, "double" if rule == "fixed_point_double" else "")
+    counts = differing(steps, theirs)
+    none = np.empty((0, len(steps.levels)), np.int64)
+    row = np.full(len(steps.low), -1)
+    return Requantization(rule, lines, row, none, counts, largest_difference(steps, theirs, counts))

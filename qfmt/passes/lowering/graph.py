@@ -1,0 +1,186 @@
+"""The walk over a graph: each node is lowered, kept, or named as one that has no integer form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE
+from ...errors import NoIntegerForm
+from ...interpreter import execute
+from ...model import Graph, Model, Node, Tensor
+from ...ops import OPERATORS, Operand, Quantized
+from ..order import only_read, without_unread
+from .elements import by_element, regridded
+from .forms import Form
+from .regions import integers
+from .requantizing import requantized
+from .sums import Sums, mean, product
+from .work import NoForm, Work
+
+PRODUCTS = ("Conv", "ConvTranspose", "qfmt.Linear", "Gemm", "MatMul")
+MEANS = ("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean")
+
+
+def lowered(model: Model, form: Form) -> Graph:
+    """The graph in integers alone; NoIntegerForm with every node that has none."""
+    work = Work(model, form)
+    reasons: dict[str, list[str]] = {}
+    failed: set[str] = set()
+    unknown_shape = False
+    needed = {name for node in without_unread(model.nodes, model.graph.outputs) for name in node.outputs}
+    for node in model.nodes:
+        if not needed.intersection(node.outputs) or _waits(node, work):
+            continue
+        if any(name in failed for name in node.inputs):
+            failed.update(node.outputs)
+            work.ready.update(node.outputs)
+            continue
+        try:
+            _lower(node, work)
+        except NoForm as error:
+            culprit = error.node or node
+            _note(reasons, error.what, culprit)
+            unknown_shape |= error.unknown_shape
+            work.ready.update(node.outputs)
+    outputs = [_output(name, model, work, reasons) for name in model.graph.outputs]
+    if reasons:
+        raise NoIntegerForm(reasons, hint=_hint(unknown_shape))
+    inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
+    order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
+    inputs.sort(key=lambda name: order[work.taken_from.get(name, name)])
+    nodes = without_unread(work.nodes, outputs)
+    graph = replace(model.graph, inputs=tuple(inputs), outputs=tuple(dict.fromkeys(outputs)), nodes=nodes)
+    return only_read(replace(graph, tensors=work.tensors))
+
+
+def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
+    word = f"{node.name or node.outputs[0]} ({node.operator})"
+    if word not in reasons.setdefault(what, []):
+        reasons[what].append(word)
+
+
+def _hint(unknown_shape: bool) -> str:
+    if unknown_shape:
+        return "state the size of inputs where the original is converted: --input-shape x=1,3,224,224"
+    return "leave them out of the network, before or after the part that runs on integers"
+
+
+def _waits(node: Node, work: Work) -> bool:
+    """Whether a node puts out real numbers alone: whoever reads them in the end looks for what they come from."""
+    return all(work.is_real(name) for name in node.outputs)
+
+
+def _output(name: str, model: Model, work: Work, reasons: dict[str, list[str]]) -> str:
+    """What stands for an output of the graph: the integers that it was dequantized from."""
+    node = work.producer.get(name)
+    if not work.is_real(name):
+        return name
+    if node is not None and node.operator == "DequantizeLinear":
+        return node.inputs[0]
+    if node is not None:
+        _note(reasons, "gives real numbers", node)
+    return name
+
+
+def _lower(node: Node, work: Work) -> None:
+    operator = OPERATORS.get(node.operator)
+    if operator is None:
+        raise NoForm("is not known")
+    given = [name for name in node.inputs if name]
+    if node.operator == "QuantizeLinear" and node.inputs[0] in work.model_inputs and work.is_real(node.inputs[0]):
+        work.take(node.outputs[0], node.inputs[0])
+    elif operator.quantized is Quantized.INTEGERS or node.operator == "qfmt.RequantShift":
+        _keep_integers(node, work)
+    elif node.operator in PRODUCTS and node.arithmetic in REQUANTIZE:
+        _put_sums(product(node, work), node, work)
+    elif node.operator in MEANS and node.arithmetic in {**MEAN, **QUANTIZE}:
+        _put_sums(mean(node, work), node, work)
+    elif node.operator == "Concat" and node.arithmetic:
+        _concat(node, work)
+    elif _moves(node, work):
+        work.put(node)
+    elif node.arithmetic or node.operator == "Clip":
+        by_element(node, work)
+    elif not any(work.is_real(name) for name in (*given, *node.outputs)):
+        work.put(node)
+    else:
+        raise NoForm("reads real numbers")
+
+
+def _moves(node: Node, work: Work) -> bool:
+    """Whether a node only moves integers, or clamps them at the zero point."""
+    operator = OPERATORS[node.operator]
+    if node.operator == "Resize" and node.attributes["mode"] == "nearest":
+        x, y = (work.tensors[name] for name in (node.inputs[0], node.outputs[0]))
+        return x.quantization is not None and x.quantization.same_grid(y.quantization)
+    if operator.quantized is not Quantized.MOVES or node.operator == "Clip":
+        return False
+    real = [name for name in node.inputs if name and work.is_real(name) and not work.tensors[name].is_constant]
+    return not real
+
+
+def _keep_integers(node: Node, work: Work) -> None:
+    """A node that computes on integers; what networks have of them as floats becomes integers."""
+    inputs = list(node.inputs)
+    for place, name in enumerate(inputs):
+        tensor = work.tensors[name] if name else None
+        if tensor is None or not work.is_real(name):
+            continue
+        if not tensor.is_constant:
+            raise NoForm(f"reads real numbers, {name!r}")
+        values = tensor.array.astype(np.float64)
+        if not (np.abs(values) < 2.0**53).all() or not (values == np.rint(values)).all():
+            raise NoForm(f"has a constant {name!r} that is not whole")
+        narrow = np.abs(values).max(initial=0) < 1 << 31
+        own = f"{name}.integers"
+        if own not in work.tensors:
+            work.add(Tensor.constant(own, values.astype(np.int32 if narrow else np.int64)))
+        inputs[place] = own
+    if work.is_real(node.outputs[0]):
+        raise NoForm("gives real numbers")
+    work.put(replace(node, inputs=tuple(inputs)))
+
+
+def _put_sums(sums: Sums, node: Node, work: Work) -> None:
+    y = work.tensors[node.outputs[0]]
+    if _are_the_output(sums, y, work):
+        work.put(replace(sums.node, outputs=(y.name,)))
+    else:
+        requantized(sums, y.name, node, work)
+
+
+def _are_the_output(sums: Sums, y: Tensor, work: Work) -> bool:
+    """Whether the stated rule changes nothing: one unit, and float32 holds every sum."""
+    grid = work.grid(y)
+    if y.dtype != "int32" or any(grid.zero_point) or sums.pairs is not None or sums.evaluate is None:
+        return False
+    low, high = int(sums.low.min()), int(sums.high.max())
+    if max(-low, high) > EXACT_IN_FLOAT32 or not grid.quant_min <= low <= high <= grid.quant_max:
+        return False
+    if not (sums.multiplier == 1).all() or grid.scale != (1.0,):
+        return False
+    count = len(sums.low)  # a bias that is no whole number would show at each of these
+    tried = np.stack([sums.low, sums.high, (sums.low + sums.high) >> 1], axis=1)
+    return bool((sums.evaluate(tried, slice(0, count)) == tried).all())
+
+
+def _concat(node: Node, work: Work) -> None:
+    """Inputs of other grids are brought to that of the output first, by tables."""
+    y = work.tensors[node.outputs[0]]
+    work.grid(y)
+    inputs = []
+    for name in node.inputs:
+        x = work.tensors[name]
+        grid = work.grid(x)
+        if grid.is_per_channel:
+            raise NoForm("has an input that is quantized per channel")
+        values = integers(x)
+        given = Operand(values.astype(work.kind(x)), grid)
+        (moved,) = execute(replace(node, attributes={"axis": 0}), [given], [replace(y, shape=(len(values),))])
+        if x.dtype == y.dtype and (moved == values).all() and grid.same_grid(y.quantization):
+            inputs.append(name)
+        else:
+            inputs.append(regridded(name, y, moved, node, work))
+    work.put(replace(node, inputs=tuple(inputs)))

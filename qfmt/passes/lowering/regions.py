@@ -1,0 +1,153 @@
+"""Functions of each element by itself, from quantized tensors to a quantized one, through real numbers if need be.
+
+A region is what lies between: one node that dequantizes, computes and quantizes, or several between a DequantizeLinear
+and a QuantizeLinear. It is run by the reference interpreter for every integer that its inputs may hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...interpreter import execute
+from ...model import DTYPES, Node, Tensor
+from ...ops import OPERATORS, Operand
+from ...ops.shapes import broadcast, same
+from .steps import Array, Integers
+from .work import NoForm, Work
+
+BY_ELEMENT = ("Clip", "PRelu", "BatchNormalization")
+"""Beside those that the rule of their shapes tells."""
+
+TABLE_BITS = 8
+
+
+@dataclass(slots=True)
+class Region:
+    """Nodes in order; `leaves`: the quantized tensors that they begin from; `axis`: along which constants differ."""
+
+    output: Tensor
+    nodes: list[Node] = field(default_factory=list)
+    leaves: list[Tensor] = field(default_factory=list)
+    axis: int | None = None
+    count: int = 1
+    is_large: bool = False
+
+
+def region(node: Node, work: Work) -> Region:
+    """What a node with a quantized output computes; NoForm, naming the node, where that is no function of elements."""
+    found = Region(work.tensors[node.outputs[0]])
+    _grow(found, node, work)
+    for leaf in found.leaves:
+        work.grid(leaf)
+        if leaf.quantization is not None and leaf.quantization.is_per_channel:
+            raise NoForm(f"reads {leaf.name!r}, which is quantized per channel", node=node)
+    return found
+
+
+def _grow(found: Region, node: Node, work: Work) -> None:
+    """Add a node, after those that it depends on through real numbers."""
+    if node in found.nodes:
+        return
+    if not is_by_element(node):
+        raise NoForm("computes real numbers from more than one element", node=node)
+    for place, name in enumerate(node.inputs):
+        if not name:
+            continue
+        tensor = work.tensors[name]
+        if tensor.is_constant and _fits(found, node, place, tensor, work):
+            continue
+        if tensor.quantization is not None:
+            if all(leaf.name != name for leaf in found.leaves):
+                found.leaves.append(tensor)
+        elif tensor.is_constant:
+            raise NoForm(f"has a constant of real numbers for each position, {name!r}", node=node)
+        elif name in work.producer:
+            _grow(found, work.producer[name], work)
+        else:
+            raise NoForm(f"reads real numbers, {name!r}", node=node)
+    found.nodes.append(node)
+
+
+def is_by_element(node: Node) -> bool:
+    """Whether each element of the output depends on one element of each input, constants apart."""
+    operator = OPERATORS.get(node.operator)
+    if operator is None or len(node.outputs) != 1:
+        return False
+    alone = operator.shape is same and len(operator.inputs) == 1
+    return alone or operator.shape is broadcast or node.operator in BY_ELEMENT
+
+
+def _fits(found: Region, node: Node, place: int, tensor: Tensor, work: Work) -> bool:
+    """Whether a constant is one for all elements, or differs along one axis of the output, the same for all."""
+    sizes = [size for size in tensor.shape or () if size != 1]
+    if not sizes:
+        return True
+    rank = len(found.output.shape) if found.output.shape is not None else None
+    if len(sizes) > 1 or rank is None or not isinstance(sizes[0], int):
+        return False
+    shape = tensor.shape or ()
+    axis = 1 if node.operator == "BatchNormalization" else rank - len(shape) + shape.index(sizes[0])
+    if found.axis not in (None, axis):
+        return False
+    found.axis, found.count = axis, sizes[0]
+    return True
+
+
+def integers(tensor: Tensor) -> Integers:
+    """All integers of the type of a tensor of up to 8 bits, those outside of its range moved into it."""
+    dtype, grid = DTYPES[tensor.dtype], tensor.quantization
+    assert grid is not None
+    assert dtype.minimum is not None
+    if dtype.bits > TABLE_BITS:
+        raise NoForm(f"reads {tensor.name!r}, of {dtype.bits} bits: too many for a table")
+    return np.clip(np.arange(int(dtype.minimum), int(dtype.maximum) + 1), grid.quant_min, grid.quant_max)
+
+
+def table(found: Region, work: Work) -> Array:
+    """The outputs for all integers of the leaf: [2^bits], or [C, 2^bits] where constants differ along an axis."""
+    (leaf,) = found.leaves
+    values = integers(leaf)
+    if found.axis is None:
+        return _run(found, {leaf.name: values.reshape(-1, 1)}, work).reshape(-1)
+    rank = max(2, len(found.output.shape or ()))
+    channel = found.axis + rank - len(found.output.shape or ())
+    along = 1 if channel == 0 else 0
+    shape = [len(values) if axis == along else found.count if axis == channel else 1 for axis in range(rank)]
+    given = np.broadcast_to(values.reshape([-1 if axis == along else 1 for axis in range(rank)]), shape)
+    result = np.moveaxis(_run(found, {leaf.name: given}, work), (channel, along), (0, 1))
+    return np.ascontiguousarray(result.reshape(found.count, len(values)))
+
+
+def pair_table(found: Region, work: Work) -> Array:
+    """The outputs for all pairs of integers of two leaves, [2^bits, 2^bits]."""
+    a, b = found.leaves
+    first, second = integers(a), integers(b)
+    result = _run(found, {a.name: first[:, None], b.name: second[None, :]}, work)
+    return np.broadcast_to(result, (*result.shape[:-2], len(first), len(second))).reshape(len(first), len(second))
+
+
+def evaluate(found: Region, x: Integers, work: Work) -> Array:
+    """The outputs for some integers of the only leaf, of any shape."""
+    (leaf,) = found.leaves
+    return _run(found, {leaf.name: x}, work)
+
+
+def _run(found: Region, given: dict[str, Any], work: Work) -> Array:
+    values = {name: array.astype(work.kind(work.tensors[name])) for name, array in given.items()}
+    for node in found.nodes:
+        operands = [_operand(name, values, work) for name in node.inputs]
+        outputs = [work.tensors[name] for name in node.outputs]
+        values.update(zip(node.outputs, execute(node, operands, outputs), strict=True))
+    result: Array = values[found.output.name]
+    return result
+
+
+def _operand(name: str, values: dict[str, Any], work: Work) -> Operand | None:
+    if not name:
+        return None
+    tensor = work.tensors[name]
+    array: Any = values[name] if not tensor.is_constant or name in values else tensor.array
+    return Operand(array, tensor.quantization)

@@ -1,0 +1,136 @@
+"""From exact sums to output integers: a qfmt.Requantize behind the node that adds up, or a qfmt.RequantShift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...model import Node, Tensor
+from ...ops import OPERATORS
+from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
+from .steps import Integers, Steps, of_pairs, search
+from .sums import Sums
+from .work import NoForm, Work
+
+NEVER = (1 << 31) - 1
+LEVELS = 1 << 16
+CELLS = 1 << 20
+"""How many thresholds are looked for at a time."""
+
+
+def requantized(sums: Sums, output: str, like: Node, work: Work, form: Form | None = None) -> None:
+    """Append the node that adds up, and what makes output integers of its sums; nothing more if they are the same."""
+    y = work.tensors[output]
+    found = best(sums, y, work, form or work.form)
+    name = sums.node.outputs[0]
+    work.put(sums.node, [work.computed(y, name, "int32", sums.unit)])
+    append(found, sums, name, y, like, work)
+
+
+def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
+    """The parameters for all channels; those of a common shift are found for all at once."""
+    grid = work.grid(y)
+    if form.exact and sums.unsure:
+        raise NoForm(f"takes the mean of real numbers: {sums.unsure:,} sums may be rounded either way")
+    if grid.quant_max - grid.quant_min > LEVELS:
+        raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
+    zero_point = int(grid.zero_point[0])
+    if sums.pairs is not None:
+        steps = of_pairs(*sums.pairs, float(sums.multiplier[0]), zero_point)
+        if steps is None:
+            raise NoForm("gives other integers for equal sums")
+        found = _padded(fit(steps, form), steps, grid.quant_min, grid.quant_max)
+        return found._replace(differs=found.differs + sums.unsure)
+    levels = np.arange(grid.quant_min + 1, grid.quant_max + 1, dtype=np.int64)
+    count = len(sums.low)
+    step = max(1, CELLS // len(levels)) if form.rule != MULTIPLY_ADD_DIVIDE else count
+    parts = [slice(start, start + step) for start in range(0, count, step)]
+    several = [fit(_steps(sums, levels, part, zero_point), form) for part in parts]
+    if len({each.rule for each in several}) > 1:  # some channels have thresholds instead: then all may
+        form = form._replace(rule="multiply_shift")
+        several = [fit(_steps(sums, levels, part, zero_point), form) for part in parts]
+    whole = joined(several)
+    return whole._replace(differs=whole.differs + sums.unsure, largest=max(whole.largest, min(sums.unsure, 1)))
+
+
+def _steps(sums: Sums, levels: Integers, part: slice, zero_point: int) -> Steps:
+    assert sums.evaluate is not None
+    evaluate = sums.evaluate
+    arguments = sums.low[part], sums.high[part], levels, sums.multiplier[part], zero_point
+    return search(lambda x: evaluate(x, part), *arguments)
+
+
+def _padded(found: Requantization, steps: Steps, low: int, high: int) -> Requantization:
+    """Thresholds for all levels of the output, where pairs told those that occur."""
+    if not len(found.thresholds):
+        return found
+    before, after = int(steps.levels[0]) - low - 1, high - int(steps.levels[-1])
+    ends = np.full((1, before), steps.low[0]), np.full((1, after), steps.high[0] + 1)
+    return found._replace(thresholds=np.concatenate([ends[0], found.thresholds, ends[1]], axis=1))
+
+
+def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
+    """The node that requantizes `source` to y, with its constants."""
+    if found.rule == MULTIPLY_ADD_DIVIDE:
+        _append_shift(found, sums, source, y, like, work)
+        return
+    by_row = found.row >= 0
+    arrays: dict[str, Any] = {}
+    lines, uses_lines = found.lines, found.rule != "thresholds"
+    if uses_lines and found.rule != "power_of_two":
+        arrays["multiplier"] = np.where(by_row, 1, lines.multiplier).astype(np.int32)
+    if uses_lines:
+        arrays["shift"] = np.where(by_row, 0, lines.shift).astype(np.uint8)
+    if found.rule == "multiply_shift":
+        arrays["add"] = np.where(by_row, 0, lines.add)
+    if all((each == each[0]).all() for each in arrays.values()):
+        arrays = {word: each[:1] for word, each in arrays.items()}
+    if by_row.any():
+        reached = found.thresholds <= np.repeat(sums.high[by_row], 1)[:, None]
+        arrays["thresholds"] = np.where(reached, found.thresholds, NEVER).astype(np.int32)
+        if uses_lines:
+            arrays["row"] = found.row.astype(np.int32)
+    words = ("multiplier", "shift", "add", "thresholds", "row")
+    names = [work.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in words]
+    while not names[-1]:
+        names.pop()
+    attributes = {
+        "axis": sums.axis,
+        "reach_low": tuple(sums.low.tolist()),
+        "reach_high": tuple(sums.high.tolist()),
+        "compared": sums.compared,
+        "differs": tuple(found.differs.tolist()),
+        "largest": found.largest,
+    }
+    work.put(_node("qfmt.Requantize", (source, *names), y.name, found.rule, attributes, like), [y])
+
+
+def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
+    """floor((x·mul + add) / div + 1/2): div a power of two, half of which the addend leaves to the rule."""
+    shift = int(found.lines.shift[0])
+    rank = len(y.shape or ())
+    spread = [-1 if axis == sums.axis and len(sums.low) > 1 else 1 for axis in range(rank)][sums.axis :]
+    mul = found.lines.multiplier.astype(np.int32).reshape(spread)
+    add = (found.lines.add - ((1 << shift) >> 1)).reshape(spread)
+    names = [work.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
+    attributes: dict[str, Any] = {"div": 1 << shift}
+    node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, attributes, like)
+    tensor = work.tensors[source]
+    work.add(_plain(tensor))
+    work.put(node, [y])
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Sums without a quantization: RequantShift would take off zero points."""
+    from dataclasses import replace
+
+    return replace(tensor, quantization=None)
+
+
+def _node(
+    operator: str, inputs: tuple[str, ...], output: str, rule: str, attributes: dict[str, Any], like: Node
+) -> Node:
+    version = OPERATORS[operator].version
+    name = f"{like.name}.requantize" if like.name else ""
+    return Node(operator, inputs, (output,), attributes, name, version, rule, like.scope, like.source_operator)

@@ -1,0 +1,142 @@
+"""Where a requantization steps up: a monotone function of integers is its thresholds, and nothing else.
+
+A rule that takes exact sums to 8 bits is a chain of monotone roundings, so for every output integer there is one least
+sum that gives it or more. Two rules are equal on all reachable sums if and only if these least sums are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """A monotone function of sums to output integers, channel by channel (C of them).
+
+    `low`, `high` [C]: the least and the greatest sum that is reachable. `levels` [K]: output integers, one apart.
+    `above` [C, K]: the least reachable sum that gives at least the level; high + 1 where none does.
+    `below` [C, K]: the greatest reachable sum that gives less; low - 1 where none does. None: `above` - 1.
+    `multiplier` [C]: the real number that sums are multiplied by; `zero_point`: what is added then.
+    `pairs`: the reachable sums and what they give, where not all integers from low to high are reachable (C is 1).
+    """
+
+    low: Integers
+    high: Integers
+    levels: Integers
+    above: Integers
+    multiplier: NDArray[np.float64]
+    zero_point: int
+    below: Integers | None = None
+    pairs: tuple[Integers, Integers] | None = None
+
+    @property
+    def under(self) -> Integers:
+        """`below`, whether it is stored or follows."""
+        return self.above - 1 if self.below is None else self.below
+
+    def some(self, channels: Any) -> Steps:
+        """The same of some channels: a slice, a mask or numbers."""
+        below = None if self.below is None else self.below[channels]
+        low, high, above, multiplier = (each[channels] for each in (self.low, self.high, self.above, self.multiplier))
+        return replace(self, low=low, high=high, above=above, multiplier=multiplier, below=below)
+
+    def reachable(self) -> int:
+        """How many sums are reachable, of all channels."""
+        return int((self.high - self.low + 1).sum()) if self.pairs is None else len(self.pairs[0])
+
+
+def search(
+    evaluate: Callable[[Integers], Array],
+    low: Integers,
+    high: Integers,
+    levels: Integers,
+    multiplier: NDArray[np.float64],
+    zero_point: int,
+) -> Steps:
+    """The steps of a monotone function: for each channel and level the least x in [low, high] with that or more.
+
+    `evaluate` takes x [C, n] to outputs [C, n]. The search begins around what real numbers would give, and is a
+    bisection: what it returns has been evaluated on both of its sides.
+    """
+    first, end = low[:, None], high[:, None] + 1
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        guess = np.nan_to_num((levels - 0.5 - zero_point) / multiplier[:, None], posinf=2.0**62, neginf=-(2.0**62))
+    guess = np.clip(guess, -(2.0**62), 2.0**62)
+    margin = 2 + np.abs(guess) * 2.0**-22
+    left = np.clip(np.floor(guess - margin).astype(np.int64), first, end)
+    right = np.clip(np.ceil(guess + margin).astype(np.int64), first, end)
+
+    def reaches(x: Integers) -> NDArray[np.bool_]:
+        return evaluate(np.minimum(x, end - 1)) >= levels  # what is beyond counts as reaching, see below
+
+    left = np.where((left > first) & reaches(np.maximum(left - 1, first)), first, left)
+    right = np.where((right < end) & ~reaches(right), end, right)
+    while (left < right).any():
+        middle = (left + right) >> 1
+        enough = (middle >= end) | reaches(middle)
+        open_ = left < right
+        right = np.where(open_ & enough, middle, right)
+        left = np.where(open_ & ~enough, middle + 1, left)
+    return Steps(low, high, levels, left, multiplier, zero_point)
+
+
+def of_pairs(values: Integers, outputs: Integers, multiplier: float, zero_point: int) -> Steps | None:
+    """The steps of a function given by all its pairs; None if it is not monotone, or not a function."""
+    order = np.lexsort((outputs, values))
+    values, outputs = values[order], outputs[order]
+    if (np.diff(outputs) < 0).any() or ((np.diff(values) == 0) & (np.diff(outputs) != 0)).any():
+        return None
+    keep = np.append(np.diff(values) != 0, True)
+    values, outputs = values[keep], outputs[keep]
+    levels = np.arange(int(outputs[0]) + 1, int(outputs[-1]) + 1, dtype=np.int64)
+    if not len(levels):
+        levels = outputs[:1].astype(np.int64)
+    at = np.searchsorted(outputs, levels)
+    low, high = values[:1], values[-1:]
+    padded = np.concatenate([low - 1, values, high + 1])
+    above, below = padded[at + 1][None], padded[at][None]
+    return Steps(low, high, levels, above, np.array([multiplier]), zero_point, below, (values, outputs))
+
+
+def differing(steps: Steps, other: Integers) -> Integers:
+    """How many reachable sums give something else by other thresholds `other` [C, K], channel by channel.
+
+    Thresholds of both are ascending; between the two of one level lie the sums that the level tells apart.
+    """
+    low, high = steps.low[:, None], steps.high[:, None]
+    theirs = np.clip(other, low, high + 1)
+    if steps.pairs is not None:
+        return np.array([np.count_nonzero(_apart(steps, theirs))])
+    starts, ends = np.minimum(steps.above, theirs), np.maximum(steps.above, theirs)
+    covered = np.concatenate([low, ends[:, :-1]], axis=1)
+    return np.asarray(np.maximum(ends - np.maximum(starts, covered), 0).sum(axis=1))
+
+
+def largest_difference(steps: Steps, other: Integers, counts: Integers) -> int:
+    """By how much reachable sums differ at most; `counts` as `differing` gives them."""
+    theirs = np.clip(other, steps.low[:, None], steps.high[:, None] + 1)
+    if steps.pairs is not None:
+        return int(np.abs(_apart(steps, theirs)).max(initial=0))
+    largest = 0
+    for channel in np.flatnonzero(counts):
+        a, b = steps.above[channel], theirs[channel]
+        points = np.concatenate([a, b])
+        points = points[(points >= steps.low[channel]) & (points <= steps.high[channel])]
+        apart = np.searchsorted(a, points, "right") - np.searchsorted(b, points, "right")
+        largest = max(largest, int(np.abs(apart).max(initial=0)))
+    return largest
+
+
+def _apart(steps: Steps, theirs: Integers) -> Integers:
+    assert steps.pairs is not None
+    values, outputs = steps.pairs
+    got: Integers = steps.levels[0] - 1 + np.searchsorted(theirs[0], values, "right")
+    return got - outputs

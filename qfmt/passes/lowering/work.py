@@ -1,0 +1,97 @@
+"""What a lowering has done so far: the tensors and nodes of the new graph, and why a node has no integer form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
+from ..constants import unused
+from .forms import Form
+
+
+class NoForm(QfmtError):
+    """A node cannot be computed on integers alone. `node` is the one to name, where it is not that which was asked for;
+    `unknown_shape` says that a size would help."""
+
+    def __init__(self, what: str, *, node: Node | None = None, unknown_shape: bool = False) -> None:
+        super().__init__(what)
+        self.node = node
+        self.unknown_shape = unknown_shape
+
+
+class Work:
+    """The graph before (`tensors`, `producer`), and after: `nodes`, and all `tensors` that they name."""
+
+    def __init__(self, model: Model, form: Form) -> None:
+        self.form = form
+        self.tensors: dict[str, Tensor] = dict(model.tensors)
+        self.producer = {name: node for node in model.nodes for name in node.outputs}
+        self.nodes: list[Node] = []
+        self.model_inputs = set(model.graph.inputs)
+        self.taken: list[str] = []
+        self.taken_from: dict[str, str] = {}
+        """Quantized tensors that are inputs now, and the inputs of real numbers that they were made from."""
+        self.ready = {name for name in model.graph.inputs if not self.is_real(name)}
+        """Tensors that the new graph computes, or is given."""
+        self.moved: dict[tuple[str, bytes, str], str] = {}
+        """A tensor, a table and a type → the tensor that a Table node has made of it."""
+
+    def is_real(self, name: str) -> bool:
+        """Whether a tensor holds real numbers, as far as its nodes are concerned."""
+        tensor = self.tensors[name]
+        return tensor.quantization is None and not DTYPES[tensor.dtype].is_integer and tensor.dtype != "bool"
+
+    def free(self, name: str) -> str:
+        return unused(name, self.tensors)
+
+    def add(self, tensor: Tensor) -> str:
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    def put(self, node: Node, outputs: Iterable[Tensor] = ()) -> None:
+        """Append a node; `outputs` are those of its tensors that are new, or other than before."""
+        for tensor in outputs:
+            self.add(tensor)
+        self.ready.update(node.outputs)
+        self.nodes.append(node)
+
+    def take(self, name: str, source: str) -> None:
+        """Let a quantized tensor be an input, instead of the real numbers that it is made from."""
+        self.taken.append(name)
+        self.taken_from[name] = source
+        self.ready.add(name)
+
+    def grid(self, tensor: Tensor) -> Quantization:
+        """The quantization of a tensor of integers; NoForm if it has none, or one that integers are not known for."""
+        grid = tensor.quantization
+        if grid is None or not DTYPES[tensor.dtype].is_integer:
+            raise NoForm(f"works on real numbers: {tensor.name!r} is {tensor.dtype}, not quantized")
+        if grid.is_blocked or grid.has_float_zero_points:
+            raise NoForm(f"works on real numbers: {tensor.name!r} has scales by blocks, or zero points that are floats")
+        return grid
+
+    def kind(self, tensor: Tensor) -> np.dtype[Any]:
+        return numpy_dtype(tensor.dtype)
+
+    def size(self, tensor: Tensor, axis: int) -> int | None:
+        if tensor.shape is None or not -len(tensor.shape) <= axis < len(tensor.shape):
+            return None
+        size = tensor.shape[axis]
+        return size if isinstance(size, int) else None
+
+    def last_axis(self, tensor: Tensor) -> int:
+        if tensor.shape is None:
+            raise NoForm("has an output of unknown rank", unknown_shape=True)
+        return max(len(tensor.shape) - 1, 0)
+
+    def constant(self, name: str, array: Any) -> str:
+        return self.add(Tensor.constant(self.free(name), array))
+
+    def computed(self, like: Tensor, name: str, dtype: str, grid: Quantization | None) -> Tensor:
+        """A new tensor of the shape of another."""
+        return replace(like, name=name, dtype=dtype, quantization=grid, aliases=())
