@@ -394,7 +394,8 @@ def _fixed_point_single(x: Array, m: Array, shift: Array, add: Array) -> Array:
 def _fixed_point_double(x: Array, m: Array, shift: Array, add: Array) -> Array:
     """`(x · m + half ± 2³⁰) >> shift`, + where x ≥ 0, and 0 instead of 2³⁰ where shift ≤ 31
 
-    TOSA's RESCALE with DOUBLE_ROUND: as if the product were rounded at bit 31, and the result once more.
+    As if the product were rounded at bit 31, halves up, and the quotient once more, halves away from zero: gemmlowp,
+    TFLite and CMSIS-NN. TOSA's RESCALE with DOUBLE_ROUND, whose formula this is.
     """
     first = np.where(shift > 31, np.int64(1 << 30), np.int64(0))
     return (x * m + _half(shift) + np.where(x >= 0, first, -first)) >> shift

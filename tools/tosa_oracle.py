@@ -1,0 +1,89 @@
+"""What Arm's TOSA reference model gives for RESCALE: an independent witness of the rules `fixed_point_…`.
+
+    python -m venv FOLDER && FOLDER/bin/pip install tosa-tools==2026.8.0 "numpy<2.2" flatbuffers==25.2.10
+    FOLDER/bin/python tools/tosa_oracle.py CASES.npz RESULTS.npz
+
+It needs an environment of its own, and knows nothing of qfmt. CASES.npz holds for each case NAME the arrays NAME.x
+(int32 [N, C]), NAME.multiplier (int32), NAME.shift (int8; both of C elements or of one), NAME.zero_point (int),
+NAME.dtype ("int8", "uint8", "int16") and NAME.rounding ("SINGLE_ROUND", "DOUBLE_ROUND"). RESULTS.npz holds an
+array NAME for each, of that dtype and the shape of x.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tosa_reference_model  # type: ignore[import-not-found]
+import tosa_serializer as ts  # type: ignore[import-not-found]
+
+STORED = {"int8": ts.DType.INT8, "int16": ts.DType.INT16}
+
+
+class Graph:
+    """Nodes RESCALE, one behind the other."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.graph = ts.TosaSerializer("")
+        self.shape = shape
+        self.last = self.graph.addPlaceholder(shape, ts.DType.INT32, None)
+
+    def rescale(
+        self,
+        multiplier: Any,
+        shift: Any,
+        points: tuple[int, int],
+        dtypes: tuple[str, str],
+        rounding: int,
+        *,
+        last: bool,
+    ) -> None:
+        """`points` and `dtypes` are those of input and output; per channel along the last axis, or one for all."""
+        kinds = [ts.DType.INT32 if each == "int32" else STORED[each.removeprefix("u")] for each in dtypes]
+        constants = [
+            self.graph.addConst(multiplier.shape, ts.DType.INT32, multiplier),
+            self.graph.addConst(shift.shape, ts.DType.INT8, shift),
+            *(self.graph.addConst([1], kind, np.array([point])) for kind, point in zip(kinds, points, strict=True)),
+        ]
+        make = self.graph.addOutput if last else self.graph.addIntermediate
+        out = make(self.shape, kinds[1])
+        attribute = ts.TosaSerializerAttribute()
+        attribute.RescaleAttribute(True, rounding, len(multiplier) > 1, False, dtypes[1].startswith("u"))
+        inputs = [self.last.name, *(each.name for each in constants)]
+        self.graph.addOperator(ts.Op.RESCALE, inputs, [out.name], attribute)
+        self.last = out
+
+    def run(self, x: Any, dtype: str) -> Any:
+        (result,), status = tosa_reference_model.run(bytes(self.graph.serialize()), [x])
+        if status != tosa_reference_model.GraphStatus.TOSA_VALID:
+            raise SystemExit(f"the reference model says {status}")
+        return np.asarray(result).view(dtype).reshape(x.shape)
+
+
+def rescale(x: Any, multiplier: Any, shift: Any, zero_point: int, dtype: str, rounding: str) -> Any:
+    """From int32. There is no way to uint8 but by int8, whose integers are brought to uint8 by a second RESCALE."""
+    graph, mode = Graph(x.shape), getattr(ts.RoundingMode, rounding)
+    if dtype != "uint8":
+        graph.rescale(multiplier, shift, (0, zero_point), ("int32", dtype), mode, last=True)
+        return graph.run(x, dtype)
+    graph.rescale(multiplier, shift, (0, zero_point - 128), ("int32", "int8"), mode, last=False)
+    one, thirty = np.array([1 << 30]), np.array([30])
+    graph.rescale(one, thirty, (-128, 0), ("int8", "uint8"), ts.RoundingMode.SINGLE_ROUND, last=True)
+    return graph.run(x, dtype)
+
+
+def main() -> None:
+    source, destination = sys.argv[1:]
+    cases = np.load(source)
+    names = sorted({key.rpartition(".")[0] for key in cases.files})
+    keys = ("x", "multiplier", "shift", "zero_point", "dtype", "rounding")
+    results = {}
+    for name in names:
+        x, multiplier, shift, zero_point, dtype, rounding = (cases[f"{name}.{key}"] for key in keys)
+        results[name] = rescale(x, multiplier, shift, int(zero_point), str(dtype), str(rounding))
+    np.savez(destination, **results)
+
+
+if __name__ == "__main__":
+    main()
