@@ -248,6 +248,11 @@ def test_graphs_that_cannot_be(graph: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, graph=graph))
 
 
+def test_a_test_vector_for_an_input_that_is_absent(tmp_path: Path) -> None:
+    vector = {"inputs": [{"shape": [64], "buffer": 0}], "outputs": []}
+    assert "'' is no tensor" in refusal(crafted(tmp_path, graph={"inputs": [-1]}, vectors=[vector]))
+
+
 def test_tensors_of_one_name(tmp_path: Path) -> None:
     tensor = {"name": "t", "dtype": 2, "shape": [64], "buffer": 0}
     assert "two tensors are called 't'" in refusal(crafted(tmp_path, graph={"tensors": [tensor, tensor]}))

@@ -153,6 +153,8 @@ class Container:
 
     def value(self, name: str, record: Record) -> StoredArray:
         """What the tensor `name` is in a test vector."""
+        if name not in self.tensors:  # an end of the graph whose index is -1
+            raise FormatError(f"{name!r} is no tensor of the graph", rule="V50")
         if record["buffer"] is None:
             raise FormatError(f"there is no buffer for {name!r}", rule="F12")
         data = self.buffer(record["buffer"], f"the value of {name!r} in a test vector")
