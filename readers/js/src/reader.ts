@@ -1,0 +1,162 @@
+// An open file: its header checked, its metadata verified and ready to be decoded, its data read when it is asked for.
+
+import { Decoder, type Tables } from "./decode.js";
+import { sha256 } from "./digest.js";
+import { dtypeName, type DTypeName } from "./dtypes.js";
+import { QfbError, placed, quoted } from "./errors.js";
+import { AGAIN, ALIGNMENT, areEqual, checkMetadata, checkPadding, HEADER_SIZE, parseHeader } from "./header.js";
+import type { Records } from "./schema.js";
+import type { Source } from "./sources.js";
+import { Text } from "./text.js";
+
+/** Bytes in the data segment. */
+export interface Stored {
+  readonly nbytes: bigint;
+  /** The sha256 that the file states. */
+  readonly digest: Uint8Array;
+  /** All bytes; QfbError if they are not those that were written. */
+  bytes(): Promise<Uint8Array>;
+}
+
+export class Reader {
+  readonly name: string;
+  readonly root: Records["Model"];
+  readonly text = new Text();
+  readonly #source: Source;
+  readonly #verify: boolean;
+  readonly #dataOffset: number;
+  readonly #dataSize: number;
+  readonly #verified = new Set<number>();
+  readonly #names = new Map<number, string>();
+  readonly #indices = new Map<string, number>();
+
+  private constructor(source: Source, verify: boolean, root: Records["Model"], dataOffset: number, dataSize: number) {
+    this.name = source.name;
+    this.root = root;
+    this.#source = source;
+    this.#verify = verify;
+    this.#dataOffset = dataOffset;
+    this.#dataSize = dataSize;
+  }
+
+  /** Header and metadata are read and checked; the metadata are copied: what was verified cannot change any more. */
+  static async open(source: Source, verify: boolean): Promise<Reader> {
+    const header = parseHeader(await read(source, 0, Math.min(HEADER_SIZE, source.size)), source.size);
+    const start = await read(source, 0, header.dataOffset);
+    const metadata = start.slice(0, header.metaSize) as Uint8Array<ArrayBuffer>;
+    if (verify) {
+      await checkMetadata(header, metadata);
+    }
+    checkPadding(start.subarray(header.metaSize));
+    const root = new Decoder(metadata, header.headerSize).root();
+    if (root.required_features?.length) {
+      const what = `needs features that this reader does not know: ${quoted(root.required_features.join(", "))}`;
+      throw new QfbError(what, { hint: "a newer reader is needed", rule: "F10" });
+    }
+    return new Reader(source, verify, root, header.dataOffset, header.dataSize);
+  }
+
+  get tensors(): Tables<"Tensor"> {
+    return this.root.graph.tensors;
+  }
+
+  /** Runs `work`; a QfbError learns the name of the file. */
+  placed<Result>(work: () => Result): Result {
+    return placed(this.name, work);
+  }
+
+  /** The name of the tensor at an index, which from then on is found under it. */
+  tensorName(index: number): string {
+    let name = this.#names.get(index);
+    if (name === undefined) {
+      if (index < 0 || index >= this.tensors.length) {
+        throw new QfbError(`there is no tensor ${index}, only ${this.tensors.length}`, { rule: "F7" });
+      }
+      name = this.tensors.stringField(index, "name");
+      if ((this.#indices.get(name) ?? index) !== index) {
+        throw new QfbError(`two tensors are called ${quoted(name)}`, { rule: "F11" });
+      }
+      this.#indices.set(name, index);
+      this.#names.set(index, name);
+    }
+    return name;
+  }
+
+  /** The names of tensors; the empty one for -1. */
+  tensorNames(indices: Int32Array): string[] {
+    return Array.from(indices, (index) => (index === -1 ? "" : this.tensorName(index)));
+  }
+
+  /** Where a tensor is, found by halves: the names are sorted by their code points, in a valid file. */
+  tensorIndex(name: string, compare: (a: string, b: string) => number): number | undefined {
+    let [low, high] = [0, this.tensors.length];
+    while (!this.#indices.has(name) && low < high) {
+      const middle = Math.floor((low + high) / 2);
+      if (compare(this.tensorName(middle), name) < 0) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return this.#indices.get(name);
+  }
+
+  /** The data at `where` in the model, which is inside the data segment. */
+  buffer(index: number, where: string): Stored {
+    const { buffers } = this.root;
+    if (index >= buffers.length) {
+      throw new QfbError(`there is no buffer ${index}, only ${buffers.length}`, { where, rule: "F7" });
+    }
+    const { offset, size, sha256: digest } = buffers.get(index);
+    if (offset % BigInt(ALIGNMENT) || offset + size > this.#dataSize) {
+      throw new QfbError(`buffer ${index} (${size} bytes at ${offset}) is not inside the data`, { where, rule: "F8" });
+    }
+    const bytes = () => this.#bytes(index, Number(offset), Number(size), digest, where);
+    return { nbytes: size, digest, bytes };
+  }
+
+  async #bytes(index: number, offset: number, size: number, digest: Uint8Array, where: string): Promise<Uint8Array> {
+    try {
+      const bytes = await read(this.#source, this.#dataOffset + offset, size);
+      if (this.#verify && !this.#verified.has(index)) {
+        if (!areEqual(await sha256(bytes), digest)) {
+          const what = "the data is damaged: its sha256 is not the one stated";
+          throw new QfbError(what, { where, hint: AGAIN, rule: "F9" });
+        }
+        if (this.#source.isMemory) {
+          this.#verified.add(index); // what is fetched anew each time is verified each time
+        }
+      }
+      return bytes;
+    } catch (error) {
+      throw failure(error, this.name);
+    }
+  }
+
+  /** The name of an element type by its code. */
+  dtype(code: number): DTypeName {
+    const name = dtypeName(code);
+    if (name === undefined) {
+      throw new QfbError(`the element type ${code} is not known`, { hint: "a newer reader may know it", rule: "V2" });
+    }
+    return name;
+  }
+}
+
+async function read(source: Source, offset: number, length: number): Promise<Uint8Array> {
+  const bytes = length ? await source.read(offset, length) : new Uint8Array();
+  if (bytes.length !== length) {
+    throw new QfbError(`ends at byte ${offset + bytes.length}, while it is read`, { hint: "did it change?" });
+  }
+  return bytes;
+}
+
+/** Whatever went wrong, as the one error of this package: a file that is not there, a connection that breaks. */
+export function failure(error: unknown, where: string): QfbError {
+  if (error instanceof QfbError) {
+    return error.where.startsWith(where) ? error : error.at(where);
+  }
+  const reason = error instanceof Error ? error.message : String(error);
+  const detail = error instanceof Error && error.cause instanceof Error ? ` (${error.cause.message})` : "";
+  return new QfbError(`cannot be read: ${reason}${detail}`, { where, cause: error });
+}

@@ -1,0 +1,116 @@
+// Everything that a file holds, as JSON, for a comparison with what another reader finds in it.
+// node dump.js FILE…  prints one line per file.
+
+import { createHash } from "node:crypto";
+import { argv } from "node:process";
+import { open, toFloat32, type Attribute, type Quantization, type StoredArray, type Tensor, type TypedArray } from "qfb-reader";
+
+/** float64 as 16 hexadecimal digits: JSON knows neither -0 nor infinities. */
+function bits(values: Iterable<number>): string[] {
+  const view = new DataView(new ArrayBuffer(8));
+  return Array.from(values, (value) => {
+    view.setFloat64(0, value);
+    return view.getBigUint64(0).toString(16).padStart(16, "0");
+  });
+}
+
+function digest(array: TypedArray): string {
+  return createHash("sha256").update(new Uint8Array(array.buffer, array.byteOffset, array.byteLength)).digest("hex");
+}
+
+/** The digest of float32 numbers, each NaN as the same one. */
+function digestOfFloats(values: Float32Array): string {
+  const codes = new Uint32Array(values.length);
+  const own = new Uint32Array(values.buffer, values.byteOffset, values.length);
+  values.forEach((value, index) => (codes[index] = Number.isNaN(value) ? 0x7fc00000 : own[index]!));
+  return digest(codes);
+}
+
+async function stored(array: StoredArray): Promise<unknown> {
+  return {
+    dtype: array.dtype,
+    shape: array.shape.map(String),
+    length: array.length,
+    bytes: digest(await array.bytes()),
+    array: digest(await array.array()),
+    float32: digestOfFloats(toFloat32(await array.array(), array.dtype)),
+  };
+}
+
+async function grid(q: Quantization): Promise<unknown> {
+  return {
+    scale: bits(q.scale),
+    zero_point: q.zeroPoint instanceof Int32Array ? Array.from(q.zeroPoint, String) : bits(q.zeroPoint),
+    limits: [q.quantMin, q.quantMax],
+    axis: q.axis,
+    scale_dtype: q.scaleDtype,
+    names: [q.scaleName, q.zeroPointName],
+    observed: q.observed && [
+      q.observed.observer,
+      bits(q.observed.minimum),
+      bits(q.observed.maximum),
+      q.observed.quantMin,
+      q.observed.quantMax,
+      q.observed.qscheme,
+    ],
+    blocks: q.blocks && [
+      q.blocks.shape.map(String),
+      await stored(q.blocks.scale),
+      q.blocks.zeroPoint && (await stored(q.blocks.zeroPoint)),
+    ],
+  };
+}
+
+async function tensorFacts(tensor: Tensor): Promise<unknown> {
+  return {
+    name: tensor.name,
+    dtype: tensor.dtype,
+    shape: tensor.shape?.map((size, axis) => (size === null ? `?${tensor.dims[axis]}` : String(size))) ?? null,
+    aliases: tensor.aliases,
+    quantization: tensor.quantization && (await grid(tensor.quantization)),
+    data: tensor.data && (await stored(tensor.data)),
+    dequantized: tensor.data && digestOfFloats(await tensor.dequantize()),
+  };
+}
+
+function attributeFacts(attribute: Attribute): unknown {
+  switch (attribute.type) {
+    case "int":
+    case "string":
+      return [attribute.type, String(attribute.value)];
+    case "float":
+      return [attribute.type, ...bits([attribute.value])];
+    case "floats":
+      return attribute.value.length ? [attribute.type, ...bits(attribute.value)] : ["ints"];
+    default:
+      return attribute.value.length ? [attribute.type, ...attribute.value.map(String)] : ["ints"];
+  }
+}
+
+async function dump(path: string): Promise<unknown> {
+  const model = await open(path);
+  const tensors: unknown[] = [];
+  for (const tensor of model.tensors) {
+    tensors.push(await tensorFacts(tensor));
+  }
+  const vectors: unknown[] = [];
+  for (const { name, inputs, outputs } of model.vectors) {
+    const values: unknown[] = [];
+    for (const [tensor, value] of [...inputs, ...outputs]) {
+      values.push([tensor, await stored(value)]);
+    }
+    vectors.push([name, values]);
+  }
+  const nodes = Array.from(model.nodes, (node) => ({
+    ...node,
+    attributes: Array.from(node.attributes, ([name, attribute]) => [name, attributeFacts(attribute)]),
+  }));
+  const { inputs, outputs, name, producer, arithmetic } = model;
+  const maps = [[...model.source], [...model.metadata]];
+  const content = await model.contentId();
+  return { inputs, outputs, name, producer, arithmetic, maps, content, tensors, nodes, vectors };
+}
+
+for (const path of argv.slice(2)) {
+  console.log(JSON.stringify(await dump(path)));
+}

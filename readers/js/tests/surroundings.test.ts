@@ -1,0 +1,57 @@
+// What the package does where something is missing that Node 20 on a little-endian machine has.
+
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { test, type TestContext } from "node:test";
+import { open, QfbError } from "qfb-reader";
+import { hex, sha256 } from "../src/digest.js";
+import { littleEndian } from "../src/endian.js";
+import { golden } from "./files.js";
+
+/** Takes a global away until the test has ended. */
+function without(context: TestContext, name: "process" | "crypto"): void {
+  const before = Object.getOwnPropertyDescriptor(globalThis, name)!;
+  Object.defineProperty(globalThis, name, { value: undefined, configurable: true });
+  context.after(() => Object.defineProperty(globalThis, name, before));
+}
+
+test("in a browser a string is an address, also a relative one", async (context) => {
+  const file = await golden();
+  const asked: unknown[] = [];
+  const fetch = async (address: unknown): Promise<Response> => {
+    asked.push(address);
+    return new Response(file);
+  };
+  without(context, "process");
+  const model = await open("models/m.qfb", { fetch });
+  assert.equal((await model.tensors.get("conv.weight")!.array()).length, 54);
+  assert.deepEqual(asked, ["models/m.qfb"]);
+  assert.equal((await open(new Blob([file]))).tensors.size, model.tensors.size);
+});
+
+test("Node 18 has WebCrypto in a module", async (context) => {
+  const file = await golden();
+  without(context, "crypto");
+  assert.equal((await open(file)).inputs[0], "x");
+});
+
+test("a page without WebCrypto is told so", async (context) => {
+  const file = await golden();
+  without(context, "crypto");
+  without(context, "process");
+  await assert.rejects(open(file), (error) => error instanceof QfbError && /https.*verify: false/.test(error.message));
+  assert.equal((await open(file, { verify: false })).inputs[0], "x");
+});
+
+test("what is too long for WebCrypto is hashed in parts, where that is possible", async (context) => {
+  const bytes = new Uint8Array(100_000).fill(7);
+  assert.equal(hex(await sha256(bytes, 99_999)), createHash("sha256").update(bytes).digest("hex"));
+  without(context, "process");
+  await assert.rejects(sha256(bytes, 99_999), { name: "QfbError", what: /less than 2 GiB/ });
+});
+
+test("a big-endian machine turns numbers round", () => {
+  assert.deepEqual(littleEndian(Uint8Array.of(1, 2, 3, 4, 5, 6), 2, false), Uint8Array.of(2, 1, 4, 3, 6, 5));
+  assert.deepEqual(littleEndian(Uint8Array.of(1, 2, 3, 4), 4, false), Uint8Array.of(4, 3, 2, 1));
+  assert.deepEqual(littleEndian(Uint8Array.of(1, 2, 3, 4), 4), Uint8Array.of(1, 2, 3, 4));
+});
