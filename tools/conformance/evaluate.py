@@ -1,0 +1,118 @@
+"""A second evaluation of the networks of the suite, from their JSON: written from spec.md, with nothing of qfmt.
+
+`outputs(twin, vector)` gives what the JSON of a test vector has to say. Loops over fractions and integers of any size:
+slow, and plain enough to be read beside the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any
+
+from .reals import FORMATS, Real, f32, from_bits, to_bits
+
+LIMITS = {f"{'u' * (not signed)}int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+          for bits in (2, 4, 8, 16, 32, 64) for signed in (True, False)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a tensor's integers mean; the scales as float32."""
+
+    scale: list[Fraction]
+    zero_point: list[int]
+    low: int
+    high: int
+    axis: int | None
+    scale64: list[Fraction]
+
+    def clamp(self, value: int) -> int:
+        return min(max(value, self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a tensor holds: flat, the last dimension running fastest."""
+
+    shape: tuple[int, ...]
+    items: list[Any]
+    dtype: str
+    grid: Grid | None = None
+
+    def places(self) -> Iterator[tuple[int, ...]]:
+        return product(*map(range, self.shape))
+
+    def __getitem__(self, place: Sequence[int]) -> Any:
+        at = 0
+        for size, index in zip(self.shape, place, strict=True):
+            assert 0 <= index < size, (self.shape, place)
+            at = at * size + index
+        return self.items[at]
+
+    def slice_of(self, place: Sequence[int], values: Sequence[Any]) -> Any:
+        """Which of the scales or zero points counts at a place."""
+        assert self.grid is not None
+        return values[0] if self.grid.axis is None else values[place[self.grid.axis]]
+
+
+def filled(shape: Sequence[int], dtype: str, item: Callable[[tuple[int, ...]], Any], grid: Grid | None = None) -> Value:
+    """The value whose items are those that `item` gives for each place."""
+    return Value(tuple(shape), [item(place) for place in product(*map(range, shape))], dtype, grid)
+
+
+def outputs(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """{output: {shape, values}}, as the JSON writes values."""
+    from .operators import OPERATORS
+
+    values: dict[str, Value] = {}
+    for name, tensor in twin["tensors"].items():
+        if tensor["values"] is not None:
+            values[name] = _value(tensor, tensor["shape"], tensor["values"])
+    for name, given in vector["inputs"].items():
+        values[name] = _value(twin["tensors"][name], given["shape"], given["values"])
+    for node in twin["nodes"]:
+        operands = [values[name] if name else None for name in node["inputs"]]
+        wanted = [twin["tensors"][name] for name in node["outputs"]]
+        forms = [(each["dtype"], _grid(each["quantization"])) for each in wanted]
+        attributes = {name: _attribute(each) for name, each in node["attributes"].items()}
+        results = OPERATORS[node["operator"]](operands, attributes, node["arithmetic"], forms)
+        for name, (dtype, grid), result in zip(node["outputs"], forms, results, strict=True):
+            values[name] = Value(result.shape, result.items, dtype, grid)
+    return {name: _written(values[name]) for name in twin["outputs"]}
+
+
+def _value(tensor: dict[str, Any], shape: Sequence[int], items: Sequence[Any]) -> Value:
+    dtype = tensor["dtype"]
+    decode = (lambda item: from_bits(item, dtype)) if dtype in FORMATS else int
+    assert len(items) == prod(shape)
+    return Value(tuple(shape), [decode(item) for item in items], dtype, _grid(tensor["quantization"]))
+
+
+def _grid(quantization: dict[str, Any] | None) -> Grid | None:
+    if quantization is None:
+        return None
+    exact = [from_bits(scale, "float64") for scale in quantization["scale"]]
+    scale = [f32(each) for each in exact]  # type: ignore[arg-type]
+    limits = quantization["quant_min"], quantization["quant_max"]
+    return Grid(scale, quantization["zero_point"], *limits, quantization["axis"], exact)  # type: ignore[arg-type]
+
+
+def _attribute(stated: dict[str, Any]) -> Any:
+    kind, value = stated["type"], stated["value"]
+    decode: Callable[[Any], Any] = {"i": int, "f": lambda item: from_bits(item, "float64"), "s": str}[kind[0]]
+    return tuple(map(decode, value)) if len(kind) == 2 else decode(value)
+
+
+def _written(value: Value) -> dict[str, Any]:
+    def item(each: Real | int) -> Any:
+        if value.dtype in FORMATS:
+            return to_bits(each, value.dtype)
+        low, high = LIMITS.get(value.dtype, (0, 1))
+        assert low <= each <= high, f"{each} is no {value.dtype}"
+        return str(each) if value.dtype.endswith("64") else each
+
+    return {"shape": list(value.shape), "values": [item(each) for each in value.items]}

@@ -1,0 +1,60 @@
+"""Real numbers as fractions, and their roundings: nothing here is computed in floating point.
+
+A number is a Fraction; infinities and NaN are Python floats, which only `quantize` and the bits know.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from fractions import Fraction
+
+Real = Fraction | float
+
+FORMATS = {"float16": ("e", 11, -14), "float32": ("f", 24, -126), "float64": ("d", 53, -1022)}
+"""struct's letter, digits of the significand, the least exponent of normal numbers."""
+
+
+def nearest(value: Fraction | int, name: str) -> Fraction:
+    """The nearest number of a binary format, halves to the even neighbour; overflow is an error of the case."""
+    value = Fraction(value)
+    if not value:
+        return value
+    _, digits, least = FORMATS[name]
+    exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
+    if abs(value) < Fraction(2) ** exponent:
+        exponent -= 1
+    unit = Fraction(2) ** (max(exponent, least) - digits + 1)
+    rounded = round(value / unit) * unit
+    if abs(rounded) >= Fraction(2) ** (2 - least):
+        raise OverflowError(f"{float(value)} is beyond {name}")
+    return rounded
+
+
+def f32(value: Fraction | int) -> Fraction:
+    return nearest(value, "float32")
+
+
+def f16(value: Fraction | int) -> Fraction:
+    return nearest(value, "float16")
+
+
+def f64(value: Fraction | int) -> Fraction:
+    return nearest(value, "float64")
+
+
+def rint(value: Fraction) -> int:
+    """Halves to the even neighbour, as `round` has it for fractions."""
+    return round(value)
+
+
+def from_bits(digits: str, name: str) -> Real:
+    """The number that hexadecimal digits, the highest byte first, stand for."""
+    value: float = struct.unpack(">" + FORMATS[name][0], bytes.fromhex(digits))[0]
+    return Fraction(value) if math.isfinite(value) else value
+
+
+def to_bits(value: Real, name: str) -> str:
+    if isinstance(value, Fraction) and nearest(value, name) != value:
+        raise ValueError(f"{value} is no {name}")
+    return struct.pack(">" + FORMATS[name][0], float(value)).hex()

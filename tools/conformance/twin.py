@@ -1,0 +1,156 @@
+"""A file as JSON: everything that a reader finds in it, and what it gives.
+
+Integers are numbers, those of 64 bits decimal strings, because JavaScript has no such numbers. Floats are the
+hexadecimal digits of their bits, the highest first. An attribute says its type (i, f, s, or twice the letter for a
+list); a size that is not known is null.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from qfmt.model import DTYPES, Attribute, Model, Node, Observed, Quantization, StoredArray, Tensor, attribute_kind
+
+Json = dict[str, Any]
+
+
+def twin(model: Model, facts: Json) -> Json:
+    """`facts` come first: name, level, and what is known of the file."""
+    graph = model.graph
+    return {
+        **facts,
+        "content_id": model.content_id().hex(),
+        "producer": model.producer,
+        "arithmetic": model.arithmetic,
+        "source": dict(model.source),
+        "metadata": dict(model.metadata),
+        "graph": graph.name,
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+        "tensors": {name: _tensor(graph.tensors[name]) for name in sorted(graph.tensors)},
+        "nodes": [_node(node) for node in graph.nodes],
+        "vectors": [
+            {
+                "name": vector.name,
+                "inputs": {name: _value(value) for name, value in vector.inputs.items()},
+                "outputs": {name: _value(value) for name, value in vector.outputs.items()},
+            }
+            for vector in model.vectors
+        ],
+    }
+
+
+def text(value: Json) -> str:
+    """The JSON with a line for every tensor, node and value."""
+    return _lines(value, 0, 3) + "\n"
+
+
+def _lines(value: Any, depth: int, deepest: int) -> str:
+    if depth == deepest or not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list) and not isinstance(value[0], dict):
+        return json.dumps(value, ensure_ascii=False)
+    pad = "\n" + " " * (depth + 1)
+    if isinstance(value, dict):
+        inner = [f"{json.dumps(key, ensure_ascii=False)}: {_lines(value[key], depth + 1, deepest)}" for key in value]
+        return "{" + pad + ("," + pad).join(inner) + "\n" + " " * depth + "}"
+    return "[" + pad + ("," + pad).join(_lines(item, depth + 1, deepest) for item in value) + "\n" + " " * depth + "]"
+
+
+def _tensor(tensor: Tensor) -> Json:
+    stored = None
+    if tensor.data is not None:
+        sizes = tuple(size for size in tensor.shape or () if isinstance(size, int))
+        stored = items(StoredArray(tensor.dtype, sizes, tensor.data))
+    return {
+        "dtype": tensor.dtype,
+        "shape": None if tensor.shape is None else list(tensor.shape),
+        "aliases": list(tensor.aliases),
+        "quantization": tensor.quantization and _quantization(tensor.quantization),
+        "values": stored,
+    }
+
+
+def items(stored: StoredArray) -> list[Any]:
+    """The elements of an array, flat, as the JSON has them."""
+    kind = DTYPES[stored.dtype]
+    flat = stored.array.reshape(-1)
+    if kind.kind != "f":
+        return [str(item) if kind.bits == 64 else int(item) for item in flat.tolist()]
+    bits = flat.view(f"u{flat.dtype.itemsize}").tolist()
+    return [f"{item:0{-(-kind.bits // 4)}x}" for item in bits]
+
+
+def _value(stored: StoredArray) -> Json:
+    return {"shape": list(stored.shape), "values": items(stored)}
+
+
+def _bits(value: float) -> str:
+    return struct.pack(">d", value).hex()
+
+
+def _several(values: Sequence[float]) -> list[str]:
+    return [_bits(value) for value in values]
+
+
+def _quantization(given: Quantization) -> Json:
+    floats = given.has_float_zero_points and bool(given.zero_point)
+    found: Json = {
+        "scale": _several(given.scale),
+        "zero_point": [] if floats else list(given.zero_point),
+        "zero_point_float": _several(given.zero_point) if floats else None,
+        "quant_min": given.quant_min,
+        "quant_max": given.quant_max,
+        "axis": given.axis,
+        "scale_dtype": given.scale_dtype,
+        "scale_name": given.names[0],
+        "zero_point_name": given.names[1],
+        "observed": given.observed and _observed(given.observed),
+        "blocks": None,
+    }
+    if (blocks := given.blocks) is not None:
+        own = blocks.zero_point
+        found["blocks"] = {
+            "shape": list(blocks.shape),
+            "scale": items(blocks.scale),
+            "zero_point": None if own is None else items(own),
+            "zero_point_dtype": None if own is None else own.dtype,
+        }
+    return found
+
+
+def _observed(given: Observed) -> Json:
+    limits = [None if limit is None else str(limit) for limit in (given.quant_min, given.quant_max)]
+    return {
+        "observer": given.observer,
+        "minimum": _several(given.minimum),
+        "maximum": _several(given.maximum),
+        "quant_min": limits[0],
+        "quant_max": limits[1],
+        "qscheme": given.qscheme,
+    }
+
+
+def _node(node: Node) -> Json:
+    return {
+        "operator": node.operator,
+        "version": node.version,
+        "name": node.name,
+        "inputs": list(node.inputs),
+        "outputs": list(node.outputs),
+        "attributes": {name: _attribute(node.attributes[name]) for name in sorted(node.attributes)},
+        "arithmetic": node.arithmetic,
+        "scope": node.scope,
+        "source_operator": node.source_operator,
+    }
+
+
+def _attribute(value: Attribute) -> Json:
+    kind = attribute_kind(value)
+    form = {"i": str, "f": _bits, "s": str}[kind]
+    if isinstance(value, tuple):
+        return {"type": kind * 2, "value": [form(item) for item in value]}  # type: ignore[arg-type]
+    return {"type": kind, "value": form(value)}  # type: ignore[arg-type]

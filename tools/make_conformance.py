@@ -1,0 +1,144 @@
+"""Make the conformance suite of the format, tests/golden/1.0; `--check` says whether it is what would be made today.
+
+    python tools/make_conformance.py            # write it anew; what no case makes any more is removed
+    python tools/make_conformance.py --check    # exit 1 and name what differs
+
+Small files, each with a JSON of the same name that says what is in it: names, shapes, element types, integers, the bits
+of floats, test vectors. The outputs of the vectors are computed twice, by qfmt and by tools/conformance/evaluate.py,
+which shares nothing with it; where they differ nothing is written. tests/golden/1.0/README.md says how an author of
+another reader uses the suite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+from conformance import (  # noqa: E402
+    evaluate,
+    moves,
+    products,
+    rescaling,
+    tables,
+    windows,
+)
+from conformance.networks import Case  # noqa: E402
+from conformance.twin import text, twin  # noqa: E402
+
+from qfmt.file import check, load, save  # noqa: E402
+
+VERSION = "1.0"
+FOLDER = ROOT / "tests" / "golden" / VERSION
+
+LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
+    "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases),
+}
+"""What a reader may claim: it reads files; it runs networks of integers alone; it runs those with float rules."""
+
+
+class Wrong(Exception):
+    """A case that must not go into the suite."""
+
+
+def make(folder: Path) -> int:
+    """Write the suite into an empty folder; how many outputs were computed twice, and are equal."""
+    files: list[dict[str, Any]] = []
+    compared = 0
+    for level, sources in LEVELS.items():
+        (folder / level).mkdir(parents=True)
+        for case in sorted((case for source in sources for case in source()), key=lambda case: case.name):
+            path = folder / level / f"{case.name}.qfb"
+            if path.exists():
+                raise Wrong(f"two cases are called {case.name}")
+            compared += _write(case, level, path)
+            files.append(_entry(path, level, about=case.about))
+    index = {"format": VERSION, "draft": True, "files": files}
+    (folder / "index.json").write_text(text(index), encoding="utf-8")
+    return compared
+
+
+def _write(case: Case, level: str, path: Path) -> int:
+    save(case.model, path)
+    if broken := check(path):
+        raise Wrong(f"{path.name} breaks {broken[0]}")
+    data = path.read_bytes()
+    facts = {"name": case.name, "level": level, "about": case.about, "digest": data[64:96].hex()}
+    said = twin(load(path), facts)
+    path.with_suffix(".json").write_text(text(said), encoding="utf-8")
+    return 0 if level == "read" else compare(said)
+
+
+def compare(said: dict[str, Any]) -> int:
+    """How many outputs the second evaluation gives as the JSON has them; Wrong if one is another."""
+    count = 0
+    for vector in said["vectors"]:
+        for name, computed in evaluate.outputs(said, vector).items():
+            stated = vector["outputs"][name]
+            if computed != stated:
+                raise Wrong(
+                    f"{said['name']}, vector {vector['name']!r}, output {name!r}: {stated}, computed {computed}"
+                )
+            count += len(stated["values"])
+    return count
+
+
+def _entry(path: Path, level: str, **facts: str) -> dict[str, Any]:
+    digests = {
+        kind: hashlib.sha256(each.read_bytes()).hexdigest()
+        for kind, each in (("sha256", path), ("json_sha256", path.with_suffix(".json")))
+        if each.exists()
+    }
+    return {"name": path.stem, "level": level, **facts, **digests}
+
+
+def differences() -> list[str]:
+    """What is not as it would be made today: paths below the folder of the suite."""
+    with tempfile.TemporaryDirectory() as temporary:
+        make(Path(temporary))
+        fresh, there = (_contents(folder) for folder in (Path(temporary), FOLDER))
+    return sorted(name for name in fresh.keys() | there.keys() if fresh.get(name) != there.get(name))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.suffix in (".qfb", ".json"))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def write() -> None:
+    """Make the suite, then put it in the place of what was there."""
+    with tempfile.TemporaryDirectory() as temporary:
+        compared = make(Path(temporary))
+        fresh = _contents(Path(temporary))
+    for name in _contents(FOLDER).keys() - fresh.keys():
+        (FOLDER / name).unlink()
+    for name, data in fresh.items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
+        (FOLDER / name).write_bytes(data)
+    size = sum(map(len, fresh.values()))
+    count = len(json.loads(fresh["index.json"])["files"])
+    print(f"{count} files, {size:,} bytes with their JSON, {compared:,} outputs computed twice, all equal")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
+    try:
+        if not parser.parse_args().check:
+            write()
+        elif stale := differences():
+            raise SystemExit("not current, run tools/make_conformance.py: " + ", ".join(stale))
+    except Wrong as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()
