@@ -151,7 +151,7 @@ class NoIntegerForm(QfmtError):
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
         found = sorted(self.reasons.items())
-        listed = "; ".join(f"{_some(nodes)} {reason}" for reason, nodes in found)
+        listed = "; ".join(f"{_some(nodes, 20)} {reason}" for reason, nodes in found)
         count = sum(map(len, self.reasons.values()))
         noun = "node has" if count == 1 else "nodes have"
         super().__init__(f"{count} {noun} no integer form: {listed}", where=where, hint=hint)

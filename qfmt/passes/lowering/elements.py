@@ -12,7 +12,7 @@ from ...model import DTYPES, Node, Tensor
 from ...ops import OPERATORS
 from .forms import Form, Requantization
 from .pairs import weights
-from .regions import Region, evaluate, pair_table, region, table
+from .regions import Region, evaluate, integers, pair_table, region, table
 from .requantizing import append, best, requantized
 from .steps import Integers
 from .sums import Sums
@@ -40,7 +40,14 @@ def by_element(node: Node, work: Work) -> None:
 
 
 def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Node, work: Work) -> str:
-    """Append a Table of an 8-bit tensor, one for all or one for each channel; the name of the result."""
+    """Append a Table of an 8-bit tensor, one for all or one for each channel; the name of the result.
+
+    A table that changes nothing is an Identity.
+    """
+    leaf = work.tensors[source]
+    if leaf.dtype == output.dtype and axis is None and _is_identity(leaf, output, values):
+        _put("Identity", (source,), output, {}, like, work)
+        return output.name
     if axis is not None and (values == values[0]).all():
         axis, values = None, values[0]
     name = work.free(f"{output.name}.table")
@@ -48,6 +55,14 @@ def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Nod
     attributes: dict[str, Any] = {"axis": -1 if axis is None else axis}
     _put("qfmt.Table", (source, name), output, attributes, like, work)
     return output.name
+
+
+def _is_identity(leaf: Tensor, output: Tensor, values: Any) -> bool:
+    """Whether a table gives back what goes in, and a range that contains that of the input."""
+    a, b = leaf.quantization, output.quantization
+    if a is None or b is None or not a.same_grid(b):
+        return False
+    return b.quant_min <= a.quant_min <= a.quant_max <= b.quant_max and bool((values == integers(leaf)).all())
 
 
 def regridded(source: str, like: Tensor, values: Any, node: Node, work: Work) -> str:

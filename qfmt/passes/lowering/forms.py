@@ -83,17 +83,23 @@ def joined(parts: list[Requantization]) -> Requantization:
 
 
 def _by_thresholds(steps: Steps) -> Requantization:
-    count = len(steps.low)
-    none = np.zeros(count, np.int64)
-    return Requantization("thresholds", Lines(none, none, none), np.arange(count), steps.above, none, 0)
+    none = np.zeros(len(steps.low), np.int64)
+    differs = _of_thresholds(steps)
+    row = np.arange(len(none))
+    return Requantization("thresholds", Lines(none, none, none), row, steps.above, *differs)
 
 
 def _with_rows(steps: Steps, lines: Lines, equal: Flags) -> Requantization:
     """Lines where they are equal, thresholds for the other channels."""
     others = ~equal
     row = np.where(equal, -1, np.cumsum(others) - 1)
-    none = np.zeros(len(row), np.int64)
-    return Requantization("multiply_shift", lines, row, steps.above[others], none, 0)
+    return Requantization("multiply_shift", lines, row, steps.above[others], *_of_thresholds(steps))
+
+
+def _of_thresholds(steps: Steps) -> tuple[Integers, int]:
+    """On how many sums thresholds differ, and by how much: none, but where equal sums have several outputs."""
+    counts = differing(steps, steps.above)
+    return counts, largest_difference(steps, steps.above, counts)
 
 
 def _filled(steps: Steps, lines: Lines, equal: Flags, bits: int) -> Lines:

@@ -13,6 +13,7 @@ from ...model import Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ..order import only_read, without_unread
 from .elements import by_element, regridded
+from .ends import is_input, move_integers, output, take_input, with_integer_fill
 from .forms import Form
 from .regions import integers
 from .requantizing import requantized
@@ -27,15 +28,13 @@ def lowered(model: Model, form: Form) -> Graph:
     """The graph in integers alone; NoIntegerForm with every node that has none."""
     work = Work(model, form)
     reasons: dict[str, list[str]] = {}
-    failed: set[str] = set()
     unknown_shape = False
     needed = {name for node in without_unread(model.nodes, model.graph.outputs) for name in node.outputs}
     for node in model.nodes:
-        if not needed.intersection(node.outputs) or _waits(node, work):
+        if not needed.intersection(node.outputs):
             continue
-        if any(name in failed for name in node.inputs):
-            failed.update(node.outputs)
-            work.ready.update(node.outputs)
+        if _waits(node, work):
+            move_integers(node, work)
             continue
         try:
             _lower(node, work)
@@ -43,8 +42,10 @@ def lowered(model: Model, form: Form) -> Graph:
             culprit = error.node or node
             _note(reasons, error.what, culprit)
             unknown_shape |= error.unknown_shape
-            work.ready.update(node.outputs)
-    outputs = [_output(name, model, work, reasons) for name in model.graph.outputs]
+    outputs = [output(name, work) for name in model.graph.outputs]
+    for name in filter(work.is_real, outputs):
+        if name in work.producer:
+            _note(reasons, "gives real numbers", work.producer[name])
     if reasons:
         raise NoIntegerForm(reasons, hint=_hint(unknown_shape))
     inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
@@ -72,25 +73,13 @@ def _waits(node: Node, work: Work) -> bool:
     return all(work.is_real(name) for name in node.outputs)
 
 
-def _output(name: str, model: Model, work: Work, reasons: dict[str, list[str]]) -> str:
-    """What stands for an output of the graph: the integers that it was dequantized from."""
-    node = work.producer.get(name)
-    if not work.is_real(name):
-        return name
-    if node is not None and node.operator == "DequantizeLinear":
-        return node.inputs[0]
-    if node is not None:
-        _note(reasons, "gives real numbers", node)
-    return name
-
-
 def _lower(node: Node, work: Work) -> None:
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise NoForm("is not known")
     given = [name for name in node.inputs if name]
-    if node.operator == "QuantizeLinear" and node.inputs[0] in work.model_inputs and work.is_real(node.inputs[0]):
-        work.take(node.outputs[0], node.inputs[0])
+    if node.operator == "QuantizeLinear" and is_input(node.inputs[0], work):
+        take_input(node, work)
     elif operator.quantized is Quantized.INTEGERS or node.operator == "qfmt.RequantShift":
         _keep_integers(node, work)
     elif node.operator in PRODUCTS and node.arithmetic in REQUANTIZE:
@@ -100,7 +89,7 @@ def _lower(node: Node, work: Work) -> None:
     elif node.operator == "Concat" and node.arithmetic:
         _concat(node, work)
     elif _moves(node, work):
-        work.put(node)
+        work.put(with_integer_fill(node, work))
     elif node.arithmetic or node.operator == "Clip":
         by_element(node, work)
     elif not any(work.is_real(name) for name in (*given, *node.outputs)):
@@ -117,8 +106,7 @@ def _moves(node: Node, work: Work) -> bool:
         return x.quantization is not None and x.quantization.same_grid(y.quantization)
     if operator.quantized is not Quantized.MOVES or node.operator == "Clip":
         return False
-    real = [name for name in node.inputs if name and work.is_real(name) and not work.tensors[name].is_constant]
-    return not real
+    return not any(map(work.is_computed, node.inputs))
 
 
 def _keep_integers(node: Node, work: Work) -> None:

@@ -37,10 +37,12 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
     zero_point = int(grid.zero_point[0])
     if sums.pairs is not None:
-        steps = of_pairs(*sums.pairs, float(sums.multiplier[0]), zero_point)
+        steps = of_pairs(*sums.pairs, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
         if steps is None:
             raise NoForm("gives other integers for equal sums")
         found = _padded(fit(steps, form), steps, grid.quant_min, grid.quant_max)
+        if form.exact and found.differs.any():
+            raise NoForm(f"rounds {found.differs.sum():,} means of windows of several sizes in two ways")
         return found._replace(differs=found.differs + sums.unsure)
     levels = np.arange(grid.quant_min + 1, grid.quant_max + 1, dtype=np.int64)
     count = len(sums.low)
@@ -66,8 +68,9 @@ def _padded(found: Requantization, steps: Steps, low: int, high: int) -> Requant
     if not len(found.thresholds):
         return found
     before, after = int(steps.levels[0]) - low - 1, high - int(steps.levels[-1])
-    ends = np.full((1, before), steps.low[0]), np.full((1, after), steps.high[0] + 1)
-    return found._replace(thresholds=np.concatenate([ends[0], found.thresholds, ends[1]], axis=1))
+    first, last = np.full((1, max(before, 0)), steps.low[0]), np.full((1, after), steps.high[0] + 1)
+    inner = found.thresholds[:, 1:] if before < 0 else found.thresholds
+    return found._replace(thresholds=np.concatenate([first, inner, last], axis=1))
 
 
 def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:

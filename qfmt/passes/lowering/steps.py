@@ -88,22 +88,30 @@ def search(
     return Steps(low, high, levels, left, multiplier, zero_point)
 
 
-def of_pairs(values: Integers, outputs: Integers, multiplier: float, zero_point: int) -> Steps | None:
-    """The steps of a function given by all its pairs; None if it is not monotone, or not a function."""
+def of_pairs(
+    values: Integers, outputs: Integers, multiplier: float, zero_point: int, *, nearly: bool = False
+) -> Steps | None:
+    """The steps of a function given by all its pairs; None if it is not monotone, or not a function.
+
+    `nearly`: then those of the greatest outputs up to each value; the pairs tell how many differ.
+    """
     order = np.lexsort((outputs, values))
     values, outputs = values[order], outputs[order]
-    if (np.diff(outputs) < 0).any() or ((np.diff(values) == 0) & (np.diff(outputs) != 0)).any():
+    repeated = np.diff(values) == 0
+    is_function = not (np.diff(outputs) < 0).any() and not (repeated & (np.diff(outputs) != 0)).any()
+    if not is_function and not nearly:
         return None
-    keep = np.append(np.diff(values) != 0, True)
-    values, outputs = values[keep], outputs[keep]
-    levels = np.arange(int(outputs[0]) + 1, int(outputs[-1]) + 1, dtype=np.int64)
+    kept = np.append(~repeated, True)
+    points, reached = values[kept], np.maximum.accumulate(outputs)[kept]
+    pairs = (points, reached) if is_function else (values, outputs)
+    levels = np.arange(int(reached[0]) + 1, int(reached[-1]) + 1, dtype=np.int64)
     if not len(levels):
-        levels = outputs[:1].astype(np.int64)
-    at = np.searchsorted(outputs, levels)
-    low, high = values[:1], values[-1:]
-    padded = np.concatenate([low - 1, values, high + 1])
+        levels = reached[:1].astype(np.int64)
+    at = np.searchsorted(reached, levels)
+    low, high = points[:1], points[-1:]
+    padded = np.concatenate([low - 1, points, high + 1])
     above, below = padded[at + 1][None], padded[at][None]
-    return Steps(low, high, levels, above, np.array([multiplier]), zero_point, below, (values, outputs))
+    return Steps(low, high, levels, above, np.array([multiplier]), zero_point, below, pairs)
 
 
 def differing(steps: Steps, other: Integers) -> Integers:

@@ -31,8 +31,8 @@ class Sums:
     """A node that gives exact sums as int32, and what becomes of them. C channels, or 1 for all.
 
     `evaluate(x, channels)`: sums [c, n] of some channels to output integers, by the rule `compared`. `pairs`: all
-    reachable sums and what they give, where that is known one by one instead. `unsure`: of how many sums it cannot be
-    told what the stated rule gives, because it adds up real numbers.
+    reachable sums and what they give, where that is known one by one instead; `nearly`: several outputs for one sum, at
+    times. `unsure`: of how many sums it cannot be told what the stated rule gives, because it adds up real numbers.
     """
 
     node: Node
@@ -45,6 +45,7 @@ class Sums:
     evaluate: Callable[[Integers, slice], Array] | None = None
     pairs: tuple[Integers, Integers] | None = None
     unsure: int = 0
+    nearly: bool = False
 
 
 # Products of an input and a constant weight, or of two inputs
@@ -64,7 +65,7 @@ def product(node: Node, work: Work) -> Sums:
     weights = columns(node, _centred(w))
     a = cast(dict[str, Any], node.attributes)
     repeat = int(a["group"]) if node.operator == "ConvTranspose" else 1
-    scale = np.array(wq.scale * repeat)
+    scale = np.array(wq.scale * (repeat if wq.is_per_channel else 1))
     at = f32(xq.scale[0]) * scale.astype(f32)
     bias, real = _bias(node, work, xq, wq, repeat, at, len(weights))
     given = (xq.quant_min, xq.quant_max)
@@ -264,7 +265,7 @@ def mean(node: Node, work: Work) -> Sums:
     values = np.concatenate([totals * (multiple // n) for totals, n in zip(ranges, counts, strict=True)])
     outputs = np.concatenate([rounded(totals, n, 0) for totals, n in zip(ranges, counts, strict=True)])
     pairs = values, outputs.astype(np.int64)
-    return Sums(adding, 0, lows, highs, scale, node.arithmetic, unit, None, pairs, unsure)
+    return Sums(adding, 0, lows, highs, scale, node.arithmetic, unit, None, pairs, unsure, nearly=True)
 
 
 def _stated_mean(

@@ -36,8 +36,6 @@ class Work:
         self.taken: list[str] = []
         self.taken_from: dict[str, str] = {}
         """Quantized tensors that are inputs now, and the inputs of real numbers that they were made from."""
-        self.ready = {name for name in model.graph.inputs if not self.is_real(name)}
-        """Tensors that the new graph computes, or is given."""
         self.moved: dict[tuple[str, bytes, str], str] = {}
         """A tensor, a table and a type → the tensor that a Table node has made of it."""
 
@@ -45,6 +43,10 @@ class Work:
         """Whether a tensor holds real numbers, as far as its nodes are concerned."""
         tensor = self.tensors[name]
         return tensor.quantization is None and not DTYPES[tensor.dtype].is_integer and tensor.dtype != "bool"
+
+    def is_computed(self, name: str) -> bool:
+        """Whether a tensor holds real numbers that are not constants."""
+        return bool(name) and self.is_real(name) and not self.tensors[name].is_constant
 
     def free(self, name: str) -> str:
         return unused(name, self.tensors)
@@ -57,14 +59,12 @@ class Work:
         """Append a node; `outputs` are those of its tensors that are new, or other than before."""
         for tensor in outputs:
             self.add(tensor)
-        self.ready.update(node.outputs)
         self.nodes.append(node)
 
     def take(self, name: str, source: str) -> None:
         """Let a quantized tensor be an input, instead of the real numbers that it is made from."""
         self.taken.append(name)
         self.taken_from[name] = source
-        self.ready.add(name)
 
     def grid(self, tensor: Tensor) -> Quantization:
         """The quantization of a tensor of integers; NoForm if it has none, or one that integers are not known for."""

@@ -1,0 +1,102 @@
+"""Where a graph turns real numbers into integers and back: both are left to whoever runs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...arithmetic import quantize
+from ...model import Node, Tensor
+from ...ops import OPERATORS, Quantized
+from .work import NoForm, Work
+
+
+def move_integers(node: Node, work: Work) -> None:
+    """Move integers instead of the real numbers that were made from them: who reads these finds what they are made of.
+
+    That is what a Reshape between DequantizeLinear and QuantizeLinear comes to, as torch.fx leaves it.
+    """
+    source = work.producer.get(node.inputs[0]) if node.inputs else None
+    if not (_is_move(node) or _pads_with_zero(node, work)) or source is None or source.operator != "DequantizeLinear":
+        return
+    stored = work.tensors[source.inputs[0]]
+    grid = stored.quantization
+    if grid is None or grid.is_per_channel or grid.is_blocked or any(map(work.is_computed, node.inputs[1:])):
+        return
+    outputs = tuple(work.free(f"{name}.quantized") for name in node.outputs)
+    tensors = [_quantized(work.tensors[name], own, stored) for name, own in zip(node.outputs, outputs, strict=True)]
+    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs)
+    for tensor in tensors:
+        work.add(tensor)
+    work.put(with_integer_fill(moved, work))
+    for name, own in zip(node.outputs, outputs, strict=True):
+        work.producer[name] = replace(source, inputs=(own,), outputs=(name,))
+
+
+def _is_move(node: Node) -> bool:
+    operator = OPERATORS.get(node.operator)
+    return operator is not None and operator.quantized is Quantized.MOVES and operator.integer is None
+
+
+def _pads_with_zero(node: Node, work: Work) -> bool:
+    """Whether a Pad adds nothing but zeros, or elements that are there: every grid has them."""
+    if node.operator != "Pad":
+        return False
+    fill = node.inputs[2] if len(node.inputs) > 2 else ""
+    is_zero = not fill or (work.tensors[fill].is_constant and not work.tensors[fill].dequantize().any())
+    return node.attributes["mode"] != "constant" or is_zero
+
+
+def with_integer_fill(node: Node, work: Work) -> Node:
+    """A Pad of integers whose constant is one of them, on their grid, instead of a real number."""
+    fill = node.inputs[2] if node.operator == "Pad" and len(node.inputs) > 2 else ""
+    y = work.tensors[node.outputs[0]]
+    if not fill or y.quantization is None or work.tensors[fill].quantization == y.quantization:
+        return node
+    if not work.tensors[fill].is_constant:
+        raise NoForm("pads with a number that is computed")
+    real = work.tensors[fill].dequantize().reshape(())
+    integer = quantize(real, y.quantization, work.kind(y), "divide")
+    own = work.add(Tensor.constant(work.free(f"{fill}.quantized"), integer, y.quantization, dtype=y.dtype))
+    return replace(node, inputs=(*node.inputs[:2], own, *node.inputs[3:]))
+
+
+def _quantized(real: Tensor, name: str, like: Tensor) -> Tensor:
+    return replace(real, name=name, dtype=like.dtype, quantization=like.quantization, aliases=())
+
+
+def is_input(name: str, work: Work) -> bool:
+    """Whether a tensor holds real numbers that are an input, moved at most."""
+    if not work.is_real(name):
+        return False
+    node = work.producer.get(name)
+    return name in work.model_inputs if node is None else _is_move(node) and is_input(node.inputs[0], work)
+
+
+def take_input(node: Node, work: Work) -> None:
+    """Let what a QuantizeLinear makes of an input be the input; what was moved before is moved after."""
+    y = work.tensors[node.outputs[0]]
+    moves: list[Node] = []
+    name = node.inputs[0]
+    while name not in work.model_inputs:
+        moves.append(work.producer[name])
+        name = moves[-1].inputs[0]
+    if not moves:
+        work.take(y.name, name)
+        return
+    if y.quantization is None or y.quantization.is_per_channel or any(len(move.outputs) > 1 for move in moves):
+        raise NoForm("moves an input before it is quantized")
+    current = work.add(_quantized(work.tensors[name], work.free(f"{name}.quantized"), y))
+    work.take(current, name)
+    for move in reversed(moves):
+        last = move is moves[0]
+        own = y.name if last else work.free(f"{move.outputs[0]}.quantized")
+        tensor = y if last else _quantized(work.tensors[move.outputs[0]], own, y)
+        work.put(replace(move, inputs=(current, *move.inputs[1:]), outputs=(own,)), [tensor])
+        current = own
+
+
+def output(name: str, work: Work) -> str:
+    """What stands for an output of the graph: the integers that it was dequantized from, where there are such."""
+    node = work.producer.get(name)
+    is_dequantized = work.is_real(name) and node is not None and node.operator == "DequantizeLinear"
+    return node.inputs[0] if node is not None and is_dequantized else name
