@@ -1,8 +1,9 @@
-"""Execute the examples in README.md and write what they print into it: `python tools/readme.py`; `--check` compares.
+"""Execute the examples in README.md and docs/ and write what they print: `python tools/readme.py`; `--check` compares.
 
 A `console` block holds commands (`$ …`), each followed by what it prints, stderr included. In a `python` block each
-`print` at the start of a line is followed by `# → ` and what it prints. All blocks share one folder, with `examples/`
-in it, and the Python blocks their names. Seconds and digests may differ. A `sh` block is set-up and is not executed.
+`print` at the start of a line is followed by `# → ` and what it prints. All blocks of a page share one folder, with
+`examples/` in it, and the Python blocks their names. Seconds and digests may differ. A `sh` block is set-up and is not
+executed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARYING = re.compile(r"\d+\.\d+ s$|\b[0-9a-f]{64}\b", re.MULTILINE)
 """Seconds, and digests, which every version of the program that signs a file changes."""
@@ -31,7 +32,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def executed(examples: list[tuple[str, str]]) -> Iterator[str]:
-    """Each example as it should stand in the README."""
+    """Each example of a page as it should stand there."""
     names: dict[str, object] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "examples", Path(folder, "examples"))
@@ -69,7 +70,7 @@ def python(content: str, folder: str, names: dict[str, object]) -> str:
     os.chdir(folder)
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(bare, str(README), "exec"), names)
+            exec(compile(bare, "<example>", "exec"), names)
     finally:
         os.chdir(before)
     lines = iter(printed.getvalue().splitlines())
@@ -81,23 +82,32 @@ def fixed(text: str) -> str:
     return VARYING.sub("…", text)
 
 
-def main(arguments: list[str]) -> int:
-    text = README.read_text(encoding="utf-8")
+def renewed(text: str) -> str:
+    """A page with what its examples print now."""
     examples = blocks(text)
-    fresh = [
-        content if fixed(content) == fixed(result) else result
-        for (_, content), result in zip(examples, executed(examples), strict=True)
-    ]
-    contents = iter(fresh)
-    written = BLOCK.sub(lambda block: f"```{block.group(1)}\n{next(contents)}```", text)
-    if written == text:
-        return 0
-    if "--check" in arguments:
-        print("README.md is not what its examples print; run `python tools/readme.py`")
-        return 1
-    README.write_text(written, encoding="utf-8")
-    print("README.md written")
-    return 0
+    contents = iter(
+        [
+            content if fixed(content) == fixed(result) else result
+            for (_, content), result in zip(examples, executed(examples), strict=True)
+        ]
+    )
+    return BLOCK.sub(lambda block: f"```{block.group(1)}\n{next(contents)}```", text)
+
+
+def main(arguments: list[str]) -> int:
+    status = 0
+    for page in PAGES:
+        text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT)
+        written = renewed(text)
+        if written == text:
+            continue
+        if "--check" in arguments:
+            print(f"{name} is not what its examples print; run `python tools/readme.py`")
+            status = 1
+        else:
+            page.write_text(written, encoding="utf-8")
+            print(f"{name} written")
+    return status
 
 
 if __name__ == "__main__":
