@@ -170,6 +170,7 @@ def engines(python: str | None) -> list[Engine]:
 
 FORMS: dict[str, dict[str, Any]] = {
     "`--exact`": {"form": "multiply_shift", "exact": True},
+    "`--exact --bits 16`": {"form": "multiply_shift", "bits": 16, "exact": True},
     "`multiply_shift`, 32 bits": {"form": "multiply_shift", "bits": 32},
     "`multiply_shift`, 16 bits": {"form": "multiply_shift", "bits": 16},
     "`multiply_shift`, 8 bits": {"form": "multiply_shift", "bits": 8},

@@ -99,7 +99,9 @@ def product(node: Node, work: Work) -> Sums:
     unit = _unit(np.broadcast_to(at.astype(np.float64), len(weights)) if at.size > 1 else at, axis, low, high)
     name = work.free(f"{y.name}.sums")
     adding = replace(node, inputs=tuple(inputs), outputs=(name,), arithmetic="folded" if folds else "exact")
-    multiplier = np.broadcast_to(at.astype(np.float64) / yq.scale[0], len(weights)).copy()
+    # No product of scales is rounded to float32: TFLite's multipliers are made so.
+    multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
+    multiplier = np.broadcast_to(multiplier, len(weights)).copy()
     return Sums(adding, axis, low, high, multiplier, node.arithmetic, unit, evaluate)
 
 
