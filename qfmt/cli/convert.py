@@ -1,4 +1,4 @@
-"""`qfmt convert`: another format → `.qfb` or ONNX."""
+"""`qfmt convert`: another format → `.qfb`, ONNX or C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ import qfmt
 
 from ..errors import DestinationError, InexpressibleNodes, SourceError
 from ..frontends import ENGINES
+from .integer import Lowering, integer_options
 from .notation import size
 from .options import Shapes, input_shapes
 from .output import line, working
@@ -23,7 +24,7 @@ from .source import FILE, QFB, kind_of, spare
 if TYPE_CHECKING:
     from ..model import Model
 
-LATER = (".npz", ".safetensors", ".c", ".h")
+LATER = (".npz", ".safetensors")
 WRITTEN = (".qfb", ".onnx")
 _WRITTEN = " or ".join(WRITTEN)
 FORMS = ("qdq", "qoperator")
@@ -47,14 +48,16 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
 
 
 @click.command(
-    short_help="Another format to .qfb or ONNX, without the framework that wrote it.",
+    short_help="Another format to .qfb, ONNX or C, without the framework that wrote it.",
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
   qfmt convert model.pt model.qfb --arithmetic qnnpack       as qnnpack computes it
   qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
   qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024
-  qfmt convert model.onnx model.qfb                          quantized in any form of ONNX""",
+  qfmt convert model.onnx model.qfb                          quantized in any form of ONNX
+  qfmt convert model.qfb integers.qfb --integer-only --exact   with integers alone, which are the same
+  qfmt convert integers.qfb folder --to c                    a C program of a network of integers alone""",
 )
 @click.argument("source", type=FILE)
 @click.argument("dest", type=click.Path(path_type=Path))
@@ -73,10 +76,12 @@ Examples:
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
+@integer_options
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
     "--form", type=click.Choice(FORMS), help="Floats between Q and DQ, or operators on integers  [default: qdq]"
 )
+@click.option("--to", "target", type=click.Choice(("c",)), help="c: DEST is a folder for a C program of this network.")
 def command(
     source: Path,
     dest: Path,
@@ -85,6 +90,8 @@ def command(
     quantizations: Quantizations,
     opset: int | None,
     form: str | None,
+    target: str | None,
+    **integer: Any,
 ) -> None:
     """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file.
 
@@ -92,29 +99,37 @@ def command(
     may hold tensors only. No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and
     left as it was if the conversion fails.
     """
-    _check_destination(source, dest, opset, form)
+    _check_destination(source, dest, opset, form, target)
+    lowering = Lowering.of(**integer)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
         opened = kind_of(source) == QFB
         if opened:
-            if arithmetic or shapes or quantizations:
+            if arithmetic or quantizations or (shapes and not target and lowering is None):
                 hint = "give --arithmetic and --input-… where the original is converted"
                 raise SourceError("is a .qfb: its arithmetic and inputs are settled", where=str(source), hint=hint)
-            model = qfmt.load(source)
+            model = lowering.sized(qfmt.load(source), shapes) if lowering else qfmt.load(source)
         else:
             model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
     converted = time.monotonic()
+    notes: list[str] = list(_notes(model))
+    done: list[str] = []
+    if lowering is not None:
+        with working(f"lowering {source.name} to integers"):
+            model, done = lowering.apply(model, str(source))
+    lowered = time.monotonic()
     with working(f"writing {dest.name}"):
-        how = _write(model, dest, opset, form or FORMS[0])
+        how = _write(model, dest, opset, form or FORMS[0]) if target is None else _write_c(model, dest, opened, shapes)
     written = time.monotonic()
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     for text in (
-        *(f"note   {note}" for note in _notes(model)),
+        *(f"note   {note}" for note in notes),
         f"read   {what}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
+        *(f"lower  {text}  {lowered - converted:.2f} s" for text in done),
         f"graph  {_graph(model)}",
-        f"write  {dest}, {size(dest.stat().st_size)}, {how}  {written - converted:.2f} s",
+        f"write  {dest}, {size(_bytes(dest))}, {how}  {written - lowered:.2f} s",
         "",
-        f"next: qfmt inspect {dest}",
+        f"next: make -C {dest}" if target else f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
 
@@ -148,15 +163,38 @@ def _write(model: Model, dest: Path, opset: int | None, form: str) -> str:
         raise error.at(str(dest)) from None
 
 
+def _write_c(model: Model, dest: Path, opened: bool, shapes: Shapes) -> str:
+    """Write a program in C; shapes have been settled by the conversion unless a .qfb was opened."""
+    from ..backends.c import write_c
+
+    if not opened:
+        shapes = {}
+    sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
+    if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
+        raise DestinationError("C needs numbers for all its sizes", where=f"--input-shape {named[0]}")
+    return f"{len(write_c(model, dest, shapes=sizes))} files"
+
+
+def _bytes(dest: Path) -> int:
+    return sum(path.stat().st_size for path in (dest.iterdir() if dest.is_dir() else [dest]))
+
+
 def _graph(model: Model) -> str:
     tensors = f"{len(model.tensors)} tensors"
     if model.no_graph:
         return f"none, {tensors}: {model.no_graph}"
-    return f"{len(model.nodes)} nodes, {tensors}, arithmetic of {model.arithmetic}"
+    how = "of integers alone" if model.arithmetic == "integer" else f"of {model.arithmetic}"
+    return f"{len(model.nodes)} nodes, {tensors}, arithmetic {how}"
 
 
-def _check_destination(source: Path, dest: Path, opset: int | None, form: str | None) -> None:
+def _check_destination(source: Path, dest: Path, opset: int | None, form: str | None, target: str | None) -> None:
     suffix, place = dest.suffix, str(dest)
+    if target and (opset is not None or form is not None):
+        raise DestinationError("--opset and --form are for ONNX", where=place, hint="leave --to away, or these")
+    if target:
+        return
+    if suffix in (".c", ".h"):
+        raise DestinationError("a program in C is several files", where=place, hint="name a folder, and give `--to c`")
     if suffix in LATER:
         raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
     if suffix not in WRITTEN:

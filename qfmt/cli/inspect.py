@@ -11,6 +11,7 @@ import click
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from . import near_misses
+from .integer import show_integers
 from .notation import quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
@@ -31,27 +32,31 @@ Examples:
   qfmt inspect model.pt                         the same, converted in memory
   qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any name that it had in its source
   qfmt inspect model.qfb --floats               every floating-point tensor, and why it is one
+  qfmt inspect model_int.qfb --integer          multipliers, shifts, thresholds, and the proof of each
   qfmt inspect model.qfb --json                 everything, for programs""",
 )
 @click.argument("file", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
 @click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of what it holds.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
+@click.option("--integer", is_flag=True, help="How sums become integers of 8 bits, and what is proven of it.")
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
-def command(file: Path, json_: bool, name: str | None, floats: bool, nodes: bool, tensors: bool) -> None:
+def command(file: Path, json_: bool, name: str | None, floats: bool, integer: bool, nodes: bool, tensors: bool) -> None:
     """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
 
     Each node is listed with what it puts out; then come the inputs and constants. "zp" is the zero point,
     "range" quant_min..quant_max, "per" tensor, channel(axis, number of scales) or block(sizes, number of scales).
     """
-    if sum((name is not None, floats, nodes, tensors)) > 1:
-        raise click.UsageError("--tensor, --floats, --nodes and --tensors exclude each other")
+    if sum((name is not None, floats, integer, nodes, tensors)) > 1:
+        raise click.UsageError("--tensor, --floats, --integer, --nodes and --tensors exclude each other")
     model, kind = open_model(file)
     if name is not None:
         _one_tensor(model, name, json_)
     elif floats:
         _floats(model, json_)
+    elif integer:
+        show_integers(model, json_)
     elif json_:
         with working(f"reading {file.name}"):
             facts = describe(model, file, kind)
@@ -95,12 +100,18 @@ def _vectors(model: Model) -> str:
 
 def _graph(model: Model) -> Iterable[tuple[str, str]]:
     graph, total = model.graph, counts(model.graph)
-    yield "rounding", f"as {model.arithmetic} does it" if model.arithmetic else "not said"
+    yield "rounding", _rounding(model.arithmetic)
     for name in graph.inputs:
         yield "input", _value(graph.tensors[name])
     for name in graph.outputs:
         yield "output", _value(graph.tensors[name])
     yield "nodes", _shares(total["nodes"], total["operators"])
+
+
+def _rounding(arithmetic: str) -> str:
+    if arithmetic == "integer":
+        return "with integers alone: `--integer` shows how"
+    return f"as {arithmetic} does it" if arithmetic else "not said"
 
 
 def _value(tensor: Tensor) -> str:

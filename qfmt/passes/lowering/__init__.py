@@ -41,4 +41,4 @@ def lower_integer(model: Model, *, form: str = "multiply_shift", bits: int = 32,
     graph = lowered(model, Form(form, bits, exact))
     named = f"{form}, {bits} bits" if form in ("multiply_shift", "multiply_add_divide") else form
     source = {**model.source, KEY: "exact" if exact else named}
-    return replace(model, graph=graph, arithmetic="integer", source=source)
+    return replace(model, graph=graph, arithmetic="integer", source=source, vectors=())

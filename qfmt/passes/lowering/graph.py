@@ -47,7 +47,7 @@ def lowered(model: Model, form: Form) -> Graph:
         if name in work.producer:
             _note(reasons, "gives real numbers", work.producer[name])
     if reasons:
-        raise NoIntegerForm(reasons, hint=_hint(unknown_shape))
+        raise NoIntegerForm(reasons, hint=_hint(model, unknown_shape))
     inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
     order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
     inputs.sort(key=lambda name: order[work.taken_from.get(name, name)])
@@ -62,10 +62,15 @@ def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
         reasons[what].append(word)
 
 
-def _hint(unknown_shape: bool) -> str:
-    if unknown_shape:
-        return "state the size of inputs where the original is converted: --input-shape x=1,3,224,224"
-    return "leave them out of the network, before or after the part that runs on integers"
+def _hint(model: Model, unknown_shape: bool) -> str:
+    if not unknown_shape:
+        return "leave them out of the network, before or after the part that runs on integers"
+    for name in model.graph.inputs:
+        shape = model.tensors[name].shape or ("SIZE",)
+        words = [str(size) if isinstance(size, int) or place == 0 else "SIZE" for place, size in enumerate(shape)]
+        if "SIZE" in words:
+            return f"state the sizes of the input: --input-shape {name}={','.join(words)}"
+    return "state the sizes of the inputs"
 
 
 def _waits(node: Node, work: Work) -> bool:

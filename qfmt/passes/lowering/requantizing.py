@@ -80,12 +80,13 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         return
     by_row = found.row >= 0
     arrays: dict[str, Any] = {}
-    lines, uses_lines = found.lines, found.rule != "thresholds"
-    if uses_lines and found.rule != "power_of_two":
+    rule = "thresholds" if by_row.all() else found.rule
+    lines, uses_lines = found.lines, rule != "thresholds"
+    if uses_lines and rule != "power_of_two":
         arrays["multiplier"] = np.where(by_row, 1, lines.multiplier).astype(np.int32)
     if uses_lines:
         arrays["shift"] = np.where(by_row, 0, lines.shift).astype(np.uint8)
-    if found.rule == "multiply_shift":
+    if rule == "multiply_shift":
         arrays["add"] = np.where(by_row, 0, lines.add)
     if all((each == each[0]).all() for each in arrays.values()):
         arrays = {word: each[:1] for word, each in arrays.items()}
@@ -106,7 +107,7 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         "differs": tuple(found.differs.tolist()),
         "largest": found.largest,
     }
-    work.put(_node("qfmt.Requantize", (source, *names), y.name, found.rule, attributes, like), [y])
+    work.put(_node("qfmt.Requantize", (source, *names), y.name, rule, attributes, like), [y])
 
 
 def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:

@@ -1,0 +1,190 @@
+"""Models in integers alone: the options of `qfmt convert --integer-only`, and `qfmt inspect --integer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import QfmtError
+from .options import Shapes
+from .output import Column, as_json, line, table
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from ..passes.lowering.facts import Facts, Totals
+
+FORMS = (
+    "multiply_shift",
+    "fixed_point_single",
+    "fixed_point_double",
+    "power_of_two",
+    "thresholds",
+    "multiply_add_divide",
+)
+WIDTHS = ("32", "16", "8")
+
+
+def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--integer-only` and the options that go with it; `Lowering.of` takes them."""
+    for option in (
+        click.option("--bits", type=click.Choice(WIDTHS), help="Bits of a multiplier  [default: 32]"),
+        click.option(
+            "--requantize",
+            type=click.Choice(FORMS),
+            metavar="FORM",
+            help=f"How sums become 8 bits: {', '.join(FORMS)}  [default: {FORMS[0]}]",
+        ),
+        click.option(
+            "--exact", is_flag=True, help="Integers that are the same: thresholds where no multiplier is equal."
+        ),
+        click.option("--integer-only", is_flag=True, help="Compute with integers alone; differences are counted."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What `--integer-only` asks for."""
+
+    form: str
+    bits: int
+    exact: bool
+
+    @classmethod
+    def of(cls, integer_only: bool, exact: bool, requantize: str | None, bits: str | None) -> Lowering | None:
+        """None without `--integer-only`, which the other options need."""
+        if integer_only:
+            return cls(requantize or FORMS[0], int(bits or WIDTHS[0]), exact)
+        if given := [word for word, value in (("exact", exact), ("requantize", requantize), ("bits", bits)) if value]:
+            raise click.UsageError(f"--{given[0]} goes with --integer-only")
+        return None
+
+    def sized(self, model: Model, shapes: Shapes) -> Model:
+        """The model with shapes of inputs that its file leaves open."""
+        from ..passes.sizes import with_input_shapes
+
+        return replace(model, graph=with_input_shapes(model.graph, shapes)) if shapes else model
+
+    def apply(self, model: Model, place: str) -> tuple[Model, list[str]]:
+        """The model in integers alone, and a line about it."""
+        from ..passes.lowering import lower_integer
+        from ..passes.lowering.facts import totals
+
+        try:
+            lowered = lower_integer(model, form=self.form, bits=self.bits, exact=self.exact)
+        except QfmtError as error:
+            raise error.at(place) from None
+        return lowered, [_summary(totals(lowered))]
+
+
+def _summary(found: Totals) -> str:
+    """`18,067 channels: 17,649 by multipliers of up to 27 bits, 418 by thresholds; equal on all 15,080,766,772 sums`"""
+    ways = []
+    if found.channels > found.thresholds:
+        by = f"multipliers of up to {found.bits} bits" if found.bits else "shifts"
+        ways.append(f"{found.channels - found.thresholds:,} by {by}")
+    if found.thresholds:
+        ways.append(f"{found.thresholds:,} by thresholds")
+    noun = "channel" if found.channels == 1 else "channels"
+    listed = f": {', '.join(ways)}" if ways else ""
+    return f"{found.channels:,} {noun}{listed}; {_proof(found.sums, found.differs, found.largest)}"
+
+
+def _proof(sums: int, differs: int, largest: int) -> str:
+    if not sums:
+        return "not compared"
+    if differs:
+        return f"differs on {differs:,} of {sums:,} sums in reach, by {largest} at most"
+    return f"equal on all {sums:,} sums in reach"
+
+
+def show_integers(model: Model, json_: bool) -> None:
+    """Every requantization and table of a model: how it rounds, how far its sums reach, what is proven of it."""
+    from ..passes.lowering.facts import requantizations, totals
+
+    found = list(requantizations(model))
+    if json_:
+        as_json([_data(each, model) for each in found])
+        return
+    if not found and "integer_only" not in model.source:
+        raise QfmtError(
+            "computes real numbers: there are no requantizations by integers",
+            hint="`qfmt convert FILE OUT.qfb --integer-only` makes them",
+        )
+    columns = [Column("output", style="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
+    columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
+    table(columns, [[*_cells(each)] for each in found])
+    line()
+    line(_summary(totals(model)))
+    if tables := _tables(model):
+        line(tables)
+
+
+def _cells(found: Facts) -> Iterator[str]:
+    yield from (found.output, found.rule, f"{found.channels:,}", _ways(found))
+    low, high = min(found.reach, default=(0, 0))[0], max((high for _, high in found.reach), default=0)
+    yield f"{low:,}..{high:,}" if found.reach else "-"
+    yield str(found.sum_bits) if found.reach else "-"
+    yield _proof(found.sums if found.compared else 0, found.differs, found.largest)
+
+
+def _ways(found: Facts) -> str:
+    """`57 of 8 bits, 7 by thresholds`"""
+    ways = [f"{count:,} of {width} bit{'s' if width > 1 else ''}" for width, count in found.widths.items() if count]
+    if found.thresholds:
+        ways.append(f"{found.thresholds:,} by thresholds")
+    return ", ".join(ways) or "shifts"
+
+
+def _tables(model: Model) -> str:
+    """`6 tables of 1.5 kB, 10 weighted sums`"""
+    words = {"qfmt.Table": "table", "qfmt.PairTable": "table of pairs", "qfmt.WeightedSum": "weighted sum"}
+    parts = []
+    for operator, word in words.items():
+        nodes = [node for node in model.nodes if node.operator == operator]
+        if nodes:
+            plural = word.replace("table", "tables", 1) if "table" in word else f"{word}s"
+            elements = sum(model.tensors[node.inputs[-1]].array.size for node in nodes) if "Table" in operator else 0
+            held = f" ({elements:,} elements)" if elements else ""
+            parts.append(f"{len(nodes)} {plural if len(nodes) > 1 else word}{held}")
+    return ", ".join(parts)
+
+
+def _data(found: Facts, model: Model) -> dict[str, Any]:
+    """All integers of a requantization; keys are stable as those of `describe` are."""
+    from ..passes.lowering.facts import parameters
+
+    arrays = {word: array.reshape(-1).tolist() for word, array in parameters(found.node, model).items()}
+    thresholds = parameters(found.node, model).get("thresholds")
+    bias = _bias(found, model)
+    return {
+        "output": found.output,
+        "sums": found.source,
+        "rule": found.rule,
+        "channels": found.channels,
+        "widths": {str(width): count for width, count in found.widths.items()},
+        "by_thresholds": found.thresholds,
+        "reach": [list(each) for each in found.reach],
+        "sum_bits": found.sum_bits,
+        "compared": found.compared,
+        "sums_in_reach": found.sums,
+        "differs": found.differs,
+        "largest": found.largest,
+        "bias": bias,
+        **{word: arrays.get(word) for word in ("multiplier", "shift", "add", "row")},
+        "div": found.node.attributes.get("div"),
+        "thresholds": None if thresholds is None else thresholds.tolist(),
+    }
+
+
+def _bias(found: Facts, model: Model) -> list[int] | None:
+    """The bias of the node that adds the sums up."""
+    adding = next((node for node in model.nodes if found.source in node.outputs), None)
+    if adding is None or adding.arithmetic not in ("exact", "folded") or len(adding.inputs) < 3:
+        return None
+    bias: list[int] = model.tensors[adding.inputs[2]].array.reshape(-1).tolist()
+    return bias

@@ -1,0 +1,127 @@
+"""What the requantizations of a model state about themselves, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+from ...model import Model, Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BITS = (1, 8, 16, 32)
+"""Multipliers are counted by the least of these that holds them; 1: they are 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One requantization. Arrays have an element for each channel; `reach` is empty where none is stated.
+
+    `multiplier`, `shift`, `add` are None where the rule has none; `row` is -1 where a channel has no thresholds.
+    `widths`: how many channels have multipliers of 1, 8, 16, 32 bits. `pairs`: how many pairs of inputs were compared,
+    where not every sum in reach occurs; else 0.
+    """
+
+    output: str
+    source: str
+    rule: str
+    channels: int
+    widths: Mapping[int, int]
+    thresholds: int
+    bits: int
+    reach: Sequence[tuple[int, int]]
+    compared: str
+    differs: int
+    largest: int
+    node: Node
+    pairs: int
+
+    @property
+    def sums(self) -> int:
+        """How many sums were compared, of all channels: those in reach, or those of all pairs."""
+        return self.pairs or sum(high - low + 1 for low, high in self.reach)
+
+    @property
+    def sum_bits(self) -> int:
+        """The bits that a signed accumulator needs."""
+        return max((max(high.bit_length(), (-low - 1).bit_length()) + 1 for low, high in self.reach), default=0)
+
+
+def requantizations(model: Model) -> Iterator[Facts]:
+    """Every qfmt.Requantize and qfmt.RequantShift of a model, in order."""
+    producers = {name: node for node in model.nodes for name in node.outputs}
+    for node in model.nodes:
+        if node.operator in ("qfmt.Requantize", "qfmt.RequantShift"):
+            yield _facts(node, parameters(node, model), _pairs(producers.get(node.inputs[0]), model))
+
+
+def _pairs(adding: Node | None, model: Model) -> int:
+    """How many pairs two tensors have of which a function was lowered."""
+    if adding is None or adding.operator not in ("qfmt.WeightedSum", "Mul"):
+        return 0
+    grids = [model.tensors[name].quantization for name in adding.inputs]
+    return prod(0 if grid is None else grid.quant_max - grid.quant_min + 1 for grid in grids)
+
+
+def parameters(node: Node, model: Model) -> dict[str, NDArray[Any]]:
+    """The arrays that a requantization names, by what they are."""
+    words = ("multiplier", "add") if node.operator == "qfmt.RequantShift" else WORDS
+    return {word: model.tensors[name].array for word, name in zip(words, node.inputs[1:], strict=False) if name}
+
+
+WORDS = ("multiplier", "shift", "add", "thresholds", "row")
+
+
+def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
+    stated = cast(Mapping[str, Any], node.attributes)
+    reach = list(zip(stated.get("reach_low", ()), stated.get("reach_high", ()), strict=False))
+    multiplier, row = arrays.get("multiplier"), arrays.get("row")
+    channels = max(len(reach), *(array.size for word, array in arrays.items() if word != "thresholds"), 1)
+    by_rows = channels if node.arithmetic == "thresholds" else 0 if row is None else int((row >= 0).sum())
+    widths: Counter[int] = Counter()
+    if multiplier is not None:
+        lines = multiplier.reshape(-1) if row is None or multiplier.size < len(row) else multiplier[row < 0]
+        for each in lines.tolist():
+            bits = int(each).bit_length()
+            widths[next(width for width in BITS if bits <= width or width == BITS[-1])] += 1
+        if len(lines) == 1:
+            widths = Counter(dict.fromkeys(widths, channels - by_rows))
+    most = 0 if multiplier is None else max((int(each).bit_length() for each in multiplier.reshape(-1)), default=0)
+    name, output = node.inputs[0], node.outputs[0]
+    differs, compared = sum(stated.get("differs", ())), str(stated.get("compared", ""))
+    largest = int(stated.get("largest", 0))
+    rule, kinds = node.arithmetic, dict(sorted(widths.items()))
+    return Facts(output, name, rule, channels, kinds, by_rows, most, reach, compared, differs, largest, node, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All requantizations of a model together. `unproven`: those that state no comparison."""
+
+    count: int
+    channels: int
+    thresholds: int
+    bits: int
+    sums: int
+    differs: int
+    largest: int
+    unproven: int
+
+
+def totals(model: Model) -> Totals:
+    """What all requantizations come to."""
+    found = list(requantizations(model))
+    return Totals(
+        len(found),
+        sum(each.channels for each in found),
+        sum(each.thresholds for each in found),
+        max((each.bits for each in found), default=0),
+        sum(each.sums for each in found),
+        sum(each.differs for each in found),
+        max((each.largest for each in found), default=0),
+        sum(not each.compared for each in found),
+    )
