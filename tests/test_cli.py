@@ -200,7 +200,12 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("d.npz", ".npz files cannot be written yet"), ("d.c", "yet"), ("d", "end it in .qfb"), ("d.pt", "end it in")],
+    [
+        ("d.npz", ".npz files cannot be written yet"),
+        ("d.c", "`--to c`"),
+        ("d", "end it in .qfb"),
+        ("d.pt", "end it in"),
+    ],
 )
 def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
     assert said in trouble("convert", DIGITS, tmp_path / name)

@@ -1,0 +1,51 @@
+"""A Model of integers alone as a C program for that one network: C99, static memory, nothing but integers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike, fsdecode
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import RunError, ValidityError
+from ...rules import graph_violations
+
+if TYPE_CHECKING:
+    from ...model import Model
+
+
+def write_c(
+    model: Model, folder: str | PathLike[str], *, name: str = "", shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[str]:
+    """Write `NAME.h`, `NAME.c`, `NAME_weights.c`, `main.c` and a Makefile into a new folder; the result lists them.
+
+    `NAME_run(inputs…, outputs…)` computes what `model.run` computes, on every integer. `name` is the folder's if not
+    given. `shapes` are those of inputs whose sizes are not all known; a first dimension that has only a name is 1.
+    A folder that this function wrote is replaced. Raises DestinationError for any other that is not empty, for inputs
+    of no fixed shape and for tensors of real numbers, InexpressibleNodes with every node that has no form in C.
+    """
+    if model.no_graph:
+        raise RunError(model.no_graph)
+    if broken := graph_violations(model):
+        raise ValidityError(broken)
+    from .folder import check, write
+
+    path = Path(fsdecode(folder))
+    check(path)
+    texts = program(model, name or path.resolve().name, shapes)
+    write(path, texts)
+    return list(texts)
+
+
+def program(model: Model, name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, str]:
+    """The texts of the files, by their names."""
+    from .emit import files
+    from .layers import write_nodes
+    from .names import Names, identifier
+    from .plan import Plan
+    from .static import fixed
+
+    plan = Plan(fixed(model, shapes or {}), Names(re.sub(r"_+$", "", identifier(name))))
+    write_nodes(plan)
+    return files(plan)

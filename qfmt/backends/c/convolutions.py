@@ -1,0 +1,134 @@
+"""Convolutions: windows over channels-last tensors, gathered into rows for dot products; depthwise ones as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...model import Node
+from .kernels import kernel, kernel_text
+from .plan import Operand, Plan, channels_last
+from .products import Folded, constant_weights, dot_rows, finished, folded, target_of, title_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+UNROLLED = 25
+"""Taps of a depthwise filter up to which they are one expression."""
+
+
+def conv(plan: Plan, node: Node) -> None:
+    """Any number of spatial dimensions up to three, groups, dilations."""
+    w = constant_weights(plan, node)
+    group = int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+    if w.shape[1] == 1 and w.shape[0] == group and group > 1:
+        depthwise(plan, node, w)
+        return
+    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, -1)  # each: taps, and of each tap the channels
+    _windowed(plan, node, rows, "gather")
+
+
+def conv_transpose(plan: Plan, node: Node) -> None:
+    """As a convolution, of which each output gathers the inputs that would have painted it."""
+    w = constant_weights(plan, node)
+    group = int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+    split = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
+    rows = split.transpose(0, 2, 3, 1).reshape(group, w.shape[1], -1)
+    _windowed(plan, node, rows, "gather_transposed")
+
+
+def _windowed(plan: Plan, node: Node, rows: Array, template: str) -> None:
+    x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    f = folded(plan, node, rows, rows.shape[0] * rows.shape[1])
+    order = channels_last(len(x.shape))
+    view = plan.read(node.inputs[0], order)
+    channels = x.shape[1] // rows.shape[0]
+
+    def gather(fast: Folded, row: str, position: str) -> str:
+        shift = "-128" if fast.x != f.x else "0"
+        name = kernel(plan, template, X=f.x, D=fast.x, SHIFT=shift)
+        start = "x" if rows.shape[0] == 1 else f"x + g * {channels}"
+        return f"{name}(&{window_of(plan, node)}, {start}, {position}, {channels}, {f.zero}, {row});"
+
+    count = y.size // y.shape[1] if y.size else 0
+    what = f"{x.shape[1]} channels to {y.shape[1]}, kernel {'x'.join(map(str, _sizes(node, 'kernel_shape')))}"
+    attributes = node.attributes
+    simple = prod(_sizes(node, "kernel_shape")) == prod(_sizes(node, "strides")) == 1 and not any(_sizes(node, "pads"))
+    direct = simple and rows.shape[0] == 1 and not any(attributes.get("output_padding", ()))  # type: ignore[arg-type]
+    dot_rows(plan, node, f, count, gather, view, order, what, direct)
+
+
+def _sizes(node: Node, name: str) -> tuple[int, ...]:
+    sizes = node.attributes[name]
+    assert isinstance(sizes, tuple)
+    return tuple(int(size) for size in sizes)
+
+
+def three(sizes: Sequence[int | str], filler: int | str) -> str:
+    """Sizes of one to three dimensions as a C array of three."""
+    return "{" + ", ".join(map(str, (*(filler,) * (3 - len(sizes)), *sizes))) + "}"
+
+
+def window_of(plan: Plan, node: Node) -> str:
+    """The `struct window` of a convolution."""
+    x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    rank = len(x.shape) - 2
+    if not 1 <= rank <= 3:
+        raise QfmtError(f"has {rank} spatial dimensions, and C is written for 1 to 3")
+    fields = {
+        "channels": str(x.shape[1]),
+        "in": three(x.shape[2:], 1),
+        "out": three(y.shape[2:], 1),
+        "kernel": three(_sizes(node, "kernel_shape"), 1),
+        "stride": three(_sizes(node, "strides"), 1),
+        "dilation": three(_sizes(node, "dilations"), 1),
+        "pad": three(_sizes(node, "pads")[:rank], 0),
+    }
+    plan.declare(kernel_text("window"))
+    return plan.struct("window", f"{node.outputs[0]} window", fields)
+
+
+def depthwise(plan: Plan, node: Node, w: Array) -> None:
+    """One filter per channel."""
+    x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    channels = w.shape[0]
+    f = folded(plan, node, w.reshape(channels, 1, -1), channels)
+    taps = f.weights.shape[2]
+    order = channels_last(len(x.shape))
+    view = plan.read(node.inputs[0], order)
+    window = window_of(plan, node)
+    weights = plan.constant(f.weights[:, 0].T.astype(f.dtype), node.inputs[1])
+    bias = plan.constant(f.bias.astype(np.int32), f"{node.outputs[0]} bias")
+    zeros = plan.constant(np.full(channels, f.zero, f.x), f"{node.outputs[0]} padding")
+    target, finish = target_of(plan, node, order, channels)
+    together = taps if taps <= UNROLLED else 1
+    words = (f"(int32_t)taps[t + {i}][c] * weights[(t + {i}) * n + c]" for i in range(together))
+    name = kernel(
+        plan,
+        "depthwise",
+        X=f.x,
+        W=f.dtype,
+        TAPS=str(taps),
+        TOGETHER=str(together),
+        TERMS="\n                       + ".join(words),
+    )
+    count = y.size // channels
+    at = f"y + position * {channels}"
+    body = [
+        f"for (int32_t position = 0; position < {count}; position++) {{",
+        f"    {name}(&{window}, x, position, {zeros}, {weights}, {bias}, sums);",
+        *("    " + line for line in finished(plan, finish, "sums", at, channels)),
+        "}",
+    ]
+    plan.step(
+        title_of(node, finish, f"{channels} channels, depthwise"),
+        [Operand("x", view), Operand("y", target, True)],
+        body,
+    )
+    plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))

@@ -1,0 +1,289 @@
+"""Operators on elements: tables, weighted sums, products, clamps, and a requantization by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...interpreter import execute
+from ...model import DTYPES, Node
+from ...ops import Operand
+from .finish import Finish, finish_of, follower
+from .loops import Dimension, Walk, indented, merged, nest
+from .names import comment
+from .plan import Operand as Parameter
+from .plan import Plan, View, plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+TOGETHER = 256
+"""Sums that are requantized together: they stay in the cache, and in registers where there are many."""
+
+
+def weighted_sum(plan: Plan, node: Node) -> None:
+    """Σ weights · q."""
+    weights = node.attributes["weights"]
+    assert isinstance(weights, tuple)
+    reach = 0
+    factors = [int(weight) for weight in weights]
+    for factor, name in zip(factors, node.inputs, strict=True):
+        kind = np.iinfo(plan.value(name).dtype)
+        reach += abs(factor) * max(int(kind.max), -int(kind.min))
+    wide = reach >= 1 << 31  # a part of the sum may leave int32, though the sum does not
+    terms = [f"INT{64 if wide else 32}_C({factor}) * {{}}" for factor in factors]
+    _accumulate(plan, node, terms, " + ", wide)
+
+
+def product(plan: Plan, node: Node) -> None:
+    """(qa - za) · (qb - zb)"""
+    if node.arithmetic != "exact":
+        raise QfmtError(f"computes by the rule `{node.arithmetic}`, which takes real numbers")
+    points = [plan.value(name).zero_point for name in node.inputs]
+    _accumulate(plan, node, [f"((int32_t){{}} - {point})" for point in points], " * ")
+
+
+def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: bool = False) -> None:
+    """Sums of one element of each input; requantized at once where nothing else reads them."""
+    name = node.outputs[0]
+    order = _order(plan, node.inputs, plan.value(name).shape)
+    finish = follower(plan, name)
+    if finish is not None and finish.axis is not None:
+        finish = finish if _ends_with(finish, order) else None
+    if finish is not None:
+        plan.fused.add(finish.node.outputs[0])
+    target = plan.result(finish.y.name if finish else name, order)
+    operands = _operands(plan, node.inputs, order, target)
+    walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
+
+    def expression(at: dict[str, str]) -> str:
+        text = joint.join(term.format(f"x{i}[{at[f'x{i}']}]") for i, term in enumerate(terms))
+        return f"(int32_t)({text})" if wide else text
+
+    title = f"{node.operator}: {comment(name)}"
+    if finish is None:
+        body = nest(plan, target.physical, walks, lambda at: [f"y[{at['y']}] = {expression(dict(at))};"])
+        plan.step(title, _parameters(operands, target), body)
+        return
+    sizes, steps = _merged(target.physical, walks, keep_last=finish.axis is not None)
+    run = sizes[-1] if sizes else 1
+    part = run if finish.axis is not None else min(run, TOGETHER)
+    body = _in_rows(plan, sizes, steps, walks, part, expression, finish)
+    parameters = _parameters(operands, target)
+    plan.step(f"{title}, then {finish.node.operator}: {comment(finish.y.name)}", parameters, body)
+    plan.steps[-1].scratch.append(plan.scratch("int32", part, "sums"))
+
+
+def _merged(shape: Sequence[int], walks: Sequence[Walk], keep_last: bool) -> tuple[list[int], list[list[Dimension]]]:
+    """As `merged`, the last dimension by itself if it is to be kept."""
+    if not keep_last:
+        return merged(shape, walks)
+    sizes, steps = merged(shape[:-1], [Walk(w.name, w.start, list(w.dimensions or ())[:-1]) for w in walks])
+    return [*sizes, shape[-1]], [[*each, (w.dimensions or ())[-1]] for w, each in zip(walks, steps, strict=True)]
+
+
+def _in_rows(
+    plan: Plan,
+    sizes: Sequence[int],
+    steps: Sequence[Sequence[Dimension]],
+    walks: Sequence[Walk],
+    part: int,
+    expression: Callable[[dict[str, str]], str],
+    finish: Finish,
+) -> list[str]:
+    """Loops over rows of the last dimension, `part` sums of it at a time."""
+    run = sizes[-1] if sizes else 1
+    outer = [
+        Walk(walk.name, walk.start, list(lines[:-1]) if sizes else []) for walk, lines in zip(walks, steps, strict=True)
+    ]
+    inner = {walk.name: (lines[-1].step if sizes else 0) for walk, lines in zip(walks, steps, strict=True)}
+
+    def body(at: Any) -> list[str]:
+        begin = "r" if part < run else "0"
+        places = {name: _plus(at[name], begin, inner[name]) for name in at}
+        count = str(part)
+        lines = []
+        if run % part:
+            lines.append(f"const int32_t n = {run} - r < {part} ? {run} - r : {part};")
+            count = "n"
+        each = {name: _plus(places[name], "i", inner[name]) for name in places}
+        lines += [f"for (int32_t i = 0; i < {count}; i++)", f"    sums[i] = {expression(each)};"]
+        lines += finish.call("sums", f"y + {places['y']}" if places["y"] != "0" else "y", count)
+        if part < run:
+            return [f"for (int32_t r = 0; r < {run}; r += {part}) {{", *("    " + line for line in lines), "}"]
+        return lines
+
+    return nest(plan, sizes[:-1], outer, body, "jklmopq")
+
+
+def _plus(place: str, counter: str, step: int) -> str:
+    word = "0" if step == 0 or counter == "0" else counter if step == 1 else f"{counter} * {step}"
+    words = [each for each in (place, word) if each != "0"]
+    return " + ".join(words) or "0"
+
+
+def _order(plan: Plan, names: Sequence[str], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """That of the first input which has all dimensions of the output."""
+    for name in names:
+        value = plan.value(name)
+        if value.array is None and value.shape == shape:
+            return plan.order(name)
+    for name in names:
+        if plan.value(name).array is None and len(plan.value(name).shape) == len(shape):
+            return plan.order(name)
+    return plain(len(shape))
+
+
+def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: View) -> list[View]:
+    """The inputs, those of the same rank in the same order."""
+    return [plan.read(name, order if len(plan.value(name).shape) == len(target.shape) else None) for name in names]
+
+
+def _broadcast(view: View, target: View, name: str) -> Walk:
+    """How a view is walked through along the dimensions of `target` as they lie."""
+    positions = np.broadcast_to(view.positions(), target.shape).transpose(target.order)
+    start = int(positions.reshape(-1)[0]) if positions.size else 0
+    dimensions = []
+    for axis in range(positions.ndim):
+        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))]
+        dimensions.append(Dimension.of(line - start))
+    return Walk(name, start, dimensions)
+
+
+def _parameters(operands: Sequence[View], target: View) -> list[Parameter]:
+    given = [Parameter(f"x{i}", _whole(view)) for i, view in enumerate(operands)]
+    return [*given, Parameter("y", _whole(target), written=True)]
+
+
+def _whole(view: View) -> View:
+    return View(view.buffer, (view.buffer.size,), (0,))
+
+
+def _ends_with(finish: Finish, order: tuple[int, ...]) -> bool:
+    """Whether the channels run fastest, and nothing else does."""
+    return bool(order) and order[-1] == finish.axis
+
+
+def requantize(plan: Plan, node: Node) -> None:
+    """A requantization that follows no accumulator of its own."""
+    if node.outputs[0] in plan.fused:
+        return
+    finish = finish_of(plan, node)
+    source = plan.read(node.inputs[0])
+    target = plan.result(node.outputs[0], source.order)
+    title = f"{node.operator}: {comment(node.outputs[0])}"
+    kind = source.dtype
+    if finish.axis is None:
+        body = finish.call("x", "y", source.size, source=kind)
+    else:
+        place = source.order.index(finish.axis)
+        outer = int(np.prod(source.physical[:place], dtype=np.int64))
+        inner = int(np.prod(source.physical[place + 1 :], dtype=np.int64))
+        count = finish.channels
+        if inner == 1:
+            at = f"r * {count}"
+            lines = finish.call(f"x + {at}", f"y + {at}", count, source=kind)
+            body = [f"for (int32_t r = 0; r < {outer}; r++) {{", *indented(lines), "}"]
+        else:
+            at = f"(r * {count} + c) * {inner}"
+            lines = finish.call_one(f"x + {at}", f"y + {at}", inner, "c", source=kind)
+            body = [f"for (int32_t r = 0; r < {outer}; r++)", f"    for (int32_t c = 0; c < {count}; c++) {{"]
+            body += [*indented(lines, 2), "    }"]
+    plan.step(title, [Parameter("x", source), Parameter("y", target, written=True)], body)
+
+
+def table(plan: Plan, node: Node) -> None:
+    """y = table[q - least], for all channels or for each its own."""
+    source = plan.read(node.inputs[0])
+    target = plan.result(node.outputs[0], source.order)
+    array = plan.value(node.inputs[1]).array
+    if array is None:
+        raise QfmtError("its table is computed, and C needs it constant")
+    axis = node.attributes.get("axis", -1)
+    name = plan.constant(array.astype(target.dtype), f"{node.outputs[0]} table")
+    index = _index("x[{}]", source.dtype, array.shape[-1])
+    walks = [_broadcast(source, target, "x"), _broadcast(target, target, "y")]
+    if axis != -1:
+        assert isinstance(axis, int)
+        line = [Dimension(array.shape[-1] if each == axis else 0) for each in target.order]
+        walks.append(Walk("row", 0, line))
+        index = f"{index} + {{row}}"
+    body = nest(plan, target.physical, walks, lambda at: [
+        f"y[{at['y']}] = {name}[{index.format(at['x'], row=at.get('row', ''))}];"
+    ])  # fmt: skip
+    plan.step(f"{node.operator}: {comment(node.outputs[0])}", _named({"x": source}, target), body)
+
+
+def _named(sources: dict[str, View], target: View) -> list[Parameter]:
+    return [*(Parameter(name, _whole(view)) for name, view in sources.items()), Parameter("y", _whole(target), True)]
+
+
+def _index(expression: str, dtype: str, size: int) -> str:
+    """The place in a table of `size` entries of an integer of that type."""
+    return f"{expression} + {size // 2}" if dtype.startswith("int") else expression
+
+
+def pair_table(plan: Plan, node: Node) -> None:
+    """y = table[qa - least, qb - least]"""
+    name = node.outputs[0]
+    order = _order(plan, node.inputs[:2], plan.value(name).shape)
+    target = plan.result(name, order)
+    operands = _operands(plan, node.inputs[:2], order, target)
+    array = plan.value(node.inputs[2]).array
+    if array is None:
+        raise QfmtError("its table is computed, and C needs it constant")
+    entries = plan.constant(array.astype(target.dtype), f"{name} table")
+    walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
+    indices = [
+        _index(f"x{i}[{{}}]", view.dtype, size)
+        for i, (view, size) in enumerate(zip(operands, array.shape, strict=True))
+    ]
+
+    def body(at: Any) -> list[str]:
+        first, second = (index.format(at[f"x{i}"]) for i, index in enumerate(indices))
+        return [f"y[{at['y']}] = {entries}[({first}) * {array.shape[1]} + {second}];"]
+
+    plan.step(
+        f"{node.operator}: {comment(name)}", _parameters(operands, target), nest(plan, target.physical, walks, body)
+    )
+
+
+def unary(plan: Plan, node: Node) -> None:
+    """Any operator on one element of 8 bits or fewer: computed here for all of them; a clamp is written as one."""
+    x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    tensor = plan.network.model.tensors[node.inputs[0]]
+    bits = DTYPES[tensor.dtype].bits
+    kind = np.iinfo(x.dtype)
+    least = int(kind.min) if bits >= 8 else -(1 << bits - 1) if kind.min < 0 else 0
+    wide = bits > 8
+    given = np.array([kind.min, kind.max]) if wide else least + np.arange(1 << bits)
+    given = given.astype(x.dtype)
+    others = [plan.value(name) if name else None for name in node.inputs[1:]]
+    if any(each is not None and each.array is None for each in others):
+        raise QfmtError("takes an input that is computed, and C needs it constant")
+    shape = (given.size, *(1,) * max(0, len(x.shape) - 1))
+    operands: list[Operand | None] = [Operand(given.reshape(shape), x.quantization)]
+    operands += [None if each is None else Operand(np.asarray(each.array), each.quantization) for each in others]
+    results = execute(node, operands, [plan.network.model.tensors[node.outputs[0]]])[0].reshape(-1).astype(y.dtype)
+    low, high = int(results.min()), int(results.max())
+    source = plan.read(node.inputs[0])
+    if np.array_equal(np.clip(given.astype(np.int64), low, high), results) and x.dtype == y.dtype:
+        if (low, high) == (given.min(), given.max()):
+            plan.same(node.outputs[0], source)
+            return
+        expression = "x[{0}]" if high == given.max() else f"x[{{0}}] > {high} ? {high} : x[{{0}}]"
+        expression = expression if low == given.min() else f"x[{{0}}] < {low} ? {low} : {expression}"
+    elif wide:
+        raise QfmtError(f"on {tensor.dtype} it is neither a clamp nor a table")
+    else:
+        entries = plan.constant(results, f"{node.outputs[0]} table")
+        expression = f"{entries}[{_index('x[{0}]', x.dtype, given.size)}]"
+    target = plan.result(node.outputs[0], source.order)
+    walks = [_broadcast(source, target, "x"), _broadcast(target, target, "y")]
+    body = nest(plan, target.physical, walks, lambda at: [f"y[{at['y']}] = {expression.format(at['x'])};"])
+    plan.step(f"{node.operator}: {comment(node.outputs[0])}", _named({"x": source}, target), body)

@@ -1,0 +1,67 @@
+"""Operator → what writes it: a function that adds the steps of a node to the plan, or raises QfmtError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...errors import DestinationError, InexpressibleNodes, QfmtError
+from ...model import Node
+from ...ops import OPERATORS
+from ...ops.shapes import same
+from .convolutions import conv, conv_transpose
+from .elementwise import pair_table, product, requantize, table, unary, weighted_sum
+from .finish import REQUANTIZERS
+from .matmul import matmul
+from .moves import MOVERS, move
+from .plan import Plan
+from .pools import pool, reduce
+from .products import gemm, linear
+
+Writer = Callable[[Plan, Node], None]
+
+WRITERS: Mapping[str, Writer] = {
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "qfmt.Linear": linear,
+    "Gemm": gemm,
+    "MatMul": matmul,
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool"), pool),
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin"), reduce),
+    "qfmt.WeightedSum": weighted_sum,
+    "Mul": product,
+    **dict.fromkeys(REQUANTIZERS, requantize),
+    "qfmt.Table": table,
+    "qfmt.PairTable": pair_table,
+    **dict.fromkeys((*MOVERS, "Concat"), move),
+}
+
+HINT = "make it integers first: `qfmt convert … --integer-only --exact`"
+
+
+def write_nodes(plan: Plan) -> None:
+    """All nodes in order; InexpressibleNodes names every one that has no form in C, and why."""
+    reasons: dict[str, list[str]] = {}
+    for node in plan.network.nodes:
+        if reasons and not _can_go_on(plan, node):
+            continue
+        try:
+            _writer(node)(plan, node)
+        except QfmtError as error:
+            reasons.setdefault(f"{node.operator} {error.what}", []).append(node.name or node.outputs[0])
+    if reasons:
+        raise InexpressibleNodes(reasons, format="C", hint=HINT)
+    plan.finish()
+
+
+def _can_go_on(plan: Plan, node: Node) -> bool:
+    """Whether the inputs of a node have been written: after a node that could not be, its readers say nothing new."""
+    return all(plan.is_there(name) for name in node.inputs if name)
+
+
+def _writer(node: Node) -> Writer:
+    if node.operator in WRITERS:
+        return WRITERS[node.operator]
+    operator = OPERATORS.get(node.operator)
+    if operator is not None and operator.shape is same and operator.inputs:
+        return unary
+    raise DestinationError("has no form in C")

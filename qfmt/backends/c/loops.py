@@ -1,0 +1,116 @@
+"""Nested loops over elements, as few and as long as their steps through memory allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .plan import Plan
+
+    Array = NDArray[Any]
+
+COUNTERS = "ijklmopq"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """How far each step along a dimension goes: always `step`, or as a table says."""
+
+    step: int
+    table: Array | None = None
+
+    @classmethod
+    def of(cls, line: Array) -> Dimension:
+        step = int(line[1] - line[0]) if line.size > 1 else 0
+        regular = np.array_equal(line, step * np.arange(line.size))
+        return cls(step) if regular else cls(0, line.astype(np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Where in `name` each element of a loop nest lies: a start, and what each dimension adds; or one table."""
+
+    name: str
+    start: int
+    dimensions: Sequence[Dimension] | None
+    table: Array | None = None
+
+
+def nest(
+    plan: Plan,
+    shape: Sequence[int],
+    walks: Sequence[Walk],
+    inner: Callable[[Mapping[str, str]], list[str]],
+    counters: Sequence[str] = COUNTERS,
+) -> list[str]:
+    """Loops over `shape`; `inner` gets the C expression of each walk's place and gives the lines of the body."""
+    sizes, steps = merged(shape, walks)
+    places = {}
+    for walk, dimensions in zip(walks, steps, strict=True):
+        words = [] if walk.start == 0 else [str(walk.start)]
+        for counter, dimension in zip(counters, dimensions, strict=False):
+            if dimension.table is not None:
+                words.append(f"{plan.constant(dimension.table, 'places')}[{counter}]")
+            elif dimension.step:
+                words.append(counter if dimension.step == 1 else f"{counter} * {dimension.step}")
+        places[walk.name] = " + ".join(words) or "0"
+    body = inner(places)
+    lines = [
+        f"{'    ' * depth}for (int32_t {counter} = 0; {counter} < {size}; {counter}++)"
+        for depth, (counter, size) in enumerate(zip(counters, sizes, strict=False))
+    ]
+    if not lines:
+        return body
+    if len(body) > 1:
+        lines[-1] += " {"
+    indent = "    " * len(lines)
+    closing = ["    " * (len(lines) - 1) + "}"] if len(body) > 1 else []
+    return [*lines, *(indent + line for line in body), *closing]
+
+
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    """Lines of the body of a loop."""
+    return ["    " * depth + line for line in lines]
+
+
+def merged(shape: Sequence[int], walks: Sequence[Walk]) -> tuple[list[int], list[list[Dimension]]]:
+    """Sizes and steps with dimensions of one element left out, and those joined that are one longer dimension."""
+    if any(walk.dimensions is None for walk in walks):
+        total = int(np.prod(shape))
+        return [total], [[_flat(walk, shape)] for walk in walks]
+    sizes: list[int] = []
+    kept: list[list[Dimension]] = [[] for _ in walks]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        own = [walk.dimensions[axis] for walk in walks if walk.dimensions is not None]
+        if sizes and all(_continues(lines[-1], each, size) for lines, each in zip(kept, own, strict=True)):
+            sizes[-1] *= size
+            for lines, each in zip(kept, own, strict=True):
+                lines[-1] = each
+        else:
+            sizes.append(size)
+            for lines, each in zip(kept, own, strict=True):
+                lines.append(each)
+    return sizes, kept
+
+
+def _continues(outer: Dimension, inner: Dimension, size: int) -> bool:
+    return outer.table is None and inner.table is None and outer.step == inner.step * size
+
+
+def _flat(walk: Walk, shape: Sequence[int]) -> Dimension:
+    """All dimensions as one."""
+    if walk.table is not None:
+        return Dimension.of(walk.table.reshape(-1))
+    total: Any = np.zeros(tuple(shape), np.int64)
+    for axis, dimension in enumerate(walk.dimensions or ()):
+        line = dimension.step * np.arange(shape[axis]) if dimension.table is None else dimension.table
+        total = total + line.reshape([-1 if other == axis else 1 for other in range(len(shape))])
+    return Dimension.of(total.reshape(-1))

@@ -1,0 +1,73 @@
+"""Products of two matrices that are both computed, as in attention: both are packed, then multiplied row by row."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...model import Node
+from .kernels import kernel
+from .plan import Operand, Plan, View, plain
+from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
+
+
+def matmul(plan: Plan, node: Node) -> None:
+    """A · B over the last two dimensions; the leading ones broadcast."""
+    right = plan.value(node.inputs[1])
+    if right.array is not None and right.array.ndim == 2 and len(plan.value(node.inputs[0]).shape) > 1:
+        rows_of(plan, node, node.inputs[0], constant_weights(plan, node).T)
+        return
+    if node.arithmetic != "exact":
+        raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}` from two inputs")
+    a, b = (plan.value(name) for name in node.inputs[:2])
+    for each in (a, b):
+        if each.dtype not in ("int8", "uint8"):
+            raise QfmtError(f"multiplies {each.dtype}, and C is written for int8 and uint8")
+    left = (1, *a.shape) if len(a.shape) == 1 else a.shape
+    other = (*b.shape, 1) if len(b.shape) == 1 else b.shape
+    lead = np.broadcast_shapes(left[:-2], other[:-2])
+    rows, length, columns = left[-2], left[-1], other[-1]
+    unit = unit_of(length)
+    padded = -(-length // unit) * unit
+    full = -(-columns // ROWS) * ROWS
+    views = [View(view.buffer, shape, plain(len(shape)), view.offset)
+             for view, shape in ((plan.read(name, plain(len(plan.value(name).shape))), shape)
+                                 for name, shape in zip(node.inputs, (left, other), strict=False))]  # fmt: skip
+    starts = [
+        np.broadcast_to(view.positions()[..., 0, 0] - view.offset, lead).reshape(-1).astype(np.int32) for view in views
+    ]
+    firsts = [plan.constant(each, "places") for each in starts]
+    zeros = plan.constant(np.zeros(full, np.int32), "zeros")
+    target, finish = target_of(plan, node, plain(len(plan.value(node.outputs[0]).shape)), columns)
+    pack_a, pack_b = (kernel(plan, "pack", X=each.dtype, D="int16") for each in (a, b))
+    dot = kernel(plan, "dot", X="int16", W="int16", UNIT=str(unit))
+    at = f"y + (m * {rows} + position + r) * {columns}"
+    body = [
+        f"for (int32_t m = 0; m < {prod(lead)}; m++) {{",
+        f"    for (int32_t o = 0; o < {columns}; o++)",
+        f"        {pack_b}(x1 + {firsts[1]}[m] + o, {columns}, {b.zero_point}, {length}, {padded},",
+        f"            columns + o * {padded});",
+        f"    for (int32_t o = {columns}; o < {full}; o++)",
+        f"        {pack_b}(x1, 1, 0, 0, {padded}, columns + o * {padded});",
+        f"    for (int32_t position = 0; position < {rows}; position += {ROWS}) {{",
+        f"        const int32_t count = {rows} - position < {ROWS} ? {rows} - position : {ROWS};",
+        "        for (int32_t r = 0; r < count; r++)",
+        f"            {pack_a}(x0 + {firsts[0]}[m] + (position + r) * {length}, 1, {a.zero_point}, {length}, {padded},",
+        f"                rows + r * {padded});",
+        f"        {dot}(rows, count, columns, {zeros}, {padded // unit}, {full}, sums, {full});",
+        "        for (int32_t r = 0; r < count; r++) {",
+        *("            " + line for line in finished(plan, finish, f"sums + r * {full}", at, columns)),
+        "        }",
+        "    }",
+        "}",
+    ]
+    given = [Operand(f"x{i}", view) for i, view in enumerate(views)]
+    what = f"{rows} by {length} times {length} by {columns}"
+    plan.step(title_of(node, finish, what), [*given, Operand("y", target, True)], body)
+    plan.steps[-1].scratch += [
+        plan.scratch("int32", ROWS * full, "sums"),
+        plan.scratch("int16", ROWS * padded, "rows"),
+        plan.scratch("int16", full * padded, "columns"),
+    ]

@@ -1,0 +1,39 @@
+"""Where each buffer lies in the arena of its width: none overlaps another that lives at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .plan import ALIGNMENT, Buffer, Plan
+
+WIDTHS = (1, 2, 4, 8)
+
+
+def place(plan: Plan) -> dict[int, int]:
+    """Set the offset of every buffer; the result is how many elements the arena of each width has.
+
+    The largest first, each at the lowest place that is free for as long as it lives. There is an arena for each
+    width of elements, because C does not let memory of one type be used as another, but for bytes.
+    """
+    found = {operand.view.buffer for step in plan.steps for operand in (*step.operands, *step.scratch)}
+    buffers = [buffer for buffer in found if not buffer.external]
+    sizes = {}
+    for width in WIDTHS:
+        own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
+        placed: list[Buffer] = []
+        for buffer in own:
+            buffer.offset = _lowest(buffer, placed, ALIGNMENT // width)
+            placed.append(buffer)
+        if placed:
+            sizes[width] = max(each.offset + each.size for each in placed)
+    return sizes
+
+
+def _lowest(buffer: Buffer, placed: Iterable[Buffer], step: int) -> int:
+    rivals = [each for each in placed if each.first <= buffer.last and buffer.first <= each.last]
+    offset = 0
+    for rival in sorted(rivals, key=lambda each: each.offset):
+        if rival.offset >= offset + buffer.size:
+            break
+        offset = max(offset, -(-(rival.offset + rival.size) // step) * step)
+    return offset

@@ -1,0 +1,160 @@
+"""Operators that only move elements: whatever they are called, each is copies of regular parts, or nothing at all.
+
+The operator's own reference is run on the positions of the elements instead of the elements, so that it says
+where each element of its output comes from. Where that is one place after the other, nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...interpreter import execute
+from ...model import Node
+from ...ops import OPERATORS
+from ...ops import Operand as Integers
+from .loops import Dimension, Walk, nest
+from .names import comment
+from .plan import Buffer, Plan, View, plain
+from .plan import Operand as Parameter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+MOVERS = {
+    "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Transpose": (0,), "Squeeze": (0,), "Unsqueeze": (0,),
+    "Expand": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "Split": (0,), "Slice": (0,), "Gather": (0,),
+    "GatherElements": (0,), "GatherND": (0,), "Tile": (0,), "Pad": (0,), "ReverseSequence": (0,), "Compress": (0,),
+}  # fmt: skip
+"""Operator → the inputs that are moved; the others say where to, and have to be constants."""
+
+FILL = -1
+"""Stands for what Pad adds."""
+
+
+def move(plan: Plan, node: Node) -> None:
+    """An operator of the table, or Concat of inputs that are quantized alike."""
+    moved = range(len(node.inputs)) if node.operator == "Concat" else MOVERS[node.operator]
+    if node.operator == "Concat":
+        _check_one_grid(plan, node)
+    sources: list[View] = []
+    start = 0
+    given: list[Array | None] = []
+    for index, name in enumerate(node.inputs):
+        if index in moved:
+            sources.append(plan.read(name))
+            given.append(sources[-1].positions() + start)
+            start += sources[-1].buffer.size
+        elif name and plan.value(name).array is None:
+            raise QfmtError("where elements go is computed, and C needs it constant")
+        else:
+            given.append(plan.value(name).array if name else None)
+    operator = OPERATORS[node.operator]
+    given += [None] * (sum(not parameter.variadic for parameter in operator.inputs) - len(given))
+    if node.operator == "Pad":
+        given[2] = np.array(FILL)
+    picked = operator.reference(*given, **operator.complete(node.attributes))
+    results = list(picked) if isinstance(picked, tuple | list) else [picked]
+    for name, picks in zip(node.outputs, results, strict=False):
+        if name:
+            if (picks == FILL).any():
+                sources.append(_fill(plan, node, picks))
+            _put(plan, node, name, sources, np.where(picks == FILL, start, picks).astype(np.int64))
+
+
+def _check_one_grid(plan: Plan, node: Node) -> None:
+    grid = plan.value(node.outputs[0]).quantization
+    for name in node.inputs:
+        own = plan.value(name).quantization
+        if (own is None) != (grid is None) or (own is not None and grid is not None and not own.same_grid(grid)):
+            raise QfmtError("Concat of inputs that are quantized in different ways")
+
+
+def _fill(plan: Plan, node: Node, picks: Array) -> View:
+    """What Pad adds, found by computing it."""
+    operands: list[Integers | None] = []
+    for name in node.inputs:
+        value = plan.value(name) if name else None
+        array = None if value is None else value.array
+        if value is not None and array is None:
+            array = np.zeros(value.shape, value.dtype)
+        operands.append(None if value is None or array is None else Integers(array, value.quantization))
+    padded = execute(node, operands, [plan.network.model.tensors[node.outputs[0]]])[0]
+    dtype = plan.value(node.outputs[0]).dtype
+    value = padded[picks == FILL][:1].astype(dtype)
+    return View(Buffer(dtype, 1, plan.constant(value, "fill"), external=True), (1,), (0,))
+
+
+def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Array) -> None:
+    """Place an output: where its elements lie already, in a row, else as copies."""
+    first, rank = sources[0], picks.ndim
+    likely = first.order if rank == len(first.shape) else plain(rank)
+    if len(sources) == 1 and picks.size:
+        for order in dict.fromkeys((likely, plain(rank))):
+            flat = picks.transpose(order).reshape(-1)
+            if np.array_equal(flat, np.arange(flat.size) + flat[0]):
+                plan.same(name, View(first.buffer, picks.shape, order, int(flat[0])))
+                return
+    copy(plan, f"{node.operator}: {comment(name)}", sources, picks, plan.result(name, likely))
+
+
+def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
+    """Copy into `target` what `picks` says: positions in the buffers of the sources, counted one after the other."""
+    physical = picks.transpose(target.order)
+    place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
+    body: list[str] = []
+    used: dict[str, View] = {}
+    start = 0
+    for index, view in enumerate(sources):
+        inside = (physical >= start) & (physical < start + view.buffer.size)
+        if inside.any():
+            name = "x" if len(sources) == 1 else f"x{index}"
+            used[name] = View(view.buffer, (view.buffer.size,), (0,))
+            for box in _boxes(inside):
+                source = _walk(physical[box] - start, name)
+                aim = _walk(place[box], "y")
+                body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
+        start += view.buffer.size
+    whole = View(target.buffer, (target.buffer.size,), (0,))
+    parameters = [Parameter(name, view) for name, view in used.items()]
+    plan.step(title, [*parameters, Parameter("y", whole, written=True)], body)
+
+
+def _assign(name: str, at: Mapping[str, str]) -> list[str]:
+    return [f"y[{at['y']}] = {name}[{at[name]}];"]
+
+
+def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice, ...]]:
+    """Boxes that cover the places that are true, and no others: cut wherever one slab differs from the next."""
+    corner = corner or (0,) * inside.ndim
+    if inside.all():
+        yield tuple(slice(begin, begin + size) for begin, size in zip(corner, inside.shape, strict=True))
+    if inside.all() or not inside.any():
+        return
+    for axis, size in enumerate(inside.shape):
+        slabs = np.moveaxis(inside, axis, 0).reshape(size, -1)
+        cuts = (np.flatnonzero((slabs[1:] != slabs[:-1]).any(1)) + 1).tolist()
+        if cuts:
+            for begin, part in zip([0, *cuts], np.split(inside, cuts, axis), strict=True):
+                yield from _boxes(part, (*corner[:axis], corner[axis] + begin, *corner[axis + 1 :]))
+            return
+
+
+def _walk(positions: Array, name: str) -> Walk:
+    """Positions as a start and what each dimension adds; by a table of all where they are no such sum."""
+    start = int(positions.reshape(-1)[0])
+    added: list[Array] = []
+    total: Any = np.int64(start)
+    for axis, size in enumerate(positions.shape):
+        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))] - start
+        added.append(line)
+        total = total + line.reshape([size if other == axis else 1 for other in range(positions.ndim)])
+    if not np.array_equal(np.broadcast_to(total, positions.shape), positions):
+        return Walk(name, start, None, positions - start)
+    return Walk(name, start, [Dimension.of(line) for line in added], None)

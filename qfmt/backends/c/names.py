@@ -1,0 +1,57 @@
+"""Identifiers and comments made of names that may hold anything: quotes, newlines, the end of a comment, code."""
+
+from __future__ import annotations
+
+import re
+
+LENGTH = 40
+"""Of an identifier that is derived from a name."""
+
+_WORDS = """auto break case char const continue default do else enum extern for goto if inline int long register
+restrict return short signed sizeof static struct switch typedef union unsigned void volatile while main asm bool true
+false class new delete this private public protected template typename namespace operator errno"""
+
+KEYWORDS = frozenset(_WORDS.split())
+
+_REAL = re.compile("float|double", re.IGNORECASE)
+"""Words that the program does not hold, so that whoever searches it for them finds none."""
+
+
+def identifier(text: str) -> str:
+    """Small letters, digits and single underscores of a name, a letter first; "t" where nothing is left."""
+    clean = re.sub(r"[^a-z0-9]+", "_", _REAL.sub("real", text).lower()).strip("_")[:LENGTH].strip("_")
+    if not clean:
+        return "t"
+    return clean if clean[0].isalpha() and clean not in KEYWORDS else f"t_{clean}"
+
+
+def comment(text: str) -> str:
+    """A name as a comment may hold it: printable ASCII that begins, ends and continues nothing."""
+    clean = re.sub(r"[^A-Za-z0-9_.:,;/+=()\[\]<> -]", "?", text)
+    return _REAL.sub("real", re.sub(r"\?(?=\?)", "_", clean).replace("//", "/ /"))[:200]
+
+
+class Names:
+    """Identifiers of one program, each given out once; `name` stands before all that a linker sees."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._taken: set[str] = set()
+        self._parameters = {f"{name}_run"}
+
+    def constant(self, label: str) -> str:
+        """A constant: `data` keeps it apart from functions, macros and what headers declare (`int8` + `t`)."""
+        return self._unused(f"{self.name}_data_{identifier(label)}", self._taken)
+
+    def parameter(self, label: str, role: str) -> str:
+        """A parameter of the program: short, and apart from everything that is declared at file scope."""
+        return self._unused(f"{role}_{identifier(label)}", self._parameters)
+
+    @staticmethod
+    def _unused(base: str, taken: set[str]) -> str:
+        name, count = base, 1
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        taken.add(name)
+        return name

@@ -1,0 +1,251 @@
+"""What the program consists of before it is text: where each tensor lies, the steps, and the constants they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from .names import Names, comment
+from .static import C_TYPES, ELEMENTS, Network, Value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Order = tuple[int, ...]
+
+ALIGNMENT = 64
+"""Bytes that every array begins at a multiple of."""
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory of one element type: in the arena at `offset` (elements), an argument of the program, or a constant."""
+
+    dtype: str
+    size: int
+    name: str
+    external: bool = False
+    offset: int = 0
+    first: int = -1
+    last: int = -1
+
+    @property
+    def width(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def base(self) -> str:
+        """The C expression of its beginning, of its own type."""
+        if self.external:
+            return self.name
+        arena = f"arena{8 * self.width}"
+        whole = arena if self.offset == 0 else f"{arena} + {self.offset}"
+        return whole if self.dtype == arena_type(self.width) else f"({C_TYPES[self.dtype]} *)({whole})"
+
+
+def arena_type(width: int) -> str:
+    """The element type of the arena of `width` bytes; the other sign is reached by a cast, which C allows."""
+    return "uint8" if width == 1 else f"int{8 * width}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor in a buffer: its logical shape, and in which order its dimensions lie there, without gaps."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    order: Order
+    offset: int = 0
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def pointer(self) -> str:
+        return f"{self.buffer.base} + {self.offset}" if self.offset else self.buffer.base
+
+    @property
+    def physical(self) -> tuple[int, ...]:
+        """The sizes as they lie in memory."""
+        return tuple(self.shape[axis] for axis in self.order)
+
+    def positions(self) -> Array:
+        """Where in the buffer each element lies, in the logical shape."""
+        flat = np.arange(self.size, dtype=np.int64) + self.offset
+        return flat.reshape(self.physical).transpose(np.argsort(self.order) if self.order else ())
+
+
+def plain(rank: int) -> Order:
+    """The last dimension runs fastest, as in the file."""
+    return tuple(range(rank))
+
+
+def channels_last(rank: int) -> Order:
+    """Dimension 1 runs fastest."""
+    return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
+
+
+def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
+    """Whether a tensor of this shape lies the same way in both orders."""
+    return [axis for axis in a if shape[axis] != 1] == [axis for axis in b if shape[axis] != 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A parameter of the function of a step."""
+
+    name: str
+    view: View
+    written: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """One function of the program: a comment that says what it computes, its parameters, its body."""
+
+    title: str
+    operands: list[Operand]
+    body: list[str]
+    scratch: list[Operand] = field(default_factory=list)
+
+
+class Plan:
+    """Steps and constants as they grow, and where each tensor can be read."""
+
+    def __init__(self, network: Network, names: Names) -> None:
+        self.network = network
+        self.names = names
+        self.steps: list[Step] = []
+        self.constants: dict[tuple[str, bytes], tuple[str, Array]] = {}
+        self.types: list[str] = []
+        self.structs: list[str] = []
+        self.kernels: dict[str, str] = {}
+        self.fused: set[str] = set()
+        self._views: dict[str, list[View]] = {}
+        self._packed: dict[tuple[str, Order], View] = {}
+        self.inputs = [self._external(name, "in") for name in network.model.graph.inputs]
+        for name, view in zip(network.model.graph.inputs, self.inputs, strict=True):
+            self._views[name] = [view]
+        self.outputs = [self._external(name, "out") for name in network.model.graph.outputs]
+
+    def _external(self, name: str, role: str) -> View:
+        value = self.network.value(name)
+        buffer = Buffer(value.dtype, value.size, self.names.parameter(name, role), external=True)
+        return View(buffer, value.shape, plain(len(value.shape)))
+
+    # Reading
+
+    def is_there(self, name: str) -> bool:
+        return name in self._views or self.value(name).array is not None
+
+    def value(self, name: str) -> Value:
+        return self.network.value(name)
+
+    def order(self, name: str) -> Order:
+        """The order in which a computed tensor lies; a constant's is free, and plain."""
+        views = self._views.get(name)
+        return views[0].order if views else plain(len(self.value(name).shape))
+
+    def read(self, name: str, order: Order | None = None) -> View:
+        """The tensor as a step may read it, in the order that it asks for; copied into it where need be."""
+        value = self.value(name)
+        if value.array is not None:
+            return self._constant_view(value, order or plain(len(value.shape)))
+        views = self._views[name]
+        for view in views:
+            if order is None or alike(view.shape, view.order, order):
+                return view
+        from .moves import copy
+
+        assert order is not None
+        view = self._arena(value, order)
+        copy(self, f"{comment(name)}, laid out anew", [views[0]], views[0].positions(), view)
+        views.append(view)
+        return view
+
+    def _constant_view(self, value: Value, order: Order) -> View:
+        key = value.name, order
+        if key not in self._packed:
+            assert value.array is not None
+            array = np.asarray(value.array).astype(value.dtype)
+            name = self.constant(array.transpose(order), value.name)
+            self._packed[key] = View(Buffer(value.dtype, value.size, name, external=True), value.shape, order)
+        return self._packed[key]
+
+    # Writing
+
+    def result(self, name: str, order: Order) -> View:
+        """Memory for a tensor that is computed: the argument of the program where the tensor goes out as it lies."""
+        value = self.value(name)
+        if value.size > ELEMENTS:
+            raise QfmtError(f"{name} has {value.size} elements, more than int32 counts")
+        view = self._arena(value, order)
+        for output, view_out in zip(self.network.model.graph.outputs, self.outputs, strict=True):
+            if output == name and alike(value.shape, order, view_out.order):
+                view = View(view_out.buffer, value.shape, order)
+                break
+        self._views[name] = [view]
+        return view
+
+    def same(self, name: str, view: View) -> None:
+        """`name` lies where something else lies already."""
+        self._views[name] = [view]
+
+    def scratch(self, dtype: str, size: int, name: str) -> Operand:
+        """Memory for the length of one step."""
+        return Operand(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
+
+    def _arena(self, value: Value, order: Order) -> View:
+        return View(Buffer(value.dtype, max(1, value.size), value.name), value.shape, order)
+
+    # Text
+
+    def step(self, title: str, operands: Iterable[Operand], body: Iterable[str]) -> None:
+        self.steps.append(Step(title, list(operands), list(body)))
+
+    def constant(self, array: Any, label: str) -> str:
+        """The identifier of a constant array; equal arrays are written once."""
+        numbers = np.ascontiguousarray(array)
+        key = str(numbers.dtype), numbers.tobytes()
+        if key not in self.constants:
+            self.constants[key] = self.names.constant(label), numbers
+        return self.constants[key][0]
+
+    def declare(self, text: str) -> None:
+        """A type of the program, once."""
+        if text not in self.types:
+            self.types.append(text)
+
+    def struct(self, kind: str, label: str, fields: dict[str, str]) -> str:
+        """The identifier of a constant `struct kind`."""
+        name = self.names.constant(label)
+        inner = ",\n".join(f"    .{field_name} = {text}" for field_name, text in fields.items())
+        self.structs.append(f"static const struct {kind} {name} = {{\n{inner},\n}};")
+        return name
+
+    # The end
+
+    def finish(self) -> None:
+        """Copy to the arguments what lies elsewhere; then the life of each buffer is known."""
+        from .moves import copy
+
+        for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
+            source = self.read(name)
+            if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):
+                copy(self, f"{comment(name)} goes out", [source], source.positions(), view)
+        for index, step in enumerate(self.steps):
+            for operand in (*step.operands, *step.scratch):
+                buffer = operand.view.buffer
+                buffer.first = index if buffer.first < 0 else buffer.first
+                buffer.last = index

@@ -1,0 +1,158 @@
+"""Windows that take the largest, or the sum; means over axes are windows, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm, prod
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...model import Node
+from .convolutions import three
+from .kernels import kernel, kernel_text
+from .plan import Operand, Plan, View, channels_last
+from .products import finished, target_of, title_of
+
+BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
+"""Operators that take one of the inputs, and how it compares with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A window along one dimension, for each of its places: the first input, how many, how many it divides by."""
+
+    size: int
+    dilation: int
+    first: tuple[int, ...]
+    taps: tuple[int, ...]
+    divisor: tuple[int, ...]
+
+    @classmethod
+    def all_of(cls, size: int) -> Along:
+        return cls(size, 1, (0,), (size,), (size,))
+
+
+def _window(node: Node, axis: int, size: int, count: int) -> Along:
+    """Along one spatial dimension of MaxPool or AveragePool: `count` places over `size` inputs."""
+    a = node.attributes
+    kernel_size, stride, dilation = (int(a[name][axis]) for name in ("kernel_shape", "strides", "dilations"))  # type: ignore[index]
+    pads = a["pads"]
+    assert isinstance(pads, tuple)
+    before, after = int(pads[axis]), int(pads[len(pads) // 2 + axis])
+    with_pads = bool(a.get("count_include_pad", 0))
+    first, taps, divisor = [], [], []
+    for place in range(count):
+        met = [place * stride - before + k * dilation for k in range(kernel_size)]
+        inside = [each for each in met if 0 <= each < size]
+        first.append(inside[0] if inside else 0)
+        taps.append(len(inside))
+        divisor.append(sum(-before <= each < size + after for each in met) if with_pads else len(inside))
+    return Along(size, dilation, tuple(first), tuple(taps), tuple(max(1, each) for each in divisor))
+
+
+def _adaptive(size: int, count: int) -> Along:
+    bins = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+    taps = tuple(end - begin for begin, end in bins)
+    return Along(size, 1, tuple(begin for begin, _ in bins), taps, taps)
+
+
+def pool(plan: Plan, node: Node) -> None:
+    """A pool over the spatial dimensions of [N, C, *spatial]."""
+    x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    if node.operator == "qfmt.AdaptiveAveragePool" and len(x.shape) == len(node.attributes["output_size"]) + 1:  # type: ignore[arg-type]
+        raise QfmtError("an adaptive pool without a batch")
+    if len(x.shape) - 2 not in (1, 2, 3):
+        raise QfmtError(f"has {len(x.shape) - 2} spatial dimensions, and C is written for 1 to 3")
+    if node.operator.startswith("Global"):
+        along = [Along.all_of(size) for size in x.shape[2:]]
+    elif node.operator == "qfmt.AdaptiveAveragePool":
+        along = [_adaptive(size, count) for size, count in zip(x.shape[2:], y.shape[2:], strict=True)]
+    else:
+        along = [_window(node, axis, x.shape[2 + axis], count) for axis, count in enumerate(y.shape[2:])]
+    order = channels_last(len(x.shape))
+    _emit(plan, node, plan.read(node.inputs[0], order), along, x.shape[1], prod(y.shape) // x.shape[1], order)
+
+
+def reduce(plan: Plan, node: Node) -> None:
+    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with what lies behind them as channels."""
+    x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
+    axes = _axes(plan, node, len(x.shape))
+    view = plan.read(node.inputs[0])
+    kept = [axis for axis in view.order if axis not in axes]
+    places = [view.order.index(axis) for axis in axes]
+    if places and max(places) - min(places) + 1 == len(places):
+        order, after = view.order, len(view.order) - max(places) - 1
+    else:
+        order, after = (*kept, *axes), 0
+        view = plan.read(node.inputs[0], order)
+    channels = prod(view.physical[len(order) - after :])
+    size = prod(x.shape[axis] for axis in axes)
+    result = order if len(y.shape) == len(x.shape) else tuple(sorted(kept).index(axis) for axis in kept)
+    _emit(plan, node, view, [Along.all_of(size)], channels, prod(y.shape) // max(1, channels), result)
+
+
+def _axes(plan: Plan, node: Node, rank: int) -> list[int]:
+    given = plan.value(node.inputs[1]).array if len(node.inputs) > 1 and node.inputs[1] else None
+    if given is None and len(node.inputs) > 1 and node.inputs[1]:
+        raise QfmtError("its axes are computed, and C needs them constant")
+    if given is None or given.size == 0:
+        return [] if node.attributes.get("noop_with_empty_axes") else list(range(rank))
+    return sorted({int(axis) % rank for axis in np.asarray(given).reshape(-1)})
+
+
+def _emit(
+    plan: Plan, node: Node, view: View, along: list[Along], channels: int, places: int, order: tuple[int, ...]
+) -> None:
+    tables = {
+        name: [plan.constant(np.array(getattr(each, name), np.int32), "window") for each in along]
+        for name in ("first", "taps", "divisor")
+    }
+    one, none = plan.constant(np.ones(1, np.int32), "window"), plan.constant(np.zeros(1, np.int32), "window")
+    fields = {
+        "channels": str(channels),
+        "in": three([each.size for each in along], 1),
+        "out": three([len(each.first) for each in along], 1),
+        "dilation": three([each.dilation for each in along], 1),
+        "first": three(tables["first"], none),
+        "taps": three(tables["taps"], one),
+        "divisor": three(tables["divisor"], one),
+    }
+    plan.declare(kernel_text("pool"))
+    window = plan.struct("pool", f"{node.outputs[0]} window", fields)
+    what = f"{channels} channels, {places} places"
+    at = f"y + position * {channels}"
+    loop = f"for (int32_t position = 0; position < {places}; position++)"
+    if node.operator in BETTER:
+        target = plan.result(node.outputs[0], order)
+        better = BETTER[node.operator]
+        name = kernel(plan, "pool_best", X=view.dtype, START=_worst(view.dtype, better), BETTER=better)
+        body = [loop, f"    {name}(&{window}, x, position, {at});"]
+        plan.step(title_of(node, None, what), [Operand("x", view), Operand("y", target, True)], body)
+        return
+    if node.arithmetic != "exact":
+        raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}`, which takes real numbers")
+    target, finish = target_of(plan, node, order, channels)
+    divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
+    common = lcm(*divisors)
+    name = kernel(plan, "pool_sum", X=view.dtype)
+    zero = plan.value(node.inputs[0]).zero_point
+    body = [
+        f"{loop} {{",
+        f"    {name}(&{window}, x, position, {zero}, {common}, sums);",
+        *("    " + line for line in finished(plan, finish, "sums", at, channels)),
+        "}",
+    ]
+    plan.step(title_of(node, finish, what), [Operand("x", view), Operand("y", target, True)], body)
+    plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))
+
+
+def _of(along: list[Along], index: int) -> set[int]:
+    return set(along[index].divisor) if index < len(along) else {1}
+
+
+def _worst(dtype: str, better: str) -> str:
+    """What any element replaces, as C spells it."""
+    if better == "<":
+        return f"{dtype.upper()}_MAX"
+    return "0" if dtype.startswith("u") else f"{dtype.upper()}_MIN"

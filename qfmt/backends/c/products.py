@@ -1,0 +1,242 @@
+"""Convolutions and matrix products with constant weights: folded into one form, packed, and a loop of dot products.
+
+Whatever a node states, the program computes Σ q · w + B over the integers of x as they are: weights lose their zero
+point here, and what the zero point of x adds up to goes into B. Padding is the zero point of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...model import Node
+from ...ops import Operand as Integers
+from ...ops.accumulation import whole
+from .finish import Finish, follower
+from .kernels import kernel
+from .names import comment
+from .plan import Operand, Plan, View, plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+UNITS = (64, 32, 16)
+"""Rows of weights are filled up with zeros to a multiple of one of these, so that loops have no remainder."""
+
+WASTE = 1.3
+"""The largest share of a row that may be such zeros, but for the smallest unit."""
+
+RULES = ("exact", "folded")
+
+ROWS = 4
+"""Rows of inputs and outputs that one pass of the kernel `dot` handles together."""
+
+INT32 = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Weights [groups, outputs, inputs] without zero point, and a bias [groups · outputs] for integers as they are."""
+
+    weights: Array
+    bias: Array
+    zero: int
+    x: str
+
+    @property
+    def dtype(self) -> str:
+        return "int8" if self.weights.min(initial=0) >= -128 and self.weights.max(initial=0) <= 127 else "int16"
+
+    @property
+    def unsigned(self) -> Folded | None:
+        """The same sums over x + 128, for x of int8: products of uint8 and int8 have fast instructions."""
+        sums = self.weights.astype(np.int64).sum(2).reshape(-1)
+        sizes = np.abs(self.weights.astype(np.int64)).sum(2).reshape(-1)
+        bias = self.bias - 128 * sums
+        if self.x != "int8" or self.dtype != "int8" or (np.abs(bias) + 255 * sizes).max(initial=0) > INT32:
+            return None
+        return Folded(self.weights, bias, self.zero, "uint8")
+
+
+def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
+    """The weights [groups, outputs, inputs] of a node, and its bias, by the rule that it states."""
+    x = plan.value(node.inputs[0])
+    if x.dtype not in ("int8", "uint8", "int16"):
+        raise QfmtError(f"takes {x.dtype}, and C is written for int8, uint8 and int16")
+    if node.arithmetic not in RULES:
+        raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}`, which takes real numbers")
+    centred = weights.astype(np.int64)
+    bias = np.zeros(bias_count, np.int64)
+    if len(node.inputs) > 2 and node.inputs[2]:
+        given = plan.value(node.inputs[2]).array
+        if given is None:
+            raise QfmtError("its bias is computed, and C needs it constant")
+        if _is_row(given, bias_count):  # else it is added to the sums
+            bias = bias + given.astype(np.int64).reshape(-1)
+    if node.arithmetic == "exact":
+        bias = bias - x.zero_point * centred.sum(2).reshape(-1)
+    if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
+        raise QfmtError("its weights or its bias leave the integers of C that sums are made of")
+    low, high = x.limits
+    above, below = (np.maximum(sign * centred, 0).sum(2) for sign in (1, -1))
+    if max((above * high - below * low).max(initial=0), (below * high - above * low).max(initial=0)) > INT32:
+        raise QfmtError("its sums may leave int32")
+    return Folded(centred, bias, x.zero_point, x.dtype)
+
+
+def constant_weights(plan: Plan, node: Node) -> Array:
+    """The weights less their zero points (which are 0 by the rule `folded`)."""
+    value = plan.value(node.inputs[1])
+    if value.array is None:
+        raise QfmtError("its weights are computed, and C needs them constant")
+    return whole(Integers(value.array, value.quantization))
+
+
+# Dot products
+
+
+def unit_of(length: int) -> int:
+    return next((unit for unit in UNITS if -(-length // unit) * unit <= WASTE * length), UNITS[-1])
+
+
+def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, int]:
+    """Constants for the kernel `dot`: weights with full rows, bias; and how many outputs of a group that is."""
+    groups, outputs, length = f.weights.shape
+    full = -(-outputs // ROWS) * ROWS
+    weights = np.zeros((groups, full, -(-length // unit) * unit), f.dtype)
+    weights[:, :outputs, :length] = f.weights
+    bias = np.zeros((groups, full), np.int32)
+    bias[:, :outputs] = f.bias.reshape(groups, outputs)
+    return plan.constant(weights, node.inputs[1]), plan.constant(bias, f"{node.outputs[0]} bias"), full
+
+
+def target_of(plan: Plan, node: Node, order: Sequence[int], row: int) -> tuple[View, Finish | None]:
+    """Where rows of `row` sums go: requantized, if that follows at once and a row is one of all channels."""
+    name = node.outputs[0]
+    finish = follower(plan, name)
+    if finish is not None and finish.axis is not None and (finish.axis, finish.channels) != (order[-1], row):
+        finish = None
+    if finish is None:
+        return plan.result(name, tuple(order)), None
+    plan.fused.add(finish.y.name)
+    return plan.result(finish.y.name, tuple(order)), finish
+
+
+def finished(plan: Plan, finish: Finish | None, sums: str, y: str, count: int) -> list[str]:
+    """Lines that turn a row of sums into a row of the result."""
+    if finish is not None:
+        return finish.call(sums, y, count)
+    return [f"{kernel(plan, 'pack', X='int32', D='int32')}({sums}, 1, 0, {count}, {count}, {y});"]
+
+
+def title_of(node: Node, finish: Finish | None, what: str) -> str:
+    text = f"{node.operator}: {comment(node.outputs[0])}, {what}"
+    return text if finish is None else f"{text}; then {finish.node.operator}: {comment(finish.y.name)}"
+
+
+def dot_rows(
+    plan: Plan,
+    node: Node,
+    f: Folded,
+    rows: int,
+    gather: Any,
+    view: View,
+    order: Sequence[int],
+    what: str,
+    direct: bool = False,
+    added: str = "",
+) -> None:
+    """A step that makes `rows` rows of sums, four at a time; `gather(group, row)` fills in the inputs of one."""
+    groups, outputs, length = f.weights.shape
+    unit = unit_of(length)
+    fast = f.unsigned or f
+    blocks = -(-length // unit)
+    weights, bias, full = packed(plan, node, fast, unit)
+    across = groups * outputs
+    target, finish = target_of(plan, node, order, across)
+    apart = (groups - 1) * outputs + full
+    in_place = direct and fast.x == view.dtype and length % unit == 0
+    dot = kernel(plan, "dot", X=fast.x, W=f.dtype, UNIT=str(unit))
+    body = [
+        f"for (int32_t position = 0; position < {rows}; position += {ROWS}) {{",
+        f"    const int32_t count = {rows} - position < {ROWS} ? {rows} - position : {ROWS};",
+    ]
+    inner: list[str] = []
+    given = f"x + position * {length}" if in_place else "rows"
+    for_group = "" if groups == 1 else f" + g * {full * blocks * unit}"
+    for_bias = "" if groups == 1 else f" + g * {full}"
+    for_sums = "" if groups == 1 else f" + g * {outputs}"
+    if not in_place:
+        inner += ["for (int32_t r = 0; r < count; r++)"]
+        inner += [f"    {gather(fast, f'rows + r * {blocks * unit}', 'position + r')}"]
+    inner.append(
+        f"{dot}({given}, count, {weights}{for_group}, {bias}{for_bias}, {blocks}, {full}, sums{for_sums}, {apart});"
+    )
+    if groups > 1:
+        inner = [f"for (int32_t g = 0; g < {groups}; g++) {{", *("    " + line for line in inner), "}"]
+    inner += ["for (int32_t r = 0; r < count; r++) {"]
+    if added:
+        inner += [f"    for (int32_t o = 0; o < {across}; o++)"]
+        inner += [f"        sums[r * {apart} + o] += {added}[(position + r) * {across} + o];"]
+    inner += [
+        "    " + line
+        for line in finished(plan, finish, f"sums + r * {apart}", f"y + (position + r) * {across}", across)
+    ]
+    inner += ["}"]
+    body += [*("    " + line for line in inner), "}"]
+    plan.step(title_of(node, finish, what), [Operand("x", view), Operand("y", target, True)], body)
+    scratch = [plan.scratch("int32", ROWS * apart, "sums")]
+    if not in_place:
+        scratch.append(plan.scratch(fast.x, ROWS * blocks * unit, "rows"))
+    plan.steps[-1].scratch += scratch
+
+
+def rows_of(plan: Plan, node: Node, name: str, weights: Array, order: Sequence[int] | None = None) -> None:
+    """x [..., inputs] times weights [outputs, inputs]."""
+    f = folded(plan, node, weights[None], len(weights))
+    value = plan.value(name)
+    length = weights.shape[1]
+    view = plan.read(name, tuple(order) if order else plain(len(value.shape)))
+
+    def gather(fast: Folded, row: str, position: str) -> str:
+        shift = -128 if fast.x != f.x else 0
+        pack = kernel(plan, "pack", X=f.x, D=fast.x)
+        return f"{pack}(x + ({position}) * {length}, 1, {shift}, {length}, {length}, {row});"
+
+    rank = len(plan.value(node.outputs[0]).shape)
+    added = _added(plan, node, len(weights))
+    rows = value.size // length if length else 0
+    dot_rows(plan, node, f, rows, gather, view, plain(rank), f"{length} inputs, {len(weights)} outputs", True, added)
+
+
+def _is_row(bias: Array, outputs: int) -> bool:
+    return bias.size == 1 or bias.shape[-1] == bias.size == outputs
+
+
+def _added(plan: Plan, node: Node, outputs: int) -> str:
+    """The C of Gemm that differs from row to row, as a constant of all of them; "" where it does not."""
+    given = plan.value(node.inputs[2]).array if len(node.inputs) > 2 and node.inputs[2] else None
+    if given is None or _is_row(given, outputs):
+        return ""
+    full = np.broadcast_to(given.astype(np.int32), plan.value(node.outputs[0]).shape)
+    return plan.constant(full, node.inputs[2])
+
+
+def linear(plan: Plan, node: Node) -> None:
+    """X · Wᵀ + B"""
+    rows_of(plan, node, node.inputs[0], constant_weights(plan, node))
+
+
+def gemm(plan: Plan, node: Node) -> None:
+    """A · B + C, of which B and C are constants."""
+    if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
+        raise QfmtError("has an alpha or a beta that is not 1")
+    w = constant_weights(plan, node)
+    order = (1, 0) if node.attributes.get("transA") else (0, 1)
+    rows_of(plan, node, node.inputs[0], w if node.attributes.get("transB") else w.T, order)

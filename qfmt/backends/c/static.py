@@ -1,0 +1,145 @@
+"""The network with every size known: what C needs before any layer is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import DestinationError, QfmtError
+from ...interpreter import trace
+from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Shapes = Mapping[str, Sequence[int]]
+
+C_TYPES = {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+"""Element types that C computes with, and how it calls them."""
+
+ELEMENTS = (1 << 31) - 1
+"""The most elements of a tensor: they are counted in int32."""
+
+_OF_SHAPES = ("Shape", "Size")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the network: fixed shape, element type as C stores it, and its array if it is known beforehand."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    quantization: Quantization | None
+    array: Array | None
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of a tensor that has one for all; 0 where there is no quantization."""
+        points = {0} if self.quantization is None else set(self.quantization.zero_point)
+        if len(points) > 1:
+            raise QfmtError(f"{self.name} has several zero points")
+        return int(points.pop())
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and greatest integer that it may hold."""
+        kind = np.iinfo(self.dtype)
+        if self.quantization is None:
+            return int(kind.min), int(kind.max)
+        return max(int(kind.min), self.quantization.quant_min), min(int(kind.max), self.quantization.quant_max)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model whose sizes are fixed: values by name, and the nodes that are left to compute."""
+
+    model: Model
+    values: Mapping[str, Value]
+    nodes: Sequence[Node]
+    readers: Mapping[str, int]
+
+    def value(self, name: str) -> Value:
+        return self.values[name]
+
+
+def fixed(model: Model, shapes: Shapes) -> Network:
+    """The network run once, on inputs of the given shapes, to learn the shape of everything.
+
+    What depends on constants and shapes alone is computed here and now. A first dimension that has only a name is 1.
+    """
+    tensors = model.tensors
+    kinds = {name: stored(tensors[name]) for name in model.graph.inputs}
+    sizes = {name: _input_shape(tensors[name], shapes) for name in model.graph.inputs}
+    known: dict[str, Array] = {}
+    found = {name: Value(name, kinds[name], size, tensors[name].quantization, None)
+             for name, size in sizes.items()}  # fmt: skip
+    running: dict[str, Array] = {}
+    nodes = []
+    inputs = {name: _zeros(tensors[name], size) for name, size in sizes.items()}
+    for node in trace(model, inputs, running):
+        given = [name for name in node.inputs if name]
+        settled = node.operator in _OF_SHAPES or all(name in known or tensors[name].is_constant for name in given)
+        for name in node.outputs:
+            if not name:
+                continue
+            array = running[name]
+            if settled:
+                known[name] = array
+            found[name] = Value(name, stored(tensors[name], settled), array.shape, tensors[name].quantization,
+                                array if settled else None)  # fmt: skip
+        if not settled:
+            nodes.append(node)
+    for tensor in model.graph.constants():
+        found[tensor.name] = Value(
+            tensor.name, stored(tensor, True), static_shape(tensor), tensor.quantization, tensor.array
+        )
+    readers = Counter(name for node in nodes for name in node.inputs if name)
+    readers.update(model.graph.outputs)
+    return Network(model, found, nodes, readers)
+
+
+def stored(tensor: Tensor, constant: bool = False) -> str:
+    """The type that C stores it in: 4 and 2 bits in 8, bool as uint8. DestinationError for floats, unless constant."""
+    kind = DTYPES[tensor.dtype]
+    if kind.kind not in "iub":
+        if constant:
+            return str(numpy_dtype(tensor.dtype))
+        hint = "make it integers first: `qfmt convert … --integer-only --exact`"
+        raise DestinationError(f"is {tensor.dtype}, and C is written for integers alone", where=tensor.name, hint=hint)
+    if kind.kind == "b":
+        return "uint8"
+    bits = max(8, kind.bits)
+    return f"{'u' if kind.kind == 'u' else ''}int{bits}"
+
+
+def _input_shape(tensor: Tensor, shapes: Shapes) -> tuple[int, ...]:
+    hint = f"state it: `--input-shape {tensor.name}=1,3,224,224`"
+    given = shapes.get(tensor.name)
+    shape = tensor.shape if given is None else tuple(given)
+    if shape is None:
+        raise DestinationError(
+            "C needs an input of a fixed shape, and its rank is not known", where=tensor.name, hint=hint
+        )
+    fixed_sizes = [1 if axis == 0 and not isinstance(size, int) else size for axis, size in enumerate(shape)]
+    if unknown := [str(size or "?") for size in fixed_sizes if not isinstance(size, int)]:
+        what = f"C needs an input of a fixed shape, and {', '.join(unknown)} may be any number"
+        raise DestinationError(what, where=tensor.name, hint=hint)
+    return tuple(size for size in fixed_sizes if isinstance(size, int))
+
+
+def _zeros(tensor: Tensor, shape: tuple[int, ...]) -> Array:
+    """Zeros, or what is nearest to them in the range of the tensor."""
+    grid = tensor.quantization
+    value = 0 if grid is None else min(max(0, grid.quant_min), grid.quant_max)
+    return np.full(shape, value, numpy_dtype(tensor.dtype))
