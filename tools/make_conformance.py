@@ -24,9 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from conformance import (  # noqa: E402
+    containers,
+    dynamic,
+    elements,
     evaluate,
+    means,
     moves,
     products,
+    requantized,
     rescaling,
     tables,
     windows,
@@ -41,6 +46,8 @@ FOLDER = ROOT / "tests" / "golden" / VERSION
 
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases),
+    "read": (containers.cases,),
+    "float": (requantized.cases, means.cases, elements.cases, dynamic.cases),
 }
 """What a reader may claim: it reads files; it runs networks of integers alone; it runs those with float rules."""
 
@@ -68,6 +75,8 @@ def make(folder: Path) -> int:
 
 def _write(case: Case, level: str, path: Path) -> int:
     save(case.model, path)
+    if case.rewrite is not None:
+        path.write_bytes(case.rewrite(path.read_bytes()))
     if broken := check(path):
         raise Wrong(f"{path.name} breaks {broken[0]}")
     data = path.read_bytes()

@@ -66,7 +66,7 @@ def requantized(
         unit = f32(x.grid.scale[0] * (scales[channel] if per_channel else scales[0]))  # type: ignore[union-attr]
         bias = Fraction(0) if b is None else b.items[channel]
         total = acc[place]
-        if b is not None and b.dtype == "int32":
+        if b is not None and b.grid is not None:  # int32 in the unit of the sums
             total, bias = total + bias, Fraction(0)
         return grid.clamp(_rounded(rule, total, bias, unit, s, z, per_channel, any_bias=b is not None and any(b.items)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -17,11 +17,12 @@ Array = np.ndarray[Any, Any]
 
 
 class Case(NamedTuple):
-    """A file of the suite: what it is about, and the model in it, with its test vectors."""
+    """A file of the suite: what it is about, and the model in it, with its test vectors; other bytes that say it."""
 
     name: str
     about: str
     model: Model
+    rewrite: Callable[[bytes], bytes] | None = None
 
 
 def numbers(seed: int, shape: Sequence[int], low: int, high: int) -> Array:

@@ -1,0 +1,104 @@
+"""Cases of level `float`: exact sums that a requantize rule brings to the grid of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from qfmt.model import Quantization
+
+from .networks import Case, Network, channels, grid, numbers
+
+RULES = ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine")
+U8 = grid(0.05, 131)
+OUT = ("uint8", grid(0.11, 60))
+WEIGHT = grid(0.013, 0, "int8", -127)
+ROWS = channels((0.013, 0.02, 0.007), 0, 0, low=-127)
+
+
+def layer(
+    rule: str,
+    x: tuple[str, Sequence[int], Quantization],
+    w: tuple[str, Sequence[int], Quantization],
+    out: tuple[str, Quantization],
+    bias: Sequence[float] | None,
+    operator: str = "qfmt.Linear",
+    bias_dtype: str = "float32",
+    **attributes: Any,
+) -> Network:
+    net = Network()
+    net.input("x", *x)
+    low = 0 if w[0].startswith("u") else -127
+    net.constant("w", numbers(7, w[1], low, 255 if low == 0 else 127), w[0], w[2])
+    names = ["x", "w"]
+    if bias is not None:
+        units = [float(np.float32(x[2].scale[0]) * np.float32(scale)) for scale in w[2].scale]
+        unit = channels(units, 0, 0, "int32") if bias_dtype == "int32" else None
+        names.append(net.constant("b", np.array(bias, bias_dtype), bias_dtype, unit))
+    if operator.startswith("Conv"):
+        rank = len(w[1]) - 2
+        usual = {"kernel_shape": w[1][2:], "pads": (1,) * 2 * rank, "strides": (1,) * rank, "dilations": (1,) * rank}
+        if operator == "ConvTranspose":
+            usual["output_padding"] = (0,) * rank
+        attributes = usual | attributes
+    net.node(operator, names, "y", *out, rule, **attributes)
+    return net
+
+
+def cases() -> Iterator[Case]:
+    bias = (0.37, -1.25, 3e-5)
+    x = ("uint8", (5, 4), U8)
+    for rule in RULES:
+        name = rule.replace("_", "-")
+        wide = layer(rule, ("uint8", (12, 4), U8), ("int8", (3, 4), WEIGHT), OUT, bias)
+        yield wide.case(f"linear-{name}", f"Linear by {rule}: a weight per tensor, with a bias")
+        rows = layer(rule, ("uint8", (12, 4), U8), ("int8", (3, 4), ROWS), OUT, bias)
+        yield rows.case(f"linear-{name}-channels", f"Linear by {rule}: a weight per channel, with a bias")
+        yield layer(rule, x, ("int8", (3, 4), ROWS), OUT, None).case(
+            f"linear-{name}-no-bias", f"Linear by {rule}: no bias"
+        )
+        # scales that are powers of two: every other output lies at a tie
+        ties = layer(
+            rule,
+            ("uint8", (16, 1), grid(0.5, 8)),
+            ("int8", (1, 1), grid(0.25, 0, "int8")),
+            ("int8", grid(2.0, -7, "int8", -40, 40)),
+            (0.125,),
+        )
+        steps = {"x": [[value] for value in range(0, 256, 16)]}
+        yield ties.case(f"linear-{name}-ties", f"Linear by {rule}: ties, a narrow range", steps)
+        conv = layer(rule, ("uint8", (1, 2, 4, 4), U8), ("int8", (3, 2, 3, 3), ROWS), OUT, bias, "Conv")
+        yield conv.case(f"conv-{name}", f"Conv by {rule}: per channel, padding stands for real zeros")
+    relu = ("uint8", grid(0.11, 60, "uint8", 60, 255))
+    yield layer("float_bias", x, ("int8", (3, 4), WEIGHT), relu, bias).case(
+        "linear-float-bias-relu", "Linear by float_bias: a fused ReLU is the least integer of y"
+    )
+    yield layer("float_bias", x, ("int8", (3, 4), WEIGHT), OUT, (0.0, 0.0, 0.0)).case(
+        "linear-float-bias-zero", "Linear by float_bias: a bias of zeros"
+    )
+    for rule in ("integer_bias", "float_bias"):
+        whole = layer(rule, x, ("int8", (3, 4), ROWS), OUT, (900, -1500, 7), bias_dtype="int32")
+        yield whole.case(
+            f"linear-{rule.replace('_', '-')}-int32",
+            f"Linear by {rule}: a bias of int32 in the unit of the sums",
+        )
+    points = channels((0.013, 0.02, 0.007), (9, 128, 250), 0, "uint8")
+    yield layer("integer_bias", x, ("uint8", (3, 4), points), OUT, bias).case(
+        "linear-integer-bias-uint8", "Linear by integer_bias: a weight of uint8, zero points per channel"
+    )
+    group = channels((0.013, 0.02), 0, 1, low=-127)
+    net = layer(
+        "float_bias", ("uint8", (1, 4, 3, 3), U8), ("int8", (4, 2, 2, 2), group), OUT, (0.4, -0.2, 0.1, 0.0),
+        "ConvTranspose", group=2, pads=(0, 0, 0, 0), strides=(2, 1),
+    )  # fmt: skip
+    yield net.case("conv-transpose-float-bias", "ConvTranspose by float_bias: scales along axis 1 serve both groups")
+    for rule in ("affine", "integer_bias"):
+        net = Network()
+        net.input("a", "uint8", (2, 3, 4), U8)
+        net.input("b", "uint8", (4, 2), grid(0.02, 77))
+        net.node("MatMul", ["a", "b"], "y", *OUT, rule)
+        yield net.case(f"matmul-{rule.replace('_', '-')}", f"MatMul by {rule}: two inputs")
+    net = layer("integer_bias_reciprocal", ("uint8", (4, 5), U8), ("int8", (4, 3), WEIGHT), OUT, bias, "Gemm", transA=1)
+    yield net.case("gemm-integer-bias-reciprocal", "Gemm by integer_bias_reciprocal: transA")
