@@ -67,19 +67,31 @@ def torch_engine(kernels: str) -> Run:
     def run(layer: Layer, x: np.ndarray) -> np.ndarray:
         import torch
 
+        before = torch.backends.quantized.engine
         torch.backends.quantized.engine = kernels
-        quantized = torch.ops.quantized
-        scale, zero_point = map(float, layer.input)
-        given = torch._make_per_tensor_quantized_tensor(torch.from_numpy(x), scale, int(zero_point))
-        scales = torch.from_numpy(layer.weight_scale.astype(np.float64))
-        weight = torch._make_per_channel_quantized_tensor(
-            torch.from_numpy(layer.weight), scales, torch.zeros(len(scales), dtype=torch.int64), 0
-        )
-        packed = quantized.conv2d_prepack(weight, torch.from_numpy(layer.bias), [1, 1], [1, 1], [1, 1], layer.group)
-        call = quantized.conv2d_relu if layer.relu else quantized.conv2d
-        return call(given, packed, float(layer.output.scale), layer.output.zero_point).int_repr().numpy()
+        try:
+            return _convolved(layer, x)
+        finally:
+            torch.backends.quantized.engine = before
 
     return run
+
+
+def _convolved(layer: Layer, x: np.ndarray) -> np.ndarray:
+    """By the engine that torch is set to."""
+    import torch
+
+    quantized = torch.ops.quantized
+    given = torch._make_per_tensor_quantized_tensor(
+        torch.from_numpy(x), float(layer.input.scale), layer.input.zero_point
+    )
+    scales = torch.from_numpy(layer.weight_scale.astype(np.float64))
+    weight = torch._make_per_channel_quantized_tensor(
+        torch.from_numpy(layer.weight), scales, torch.zeros(len(scales), dtype=torch.int64), 0
+    )
+    packed = quantized.conv2d_prepack(weight, torch.from_numpy(layer.bias), [1, 1], [1, 1], [1, 1], layer.group)
+    call = quantized.conv2d_relu if layer.relu else quantized.conv2d
+    return call(given, packed, float(layer.output.scale), layer.output.zero_point).int_repr().numpy()
 
 
 def onnx_runtime(form: str, is_optimized: bool) -> Run:

@@ -40,6 +40,7 @@ COLUMNS = {
         "conv1 ≠ fbgemm",
         "conv2 ≠ fbgemm",
         "both in a row ≠ fbgemm",
+        "by at most",
     ],
     "ties": ["engine", "≠ its rule", "≠ ties to even", "≠ ties away from zero", "≠ ties up"],
     "saturation": ["engine", "≠ its rule", "largest difference"],
@@ -73,6 +74,9 @@ class Outputs(NamedTuple):
     def differing(self, other: Outputs) -> list[int]:
         return [int((a != b).sum()) for a, b in zip(self, other, strict=True)]
 
+    def largest_difference(self, other: Outputs) -> int:
+        return max(int(np.abs(a.astype(np.int16) - b).max()) for a, b in zip(self, other, strict=True))
+
 
 def _count(number: int) -> str:
     return f"{number:,}"
@@ -85,7 +89,8 @@ def table_of_engines(found: list[Engine], size: int = SIZE) -> Table:
     rows = {}
     for engine in found:
         outputs, from_rule = _compared(engine, network, between)
-        rows[engine.name] = [engine.rule, from_rule, *map(_count, outputs.differing(reference))]
+        counts = map(_count, outputs.differing(reference))
+        rows[engine.name] = [engine.rule, from_rule, *counts, str(outputs.largest_difference(reference))]
     return rows
 
 
