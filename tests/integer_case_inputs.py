@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from case_inputs import Case, Random, sizes
 
+from qfmt.model import DTYPES, Quantization
+
 Array = np.ndarray
 
 
@@ -54,3 +56,13 @@ def pair_table(rng: Random) -> Case:
 def weighted_sum(rng: Random) -> Case:
     inputs = pairs(rng, int(rng.integers(1, 4)))
     return Case(list(inputs), {"weights": tuple(rng.integers(-(1 << 20), 1 << 20, len(inputs)).tolist())})
+
+
+def integers_like(rng: Random, array: Array, axis: int | None = None) -> tuple[Array, Quantization]:
+    """Integers of 8 bits of that shape, with a zero point, or one for every slice of an axis."""
+    dtype = str(rng.choice(["int8", "uint8"]))
+    limits = DTYPES[dtype]
+    count = 1 if axis is None else array.shape[axis]
+    points = tuple(rng.integers(limits.minimum, limits.maximum + 1, count).tolist())
+    values = rng.integers(limits.minimum, limits.maximum + 1, array.shape).astype(dtype)
+    return values, Quantization((0.5,) * count, points, limits.minimum, limits.maximum, axis)

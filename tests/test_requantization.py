@@ -14,10 +14,11 @@ import torch
 from counts import tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from integer_case_inputs import integers_like
 from integer_networks import BROKEN, network
 
 from qfmt import QfmtError
-from qfmt.errors import InexpressibleNodes, RunError, ValidityError
+from qfmt.errors import RunError, ValidityError
 from qfmt.interpreter import execute
 from qfmt.interpreter import run as run_unchecked
 from qfmt.model import DTYPES, Node, Quantization, Tensor, numpy_dtype
@@ -199,16 +200,6 @@ def test_weighted_sums_are_exact_or_refused(seed: int) -> None:
     else:
         with pytest.raises(RunError, match="are no int32"):
             run("qfmt.WeightedSum", inputs, "int32", weights=weights)
-
-
-def integers_like(rng: np.random.Generator, array: Array, axis: int | None = None) -> tuple[Array, Quantization]:
-    """Integers of 8 bits of that shape, with a zero point, or one for every slice of an axis."""
-    dtype = str(rng.choice(["int8", "uint8"]))
-    limits = DTYPES[dtype]
-    count = 1 if axis is None else array.shape[axis]
-    points = tuple(rng.integers(limits.minimum, limits.maximum + 1, count).tolist())
-    values = rng.integers(limits.minimum, limits.maximum + 1, array.shape).astype(dtype)
-    return values, Quantization((0.5,) * count, points, limits.minimum, limits.maximum, axis)
 
 
 def whole(values: Array, q: Quantization) -> Array:
@@ -413,12 +404,6 @@ def test_torch_computes_a_network_of_integers(engine: str) -> None:
     made = model.to_torch(engine)(torch.from_numpy(given_["x"]))
     for got, wanted in zip(made, model.run(given_).values(), strict=True):
         assert got.numpy().dtype == wanted.dtype and (got.numpy() == wanted).all()
-
-
-def test_onnx_cannot_say_it_and_the_nodes_are_named() -> None:
-    with pytest.raises(InexpressibleNodes, match="sums") as caught:
-        network().to_onnx()
-    assert "y" in str(caught.value)
 
 
 @pytest.mark.parametrize("index", range(len(BROKEN)))

@@ -88,7 +88,7 @@ def max_pool(x: Array, **attributes: Any) -> Array:
     return reduce(np.maximum, _taps(x, attributes, lowest, lowest))
 
 
-def _counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
+def window_counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
     """How many elements each window divides by: those inside the input, or inside input and pads."""
     return reduce(np.add, _taps(np.ones((1, 1, *shape), np.int32), a, count_include_pad, 0))
 
@@ -96,25 +96,30 @@ def _counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
 def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
     """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
     total = reduce(np.add, _taps(_centred(x, result), attributes, 0, 0))
-    counts = _counts(x.array.shape[2:], count_include_pad, attributes)
+    counts = window_counts(x.array.shape[2:], count_include_pad, attributes)
     return _mean(total, counts, result)
 
 
 def _average_pool_exact(x: Operand, *, rule: str, count_include_pad: int, **attributes: Any) -> Array:
     """Σ (q - zx) · L / n of the window; padding adds nothing."""
     total = reduce(np.add, _taps(centred(x, np.dtype(np.int64)), attributes, 0, 0))
-    return _on_one_unit(total, _counts(x.array.shape[2:], count_include_pad, attributes))
+    return _on_one_unit(total, window_counts(x.array.shape[2:], count_include_pad, attributes))
 
 
 def _on_one_unit(total: Array, counts: Array) -> Array:
     """Σ · L / n: sums of n elements each, n not everywhere the same, L the least common multiple of all n."""
+    return total * unit_factors(counts)
+
+
+def unit_factors(counts: Array) -> Array:
+    """L / n for each window of n elements, in int64; QfmtError where there is no such L, or too large a one."""
     sizes = np.unique(counts).tolist()
     if 0 in sizes:
         raise QfmtError("a window lies in the padding alone: it has no mean")
     multiple = lcm(*sizes)
     if multiple >= LARGEST_MULTIPLE:
         raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
-    return total * (multiple // counts.astype(np.int64))
+    return np.asarray(multiple // counts.astype(np.int64))
 
 
 LARGEST_MULTIPLE = 1 << 31
@@ -151,7 +156,7 @@ def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Arra
 
     X is [N, C, *spatial]. What lies beyond the padding (ceil_mode) never counts.
     """
-    counts = _counts(x.shape[2:], count_include_pad, attributes)
+    counts = window_counts(x.shape[2:], count_include_pad, attributes)
     return reduce(np.add, _taps(x, attributes, 0, 0)) / counts.astype(x.dtype)
 
 

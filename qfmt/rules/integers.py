@@ -27,8 +27,8 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
     48,
     "A node that states `exact` or `folded` gives int32; zero points of that are 0. What it adds up are integers of at "
     "most 16 bits: a weight per tensor or along an axis, all others per tensor, none by blocks. A bias is int32 and "
-    "not quantized, one for each channel; alpha and beta are 1. By `folded` the weight is a constant whose zero points "
-    "are 0.",
+    "not quantized, one for each channel (that of Gemm broadcasts); alpha and beta are 1. By `folded` the weight is a "
+    "constant whose zero points are 0.",
 )
 def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or node.arithmetic not in operator.sum_rules:

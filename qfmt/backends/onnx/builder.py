@@ -16,8 +16,9 @@ import onnx_ir as ir
 from ...errors import InexpressibleNodes
 from ...frontends.onnx.tensors import infer_types
 from ...model import Model, Node, Shape, Tensor
+from ...ops import OPERATORS, Quantized
 from ...passes.constants import unused
-from . import dynamic, grids, moves, older, pools, products, qoperator, recurrent, rescaling, tables
+from . import dynamic, grids, integers, moves, older, pools, products, qoperator, recurrent, rescaling, tables
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
 from .opsets import Lacks, ir_version
@@ -25,7 +26,7 @@ from .opsets import Lacks, ir_version
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FAMILIES = (dynamic, moves, older, pools, products, qoperator, recurrent, rescaling, tables)
+FAMILIES = (dynamic, integers, moves, older, pools, products, qoperator, recurrent, rescaling, tables)
 """Importing them fills the table of what is written otherwise than one-to-one."""
 
 
@@ -34,6 +35,7 @@ class Builder:
 
     def __init__(self, model: Model, form: str, opset: int) -> None:
         self.model, self.form, self.opset = model, form, opset
+        self.is_integer_only = any(_is_of_integers(node) for node in model.nodes)
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
         self.domains: dict[str, int] = {"": opset}
@@ -206,6 +208,12 @@ class Builder:
 def build(model: Model, form: str, opset: int) -> ir.Model:
     """The model in ONNX; InexpressibleNodes names every node that cannot be written."""
     return Builder(model, form, opset).build()
+
+
+def _is_of_integers(node: Node) -> bool:
+    """Whether a node occurs only where everything is computed with integers alone."""
+    operator = OPERATORS.get(node.operator)
+    return operator is not None and (operator.quantized is Quantized.INTEGERS or node.arithmetic in operator.sum_rules)
 
 
 def _unique(wanted: str, taken: set[str]) -> str:

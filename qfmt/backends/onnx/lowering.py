@@ -125,14 +125,34 @@ def by_integers(*operators: str) -> Callable[[Lower], Lower]:
     return register
 
 
+SUMS: dict[str, Callable[[Site], ir.Value]] = {}
+"""What is written for nodes that give exact sums of integers, as int32."""
+
+
+def adds_up(*operators: str) -> Callable[[Callable[[Site], ir.Value]], Callable[[Site], ir.Value]]:
+    def register(function: Callable[[Site], ir.Value]) -> Callable[[Site], ir.Value]:
+        SUMS.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+def _sums(site: Site) -> None:
+    if site.node.operator not in SUMS:
+        raise Lacks("gives sums of integers that no operator of ONNX gives")
+    value = SUMS[site.node.operator](site)
+    site.builder.name(value, site.name)
+    site.builder.define(site.node.outputs[0], value)
+
+
 def lower(builder: Builder, node: Node) -> None:
     """Write one node; Lacks if ONNX cannot say what it does."""
     operator = OPERATORS.get(node.operator)
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
-    if node.arithmetic in operator.sum_rules:
-        raise Lacks(f"gives sums of integers, by the rule {node.arithmetic!r}: write the model that this was made from")
     site = Site(builder, node, operator)
+    if node.arithmetic in operator.sum_rules:
+        return _sums(site)
     if _computed_on_integers(site):
         return None
     site.on_integers = _moves_integers(site)
@@ -182,7 +202,9 @@ def _moves_integers(site: Site) -> bool:
     if not site.only_moves or not site.node.inputs:
         return False
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
-    if x.quantization is None or (site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32):
+    if x.quantization is None:
+        return False
+    if site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32 and not site.builder.is_integer_only:
         return False
     return definition is not None and takes(definition, definition.inputs[0], x.dtype)
 

@@ -1,18 +1,55 @@
-"""Requantization by integers, of which ONNX has none: float64 is as exact up to 2**53."""
+"""qfmt.RequantShift: of integers in int64; of real numbers in float64, which is as exact up to 2**53."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
+from ...ops import Operand
+from ...ops.accumulation import stored_zero
+from ...ops.rescaling import RULE
+from .constants import onnx_dtype
 from .lowering import Site, lowers
+
+INT64 = int(ir.DataType.INT64)
 
 
 @lowers("qfmt.RequantShift")
-def requant_shift(site: Site) -> ir.Value:
+def requant_shift(site: Site) -> ir.Value | None:
     """floor((x · mul + add) / div + 1/2)"""
+    if site.node.arithmetic == RULE:
+        _of_integers(site)
+        return None
     x, mul, add = (site.cast(index, "float64") for index in range(3))
     div, half = site.constant("div", np.float64(site.attributes["div"])), site.constant("half", np.float64(0.5))
     moved = site.emit("Add", site.emit("Mul", x, mul), add)
     whole = site.emit("Floor", site.emit("Add", site.emit("Div", moved, div), half))
     return site.emit("Cast", whole, to=int(ir.DataType.FLOAT))
+
+
+def _of_integers(site: Site) -> None:
+    """The rule of integers, which no scale changes: (x - zx) · mul + add + div / 2, divided and rounded down."""
+    out = site.output()
+    assert out.quantization is not None
+    x, mul, add = (site.emit("Cast", site.stored(index), to=INT64) for index in range(3))
+    zero = stored_zero(Operand(np.zeros(0), site.tensor(0).quantization))
+    x = site.emit("Sub", x, site.constant("x_zero_point", np.int64(zero))) if zero else x
+    div = site.attributes["div"]
+    half, divisor = site.constant("half", np.int64(div // 2)), site.constant("div", np.int64(div))
+    total = site.emit("Add", site.emit("Add", site.emit("Mul", x, mul), add), half)
+    result = clipped(site, floor_divided(site, total, divisor))
+    site.builder.define(out.name, site.emit("Cast", result, to=int(onnx_dtype(out.dtype))))
+
+
+def floor_divided(site: Site, total: ir.Value, divisor: ir.Value) -> ir.Value:
+    """Of integers, rounded down: ONNX's own division of integers does not say how it rounds."""
+    return site.emit("Div", site.emit("Sub", total, site.emit("Mod", total, divisor)), divisor)
+
+
+def clipped(site: Site, result: ir.Value) -> ir.Value:
+    """int64 numbers plus the zero point of the output, in its [quant_min, quant_max]."""
+    q = site.output().quantization
+    assert q is not None
+    numbers = {"zero_point": q.zero_point[0], "quant_min": q.quant_min, "quant_max": q.quant_max}
+    zero, low, high = (site.constant(name, np.int64(number)) for name, number in numbers.items())
+    return site.emit("Clip", site.emit("Add", result, zero), low, high)
