@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ...errors import QfmtError
 from ...model import Model
+from .facts import totals
 from .forms import FORMS, WIDTHS, Form
 from .graph import lowered
 
@@ -25,8 +26,9 @@ def lower_integer(model: Model, *, form: str = "multiply_shift", bits: int = 32,
     Sums are exact, in int32; a qfmt.Requantize (or qfmt.RequantShift) makes 8-bit integers of them by the rule `form`,
     one of FORMS, with multipliers of `bits` bits, one of WIDTHS. Each states on how many of the sums that can occur it
     differs from the rule that the model stated. `exact`: none does; where no parameters of the form are equal,
-    thresholds are. QuantizeLinear of inputs and DequantizeLinear of outputs are taken off: inputs and outputs are
-    integers.
+    thresholds are. Means of real numbers alone, which the stated rule adds up in whatever order, may be rounded either
+    way at ties even so: those are counted. QuantizeLinear of inputs and DequantizeLinear of outputs are taken off:
+    inputs and outputs are integers.
 
     Raises NoIntegerForm with every node that computes real numbers, QfmtError for a model that is lowered already.
     """
@@ -40,5 +42,8 @@ def lower_integer(model: Model, *, form: str = "multiply_shift", bits: int = 32,
         raise QfmtError("computes with integers alone already", hint="lower the model that it was made from")
     graph = lowered(model, Form(form, bits, exact))
     named = f"{form}, {bits} bits" if form in ("multiply_shift", "multiply_add_divide") else form
-    source = {**model.source, KEY: "exact" if exact else named}
-    return replace(model, graph=graph, arithmetic="integer", source=source, vectors=())
+    made = replace(model, graph=graph, arithmetic="integer", vectors=())
+    if exact:
+        unsure = totals(made).differs
+        named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
+    return replace(made, source={**model.source, KEY: named})

@@ -31,8 +31,6 @@ def requantized(sums: Sums, output: str, like: Node, work: Work, form: Form | No
 def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
     """The parameters for all channels; those of a common shift are found for all at once."""
     grid = work.grid(y)
-    if form.exact and sums.unsure:
-        raise NoForm(f"takes the mean of real numbers: {sums.unsure:,} sums may be rounded either way")
     if grid.quant_max - grid.quant_min > LEVELS:
         raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
     zero_point = int(grid.zero_point[0])
@@ -43,7 +41,7 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         found = _padded(fit(steps, form), steps, grid.quant_min, grid.quant_max)
         if form.exact and found.differs.any():
             raise NoForm(f"rounds {found.differs.sum():,} means of windows of several sizes in two ways")
-        return found._replace(differs=found.differs + sums.unsure)
+        return _unsure(found, sums)
     levels = np.arange(grid.quant_min + 1, grid.quant_max + 1, dtype=np.int64)
     count = len(sums.low)
     step = max(1, CELLS // len(levels)) if form.rule != MULTIPLY_ADD_DIVIDE else count
@@ -52,8 +50,12 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
     if len({each.rule for each in several}) > 1:  # some channels have thresholds instead: then all may
         form = form._replace(rule="multiply_shift")
         several = [fit(_steps(sums, levels, part, zero_point), form) for part in parts]
-    whole = joined(several)
-    return whole._replace(differs=whole.differs + sums.unsure, largest=max(whole.largest, min(sums.unsure, 1)))
+    return _unsure(joined(several), sums)
+
+
+def _unsure(found: Requantization, sums: Sums) -> Requantization:
+    """With the sums of which it cannot be told what the stated rule gives, counted as differing by 1."""
+    return found._replace(differs=found.differs + sums.unsure, largest=max(found.largest, min(sums.unsure, 1)))
 
 
 def _steps(sums: Sums, levels: Integers, part: slice, zero_point: int) -> Steps:

@@ -250,8 +250,7 @@ def mean(node: Node, work: Work) -> Sums:
     least, most = min(0, low) * multiple, max(0, high) * multiple
     if max(-least, most) >= INT32:
         raise NoForm(f"sums may reach {least:,} or {most:,}, beyond int32")
-    largest = max(abs(low), abs(high), abs(zero))
-    rounded = _stated_mean(node.arithmetic, xq, yq, work.kind(y), largest)
+    rounded = _stated_mean(node.arithmetic, xq, yq, work.kind(y))
     ranges = [np.arange(low * count, high * count + 1) for count in counts]
     unsure = sum(_unsure(rounded, *each) for each in zip(ranges, counts, strict=True) if node.arithmetic not in MEAN)
     lows, highs = np.array([low * multiple]), np.array([high * multiple])
@@ -271,20 +270,24 @@ def mean(node: Node, work: Work) -> Sums:
 
 
 def _stated_mean(
-    rule: str, xq: Quantization, yq: Quantization, dtype: np.dtype[Any], largest: int
+    rule: str, xq: Quantization, yq: Quantization, dtype: np.dtype[Any]
 ) -> Callable[[Integers, int, int], Array]:
-    """Sums of n centred integers to outputs; of real numbers with as much error as n of them may have, times `sign`.
+    """Sums of n centred integers to outputs; of real numbers with the largest error that these may have, times `sign`.
 
-    Each term is off by 2⁻²³ of the largest at most, and so is each of n additions and the quotient.
+    Whatever the order, n terms that are rounded, added and divided in float32 are off by (n + 2) · 2⁻²⁴ of the sum of
+    their magnitudes at most, but for terms of higher order. That is the magnitude of the sum, if all have one sign.
     """
     if rule in MEAN:
         return lambda totals, count, sign: clamp(
             named(MEAN, rule)(totals, np.asarray(count).astype(f32), f32(xq.zero_point[0])), yq, dtype
         )
-    scale = float(f32(xq.scale[0]))
+    scale, zero = float(f32(xq.scale[0])), int(xq.zero_point[0])
+    low, high = xq.quant_min - zero, xq.quant_max - zero
+    offset = abs(zero) * 2.0**-24 if rule == "premultiplied" else 0.0  # what -z · s is off by
 
     def of_reals(totals: Integers, count: int, sign: int) -> Array:
-        error = sign * (count + 8) * 2.0**-23 * largest * scale
+        largest = np.abs(totals) / count if low >= 0 or high <= 0 else max(-low, high)
+        error = sign * ((count + 8) * 2.0**-24 * largest + offset) * scale
         return quantize((totals * (scale / count) + error).astype(f32), yq, dtype, rule)
 
     return of_reals
