@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import struct
+from contextlib import suppress
 from itertools import product
 from math import lcm
+from pathlib import Path
 from typing import Any
 
 import case_inputs
@@ -16,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integer_case_inputs import integers_like
 from integer_networks import BROKEN, network
+from mutants import mutants, overwrite
 
+import qfmt
 from qfmt import QfmtError
 from qfmt.errors import RunError, ValidityError
 from qfmt.interpreter import execute
@@ -419,3 +425,25 @@ def test_a_broken_network_is_refused_and_does_no_harm(index: int) -> None:
     except QfmtError:
         return
     assert all(isinstance(each, np.ndarray) for each in results.values())
+
+
+def test_damaged_files_of_integers_raise_nothing_else(tmp_path: Path) -> None:
+    """Changes of the metadata, with a digest that fits; and of parameters and tables, whose digest nobody asked for."""
+    path, original = tmp_path / "m.qfb", tmp_path / "original.qfb"
+    network().save(original)
+    data = original.read_bytes()
+    begin, finished, count, chance = struct.unpack_from("<Q", data, 24)[0], 0, 300, random.Random(4)
+    damaged = []
+    for _ in range(count):
+        changed = bytearray(data)
+        for _ in range(chance.choice((1, 8, 64))):
+            changed[chance.randrange(begin, len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+        damaged.append(bytes(changed))
+    for each in (*mutants(data, count=count, seed=3), *damaged):
+        overwrite(path, each)
+        with suppress(QfmtError):
+            loaded = qfmt.load(path, verify=False)
+            loaded.run({name: images()["x"] for name in loaded.graph.inputs})
+            finished += 1
+    tell(f"{2 * count} damaged files of integers: {finished} ran to the end, the others were refused")
+    assert 50 < finished < 2 * count - 50

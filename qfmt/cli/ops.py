@@ -40,7 +40,8 @@ def _spellings(operator: Operator) -> list[str]:
 def _list(operators: list[Operator]) -> None:
     columns = [Column("operator", style="bold"), Column("version", right=True), Column("family"), Column("quantized"),
                Column("rules")]  # fmt: skip
-    table(columns, [[o.name, str(o.version), o.family, o.quantized.name.lower(), " ".join(o.rules)] for o in operators])
+    table(columns, [[o.name, str(o.version), o.family, o.quantized.name.lower(), " ".join((*o.rules, *o.sum_rules))]
+                    for o in operators])  # fmt: skip
 
 
 def _explain(operator: Operator) -> None:
@@ -56,6 +57,7 @@ def _explain(operator: Operator) -> None:
             ("family", operator.family),
             ("quantized", operator.quantized.value),
             ("rules", ", ".join(operator.rules) or "none"),
+            *([("sums", ", ".join(operator.sum_rules))] if operator.sum_rules else []),
             ("engines", ", ".join(f"{engine}: {rule}" for engine, rule in operator.engines.items()) or "none"),
             *([("PyTorch", spelled)] if spelled else []),
         ]
@@ -88,6 +90,7 @@ def _facts(operator: Operator) -> dict[str, object]:
         "meaning": operator.meaning,
         "quantized": operator.quantized.name.lower(),
         "rules": list(operator.rules),
+        "sum_rules": list(operator.sum_rules),
         "engines": dict(operator.engines),
         "attributes": {name: spec._asdict() for name, spec in operator.attributes.items()},
         "torch": list(operator.torch),

@@ -126,7 +126,8 @@ def rounding_ties(
 ) -> Array:
     """Where the exact value before the rounding is that of `halves`, as far as float32 can tell."""
     operator, quantization = OPERATORS[node.operator], output.quantization
-    if quantization is None or operator.quantized is Quantized.MOVES:
+    without_ties = operator.quantized in (Quantized.MOVES, Quantized.INTEGERS) or node.arithmetic in operator.sum_rules
+    if quantization is None or without_ties:
         return np.zeros(halves.shape, bool)
     step = quantization.scales(halves.ndim).astype(f32).astype(np.float64)
     offset = quantization.zero_points(halves.ndim)
