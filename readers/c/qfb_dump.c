@@ -1,0 +1,258 @@
+/* qfb_dump: prints everything that a .qfb file says, as JSON; arrays are told by the digest that was checked. Doubles
+ * are hexadecimal bits, so that nothing is rounded.
+ *
+ *     qfb_dump MODEL.qfb...        a line for each file; exit status: 0 printed, 2 trouble */
+#if defined(__unix__) || defined(__APPLE__)
+#define _POSIX_C_SOURCE 200809L
+#define QFB_POSIX
+#endif
+#include "qfb.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *comma = ""; /* before the next element, or key */
+
+static void open_(const char *bracket) { printf("%s%s", comma, bracket), comma = ""; }
+static void close_(const char *bracket) { printf("%s", bracket), comma = ","; }
+
+static void string(qfb_string s)
+{
+    uint32_t i;
+    open_("\"");
+    for (i = 0; i < s.size; i++) {
+        unsigned char c = (unsigned char)s.text[i];
+        if (c < 0x20 || c == '"' || c == '\\')
+            printf("\\u%04x", c);
+        else
+            putchar(c);
+    }
+    close_("\"");
+}
+
+static void key(const char *name) { printf("%s\"%s\":", comma, name), comma = ""; }
+static void integer(int64_t value) { printf("%s%" PRId64, comma, value), comma = ","; }
+static void bits(uint64_t value) { printf("%s\"%016" PRIx64 "\"", comma, value), comma = ","; }
+static void text(const char *name, qfb_string value) { key(name), string(value); }
+static void number(const char *name, int64_t value) { key(name), integer(value); }
+
+static void dtype(const char *name, qfb_dtype value)
+{
+    key(name), printf("\"%s\"", qfb_dtype_of(value)->name), comma = ",";
+}
+
+enum { INTEGERS, DOUBLES, TEXTS };
+
+static void elements(qfb_list list, int kind)
+{
+    uint32_t i;
+    open_("[");
+    for (i = 0; i < list.count; i++)
+        if (kind == INTEGERS)
+            integer(qfb_integer(&list, i));
+        else if (kind == DOUBLES)
+            bits(qfb_bits(&list, i));
+        else
+            string(qfb_text(&list, i));
+    close_("]");
+}
+
+static void list(const char *name, qfb_list value, int kind) { key(name), elements(value, kind); }
+
+static void quantization(const qfb_quantization *q)
+{
+    open_("{");
+    list("scale", q->scale, DOUBLES);
+    if (q->zero_point_float.present)
+        list("zero_point", q->zero_point_float, DOUBLES);
+    else
+        list("zero_point", q->zero_point, INTEGERS);
+    number("quant_min", q->quant_min), number("quant_max", q->quant_max), number("axis", q->axis);
+    dtype("scale_dtype", q->scale_dtype);
+    text("scale_name", q->scale_name), text("zero_point_name", q->zero_point_name);
+    if (q->observed_minimum.present) {
+        text("observer", q->observer), text("qscheme", q->qscheme);
+        list("minimum", q->observed_minimum, DOUBLES), list("maximum", q->observed_maximum, DOUBLES);
+        if (q->has_observed_range)
+            number("observed_min", q->observed_quant_min), number("observed_max", q->observed_quant_max);
+    }
+    if (q->block_shape.present) {
+        list("block_shape", q->block_shape, INTEGERS), number("block_scale", q->block_scale.buffer);
+        if (q->block_zero_point_dtype) {
+            number("block_zero_point", q->block_zero_point.buffer);
+            dtype("block_zero_point_dtype", q->block_zero_point_dtype);
+        }
+    }
+    close_("}");
+}
+
+static void tensor(qfb_file *file, uint32_t index)
+{
+    qfb_tensor t;
+    if (qfb_get_tensor(file, index, &t))
+        return;
+    open_("{");
+    text("name", t.name), dtype("dtype", t.dtype);
+    if (t.shape.present)
+        list("shape", t.shape, INTEGERS);
+    list("dims", t.dims, TEXTS), list("aliases", t.aliases, TEXTS);
+    if (t.is_constant)
+        number("buffer", t.array.buffer);
+    if (t.is_quantized)
+        key("quantization"), quantization(&t.quantization);
+    close_("}");
+}
+
+static void attribute(const qfb_file *file, const qfb_node *node, uint32_t index)
+{
+    qfb_attribute a;
+    qfb_get_attribute(file, node, index, &a);
+    open_("["), string(a.name), integer(a.type);
+    switch (a.type) {
+    case QFB_INT: integer(a.integer); break;
+    case QFB_FLOAT: bits(a.float_bits); break;
+    case QFB_STRING: string(a.string); break;
+    case QFB_INTS: elements(a.list, INTEGERS); break;
+    case QFB_FLOATS: elements(a.list, DOUBLES); break;
+    case QFB_STRINGS: elements(a.list, TEXTS); break;
+    }
+    close_("]");
+}
+
+static void node(qfb_file *file, uint32_t index)
+{
+    qfb_node n;
+    uint32_t i;
+    if (qfb_get_node(file, index, &n))
+        return;
+    open_("{");
+    text("operator", n.operator_name), number("version", n.version), text("arithmetic", n.arithmetic);
+    text("name", n.name), text("scope", n.scope), text("source_operator", n.source_operator);
+    list("inputs", n.inputs, INTEGERS), list("outputs", n.outputs, INTEGERS);
+    key("attributes"), open_("[");
+    for (i = 0; i < n.attribute_count; i++)
+        attribute(file, &n, i);
+    close_("]"), close_("}");
+}
+
+static void pairs(const char *name, const qfb_file *file, uint32_t count,
+                  void (*get)(const qfb_file *, uint32_t, qfb_string *, qfb_string *))
+{
+    uint32_t i;
+    key(name), open_("[");
+    for (i = 0; i < count; i++) {
+        qfb_string k, v;
+        get(file, i, &k, &v);
+        open_("["), string(k), string(v), close_("]");
+    }
+    close_("]");
+}
+
+static void buffers(qfb_file *file)
+{
+    uint32_t i, k;
+    key("buffers"), open_("[");
+    for (i = 0; i < qfb_buffer_count(file); i++) {
+        qfb_array array;
+        if (qfb_get_buffer(file, i, &array))
+            return;
+        open_("["), integer((int64_t)(array.data - file->data)), integer((int64_t)array.size), open_("\"");
+        for (k = 0; k < 32; k++)
+            printf("%02x", qfb_digest(file, i)[k]);
+        close_("\""), close_("]");
+    }
+    close_("]");
+}
+
+static void vectors(qfb_file *file)
+{
+    uint32_t v, i, ends[2];
+    int end;
+    ends[0] = qfb_inputs(file).count, ends[1] = qfb_outputs(file).count;
+    key("vectors"), open_("[");
+    for (v = 0; v < qfb_vector_count(file); v++) {
+        open_("["), string(qfb_vector_name(file, v));
+        for (end = 0; end < 2; end++)
+            for (i = 0; i < ends[end]; i++) {
+                qfb_value value;
+                if (qfb_get_value(file, v, end, i, &value))
+                    return;
+                open_("["), elements(value.shape, INTEGERS), integer(value.array.buffer), close_("]");
+            }
+        close_("]");
+    }
+    close_("]");
+}
+
+static void dump(qfb_file *file)
+{
+    uint32_t i;
+    open_("{");
+    number("minor_version", qfb_minor_version(file)), text("producer", qfb_producer(file));
+    text("arithmetic", qfb_engine(file)), text("graph", qfb_graph_name(file));
+    pairs("source", file, qfb_source_count(file), qfb_get_source);
+    pairs("metadata", file, qfb_metadata_count(file), qfb_get_metadata);
+    buffers(file);
+    list("inputs", qfb_inputs(file), INTEGERS), list("outputs", qfb_outputs(file), INTEGERS);
+    key("tensors"), open_("[");
+    for (i = 0; i < qfb_tensor_count(file); i++)
+        tensor(file, i);
+    close_("]");
+    key("nodes"), open_("[");
+    for (i = 0; i < qfb_node_count(file); i++)
+        node(file, i);
+    close_("]");
+    vectors(file);
+    close_("}");
+    putchar('\n');
+}
+
+#ifndef QFB_POSIX
+static const void *qfb_map(const char *path, uint64_t *size)
+{ /* for systems without mmap: all bytes of a file */
+    FILE *file = fopen(path, "rb");
+    long length = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
+    void *bytes = length > 0 ? malloc((size_t)length) : NULL;
+    if (bytes && (fseek(file, 0, SEEK_SET) || fread(bytes, 1, (size_t)length, file) != (size_t)length))
+        free(bytes), bytes = NULL;
+    if (file)
+        fclose(file);
+    *size = (uint64_t)length;
+    return bytes;
+}
+
+static void qfb_unmap(const void *bytes, uint64_t size)
+{
+    (void)size;
+    free((void *)(uintptr_t)bytes);
+}
+#endif
+
+static int dump_file(const char *path)
+{
+    qfb_file file;
+    uint64_t size;
+    const void *bytes = qfb_map(path, &size);
+    comma = "";
+    if (!bytes) {
+        fprintf(stderr, "%s: cannot be read\n", path);
+        return 2;
+    }
+    if (qfb_open(&file, bytes, size, QFB_CHECK_DATA))
+        fprintf(stderr, "%s: %s %" PRIu64 ": %s%s%s%s\n", path, file.error.place, file.error.index, file.error.what,
+                *file.error.rule ? " (rule " : "", file.error.rule, *file.error.rule ? ")" : "");
+    else
+        dump(&file);
+    qfb_unmap(bytes, size);
+    return file.error.code ? 2 : 0;
+}
+
+int main(int count, char **arguments)
+{
+    int i, worst = count < 2 ? 2 : 0;
+    if (count < 2)
+        fputs("usage: qfb_dump MODEL.qfb...\n", stderr);
+    for (i = 1; i < count; i++)
+        worst |= dump_file(arguments[i]);
+    return fflush(stdout) || ferror(stdout) ? 2 : worst;
+}

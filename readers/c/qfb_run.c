@@ -1,0 +1,407 @@
+/* qfb_run: runs an integer-only .qfb file.
+ *
+ *     qfb_run MODEL.qfb INPUT.bin... [--raw] [--shape NAME=1,3,224,224] [--work STEPS] [--memory BYTES]
+ *     qfb_run --vectors MODEL.qfb...
+ *     qfb_run --list MODEL.qfb [--shape NAME=...]
+ *
+ * INPUT.bin holds the integers of an input of the graph, as qfb_run.h describes them; there is one file for each. The
+ * integers of the outputs are printed one a line, or written as bytes (--raw). --vectors runs the test vectors that are
+ * in files and tells how many integers are equal. Exit status: 0 done, or all equal; 1 some differ; 2 trouble. */
+#if defined(__unix__) || defined(__APPLE__)
+#define _POSIX_C_SOURCE 200809L
+#define QFB_POSIX
+#endif
+#include "qfb_run.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST_INPUTS = 64, TROUBLE = 2 };
+
+typedef struct {
+    const char *path;
+    qfb_file file;
+    qfb_plan plan;
+    void *memory, *arena;
+    const void *inputs[MOST_INPUTS];
+    void *owned[MOST_INPUTS]; /* what the inputs are in */
+    int64_t sizes[MOST_INPUTS][QFB_RUN_RANK];
+    const int64_t *shapes[MOST_INPUTS];
+} job_t;
+
+static uint64_t most_work, most_memory = UINT64_C(1) << 33;
+
+static int trouble(const char *path, const char *what)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s: %s\n", path, what);
+    return TROUBLE;
+}
+
+/* What went wrong, where, and which rule is broken; a node is told by its operator as well. */
+static int failed(job_t *job)
+{
+    qfb_error e = job->file.error;
+    qfb_tensor tensor;
+    qfb_node node;
+    fflush(stdout);
+    fprintf(stderr, "%s: %s %" PRIu64, job->path, e.place, e.index);
+    if (!strcmp(e.place, "node") && !qfb_get_node(&job->file, (uint32_t)e.index, &node))
+        fprintf(stderr, " (%.*s %s)", (int)node.operator_name.size, node.operator_name.text, node.name.text);
+    if (e.code > QFB_INVALID && !strcmp(e.place, "tensor") && !qfb_get_tensor(&job->file, (uint32_t)e.index, &tensor))
+        fprintf(stderr, " (%s)", tensor.name.text);
+    fprintf(stderr, ": %s%s%s%s\n", e.what, *e.rule ? " (rule " : "", e.rule, *e.rule ? ")" : "");
+    return TROUBLE;
+}
+
+/* ---- Files ---- */
+
+/* All bytes of a file, in memory of its own; NULL if it cannot be read. */
+static void *contents(const char *path, uint64_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    uint8_t *bytes = NULL, *grown;
+    uint64_t room = 0, got = 1;
+    *size = 0;
+    while (file && got) {
+        if (*size == room) {
+            room = room ? 2 * room : 1 << 16;
+            if (room > SIZE_MAX || !(grown = (uint8_t *)realloc(bytes, (size_t)room)))
+                break;
+            bytes = grown;
+        }
+        got = fread(bytes + *size, 1, (size_t)(room - *size), file);
+        *size += got;
+    }
+    if (!file || got || ferror(file)) {
+        free(bytes);
+        bytes = NULL;
+    }
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+static const void *model_bytes(const char *path, uint64_t *size)
+{
+#ifdef QFB_POSIX
+    return qfb_map(path, size);
+#else
+    return contents(path, size);
+#endif
+}
+
+static int open_model(job_t *job, const char *path)
+{
+    uint64_t size;
+    const void *bytes;
+    memset(job, 0, sizeof *job);
+    job->path = path, errno = 0;
+    if (!(bytes = model_bytes(path, &size)))
+        return trouble(path, errno ? strerror(errno) : "is no file with anything in it");
+    if (qfb_open(&job->file, bytes, size, QFB_CHECK_DATA))
+        return failed(job);
+    if (qfb_inputs(&job->file).count > MOST_INPUTS)
+        return trouble(path, "has more than 64 inputs");
+    return 0;
+}
+
+/* ---- Runs ---- */
+
+static int make_plan(job_t *job)
+{
+    size_t size = qfb_plan_size(&job->file);
+    free(job->memory);
+    if (!(job->memory = malloc(size ? size : 1)))
+        return trouble(job->path, "there is not enough memory");
+    return qfb_plan_make(&job->plan, &job->file, job->memory, size, job->shapes, most_work) ? failed(job) : 0;
+}
+
+static int run(job_t *job)
+{
+    uint64_t size = job->plan.arena_size;
+    free(job->arena);
+    job->arena = NULL;
+    if (size > most_memory || size > SIZE_MAX || !(job->arena = malloc(size ? (size_t)size : 1)))
+        return trouble(job->path, "needs more memory than there is, or than allowed (--memory)");
+    return qfb_plan_run(&job->plan, job->arena, size, job->inputs) ? failed(job) : 0;
+}
+
+static int read_inputs(job_t *job, char **paths, uint32_t count)
+{
+    const qfb_value_state *input;
+    uint64_t size;
+    uint32_t i;
+    if (count != qfb_inputs(&job->file).count)
+        return trouble(job->path, "takes another number of inputs");
+    for (i = 0; i < count; i++) {
+        if (qfb_plan_input(&job->plan, i, &input))
+            return failed(job);
+        errno = 0;
+        if (!(job->inputs[i] = job->owned[i] = contents(paths[i], &size)))
+            return trouble(paths[i], errno ? strerror(errno) : "cannot be read");
+        if (size != input->size)
+            return trouble(paths[i], "has another size than the input (see --list; --shape gives sizes)");
+    }
+    return 0;
+}
+
+static int write_outputs(job_t *job, int raw)
+{
+    const qfb_value_state *output;
+    uint32_t i;
+    uint64_t k;
+    for (i = 0; i < qfb_outputs(&job->file).count; i++) {
+        if (qfb_plan_output(&job->plan, i, &output))
+            return failed(job);
+        for (k = 0; k < output->count; k++) {
+            int64_t x = qfb_element(output, k);
+            uint8_t bytes[8];
+            uint32_t b;
+            for (b = 0; b < 8; b++)
+                bytes[b] = (uint8_t)((uint64_t)x >> (8 * b));
+            if (raw)
+                fwrite(bytes, 1, output->width, stdout);
+            else
+                printf("%" PRId64 "\n", x);
+        }
+    }
+    return fflush(stdout) || ferror(stdout) ? trouble("stdout", "cannot be written") : 0;
+}
+
+static void print_value(const job_t *job, const char *what, uint32_t index, const qfb_value_state *value)
+{
+    qfb_file file = job->file;
+    qfb_tensor tensor;
+    uint32_t i;
+    if (qfb_get_tensor(&file, index, &tensor))
+        return;
+    printf("%s %s %s [", what, tensor.name.text, qfb_dtype_of(tensor.dtype)->name);
+    for (i = 0; i < value->rank; i++)
+        printf("%s%" PRId64, i ? "," : "", value->shape[i]);
+    printf("]");
+    if (tensor.is_quantized && tensor.quantization.scale.count == 1 && tensor.quantization.zero_point.count)
+        printf(" scale %.17g zero point %" PRId64 " range %" PRId64 "..%" PRId64,
+               qfb_double(&tensor.quantization.scale, 0), qfb_integer(&tensor.quantization.zero_point, 0),
+               tensor.quantization.quant_min, tensor.quantization.quant_max);
+    printf(" %" PRIu64 " bytes\n", value->size);
+}
+
+static int list(job_t *job)
+{
+    qfb_list inputs = qfb_inputs(&job->file), outputs = qfb_outputs(&job->file);
+    const qfb_value_state *value;
+    uint32_t i;
+    for (i = 0; i < inputs.count && !qfb_plan_input(&job->plan, i, &value); i++)
+        print_value(job, "input", (uint32_t)qfb_integer(&inputs, i), value);
+    for (i = 0; i < outputs.count && !qfb_plan_output(&job->plan, i, &value); i++)
+        print_value(job, "output", (uint32_t)qfb_integer(&outputs, i), value);
+    printf("nodes %" PRIu32 "\nvectors %" PRIu32 "\narena %" PRIu64 " bytes\nwork %" PRIu64 " steps\n",
+           qfb_node_count(&job->file), qfb_vector_count(&job->file), job->plan.arena_size, job->plan.work);
+    return 0;
+}
+
+/* ---- Test vectors ---- */
+
+/* A value of a vector as the interpreter has values. */
+static int vector_value(job_t *job, uint32_t vector, int is_output, uint32_t index, qfb_value_state *state)
+{
+    qfb_list ends = is_output ? qfb_outputs(&job->file) : qfb_inputs(&job->file);
+    const qfb_dtype_info *info;
+    qfb_tensor tensor;
+    qfb_value value;
+    uint32_t i;
+    if (qfb_get_value(&job->file, vector, is_output, index, &value) ||
+        qfb_get_tensor(&job->file, (uint32_t)qfb_integer(&ends, index), &tensor))
+        return failed(job);
+    if (value.shape.count > QFB_RUN_RANK || !(qfb_is_integer_type(tensor.dtype) || tensor.dtype == QFB_BOOL))
+        return trouble(job->path, "a test vector has real numbers, or more than 8 dimensions");
+    memset(state, 0, sizeof *state);
+    info = qfb_dtype_of(tensor.dtype);
+    state->dtype = (uint8_t)tensor.dtype, state->data = value.array.data, state->rank = value.shape.count;
+    state->width = info->bits < 8 ? 1 : (uint8_t)(info->bits / 8), state->packed = info->bits < 8 ? info->bits : 0;
+    state->count = info->bits < 8 ? 1 : value.array.size / state->width;
+    for (i = 0; i < value.shape.count; i++) {
+        state->shape[i] = qfb_integer(&value.shape, i);
+        state->count = info->bits < 8 ? state->count * (uint64_t)state->shape[i] : state->count;
+    }
+    return 0;
+}
+
+/* The inputs of a vector: as they lie in the file, but unpacked. */
+static int vector_inputs(job_t *job, uint32_t vector)
+{
+    qfb_value_state state;
+    uint8_t *bytes;
+    uint32_t i;
+    uint64_t k;
+    for (i = 0; i < qfb_inputs(&job->file).count; i++) {
+        if (vector_value(job, vector, 0, i, &state))
+            return TROUBLE;
+        memcpy(job->sizes[i], state.shape, sizeof state.shape);
+        job->shapes[i] = job->sizes[i], job->inputs[i] = state.data;
+        free(job->owned[i]);
+        job->owned[i] = NULL;
+        if (!state.packed)
+            continue;
+        if (state.count >= SIZE_MAX || !(bytes = (uint8_t *)malloc((size_t)state.count + 1)))
+            return trouble(job->path, "there is not enough memory");
+        for (k = 0; k < state.count; k++)
+            bytes[k] = (uint8_t)qfb_element(&state, k);
+        job->inputs[i] = job->owned[i] = bytes;
+    }
+    return 0;
+}
+
+static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_t *total)
+{
+    const qfb_value_state *output;
+    qfb_value_state wanted;
+    uint32_t i;
+    uint64_t k;
+    for (i = 0; i < qfb_outputs(&job->file).count; i++) {
+        if (vector_value(job, vector, 1, i, &wanted))
+            return TROUBLE;
+        if (qfb_plan_output(&job->plan, i, &output))
+            return failed(job);
+        *total += wanted.count;
+        if (output->rank != wanted.rank || memcmp(output->shape, wanted.shape, wanted.rank * sizeof *wanted.shape))
+            continue; /* another shape: none of them is equal */
+        for (k = 0; k < wanted.count; k++)
+            *equal += qfb_element(output, k) == qfb_element(&wanted, k);
+    }
+    return 0;
+}
+
+static int replay(job_t *job)
+{
+    uint64_t equal = 0, total = 0;
+    uint32_t vector, count = qfb_vector_count(&job->file);
+    if (!count)
+        return trouble(job->path, "has no test vectors");
+    for (vector = 0; vector < count; vector++)
+        if (vector_inputs(job, vector) || make_plan(job) || run(job) || compare_outputs(job, vector, &equal, &total))
+            return TROUBLE;
+    printf("%s: %" PRIu64 " of %" PRIu64 " integers of %" PRIu32 " test vectors are equal\n", job->path, equal, total,
+           count);
+    return equal != total;
+}
+
+/* ---- Arguments ---- */
+
+static void close_model(job_t *job)
+{
+    int i;
+    for (i = 0; i < MOST_INPUTS; i++)
+        free(job->owned[i]);
+    free(job->memory);
+    free(job->arena);
+#ifdef QFB_POSIX
+    if (job->file.bytes)
+        qfb_unmap(job->file.bytes, job->file.size);
+#else
+    free((void *)(uintptr_t)job->file.bytes);
+#endif
+}
+
+/* NAME=1,3,224,224: the sizes of an input. */
+static int set_shape(job_t *job, const char *text)
+{
+    qfb_list inputs = qfb_inputs(&job->file);
+    const char *equals = strrchr(text, '=');
+    uint32_t i, k;
+    for (i = 0; equals && i < inputs.count; i++) {
+        qfb_tensor tensor;
+        char *end = (char *)(uintptr_t)equals;
+        if (qfb_get_tensor(&job->file, (uint32_t)qfb_integer(&inputs, i), &tensor))
+            return failed(job);
+        if (tensor.name.size != (size_t)(equals - text) || memcmp(tensor.name.text, text, tensor.name.size))
+            continue;
+        for (k = 0; k < QFB_RUN_RANK && k < tensor.shape.count; k++) {
+            const char *start = end + 1;
+            errno = 0;
+            job->sizes[i][k] = strtoll(start, &end, 10);
+            if (end == start || errno || job->sizes[i][k] < 0 || (*end && *end != ','))
+                break;
+        }
+        if (k != tensor.shape.count || *end)
+            return trouble(text, "has not one size for each dimension of the input");
+        job->shapes[i] = job->sizes[i];
+        return 0;
+    }
+    return trouble(text, "is not NAME=SIZE,SIZE... of an input");
+}
+
+typedef struct {
+    char *files[MOST_INPUTS + 1], *shapes[MOST_INPUTS];
+    uint32_t file_count, shape_count;
+    int raw, lists;
+} arguments_t;
+
+static int usage(void)
+{
+    fputs("usage: qfb_run MODEL.qfb INPUT.bin... [--raw] [--shape NAME=1,3,224,224] [--work STEPS] [--memory BYTES]\n"
+          "       qfb_run --vectors MODEL.qfb...\n"
+          "       qfb_run --list MODEL.qfb [--shape NAME=...]\n", stderr);
+    return TROUBLE;
+}
+
+static int parse(arguments_t *a, int count, char **given)
+{
+    int i;
+    memset(a, 0, sizeof *a);
+    for (i = 1; i < count; i++) {
+        int has_value = i + 1 < count;
+        if (!strcmp(given[i], "--raw"))
+            a->raw = 1;
+        else if (!strcmp(given[i], "--list"))
+            a->lists = 1;
+        else if (!strcmp(given[i], "--shape") && has_value && a->shape_count < MOST_INPUTS)
+            a->shapes[a->shape_count++] = given[++i];
+        else if (!strcmp(given[i], "--work") && has_value)
+            most_work = strtoull(given[++i], NULL, 10);
+        else if (!strcmp(given[i], "--memory") && has_value)
+            most_memory = strtoull(given[++i], NULL, 10);
+        else if (given[i][0] == '-' || a->file_count > MOST_INPUTS)
+            return usage();
+        else
+            a->files[a->file_count++] = given[i];
+    }
+    return a->file_count ? 0 : usage();
+}
+
+static int run_once(job_t *job, arguments_t *a)
+{
+    uint32_t i;
+    for (i = 0; i < a->shape_count; i++)
+        if (set_shape(job, a->shapes[i]))
+            return TROUBLE;
+    if (make_plan(job))
+        return TROUBLE;
+    if (a->lists)
+        return list(job);
+    return read_inputs(job, a->files + 1, a->file_count - 1) || run(job) ? TROUBLE : write_outputs(job, a->raw);
+}
+
+int main(int count, char **given)
+{
+    int worst = 0, status, i;
+    arguments_t arguments;
+    static job_t job;
+    if (count > 2 && !strcmp(given[1], "--vectors")) {
+        for (i = 2; i < count; i++) {
+            status = open_model(&job, given[i]);
+            status = status ? status : replay(&job);
+            close_model(&job);
+            worst = status > worst ? status : worst;
+        }
+        return worst;
+    }
+    if (parse(&arguments, count, given))
+        return TROUBLE;
+    status = open_model(&job, arguments.files[0]);
+    status = status ? status : run_once(&job, &arguments);
+    close_model(&job);
+    return status;
+}

@@ -1,0 +1,323 @@
+/* What the operators share: see node.h. */
+#include "node.h"
+
+qfb_code node_fail(node_t *node, qfb_code code, const char *rule, const char *what)
+{
+    return qfb_fail_(node->file, code, rule, "node", node->index, what);
+}
+
+/* ---- Operands, attributes ---- */
+
+uint32_t node_tensor(const node_t *node, uint32_t input)
+{
+    int64_t index = input < node->node.inputs.count ? qfb_integer(&node->node.inputs, input) : -1;
+    return index < 0 ? UINT32_MAX : (uint32_t)index;
+}
+
+value_t *node_input(const node_t *node, uint32_t input)
+{
+    uint32_t index = node_tensor(node, input);
+    return index == UINT32_MAX ? NULL : &node->plan->values[index];
+}
+
+value_t *node_output(const node_t *node, uint32_t output)
+{
+    return &node->plan->values[qfb_integer(&node->node.outputs, output)];
+}
+
+int node_is(const node_t *node, const char *arithmetic) { return qfb_equals(node->node.arithmetic, arithmetic); }
+
+static qfb_code attribute(node_t *node, const char *name, qfb_attribute_type type, qfb_attribute *found)
+{
+    if (qfb_find_attribute(node->file, &node->node, name, found) || found->type != type)
+        return INVALID("V42", "an attribute of the operator is missing, or of another type");
+    return QFB_OK;
+}
+
+qfb_code node_int(node_t *node, const char *name, int64_t *value)
+{
+    qfb_attribute found;
+    TRY(attribute(node, name, QFB_INT, &found));
+    if (found.integer < -QFB_RUN_SIZE || found.integer > QFB_RUN_SIZE)
+        return UNSUPPORTED("an attribute is too large");
+    *value = found.integer;
+    return QFB_OK;
+}
+
+qfb_code node_ints(node_t *node, const char *name, qfb_list *list)
+{
+    qfb_attribute found;
+    TRY(attribute(node, name, QFB_INTS, &found));
+    *list = found.list;
+    return QFB_OK;
+}
+
+qfb_code node_sizes(node_t *node, const char *name, uint32_t count, int64_t least, int64_t *values)
+{
+    qfb_list list;
+    uint32_t i;
+    TRY(node_ints(node, name, &list));
+    if (list.count != count)
+        return INVALID("V43", "an attribute has not one number for each dimension");
+    for (i = 0; i < count; i++) {
+        values[i] = qfb_integer(&list, i);
+        if (values[i] < least || values[i] > QFB_RUN_SIZE)
+            return UNSUPPORTED("a number of an attribute is too small or too large");
+    }
+    return QFB_OK;
+}
+
+qfb_code axis_from_start(node_t *node, int64_t axis, uint32_t rank, uint32_t *found)
+{
+    if (axis < -(int64_t)rank || axis >= (int64_t)rank)
+        return INVALID("V43", "an axis that the tensor does not have");
+    *found = (uint32_t)(axis < 0 ? axis + (int64_t)rank : axis);
+    return QFB_OK;
+}
+
+qfb_code node_axis(node_t *node, const char *name, uint32_t rank, uint32_t *axis)
+{
+    int64_t value;
+    TRY(node_int(node, name, &value));
+    return axis_from_start(node, value, rank, axis);
+}
+
+qfb_code node_constants(node_t *node, uint32_t input, int64_t *values, uint32_t *count)
+{
+    const value_t *list = node_input(node, input);
+    uint32_t i;
+    if (!list || list->in_arena || !list->data || !qfb_is_integer_type(list->dtype))
+        return UNSUPPORTED("sizes, axes or places that are computed, not constants of integers");
+    if (list->rank > 1 || list->count > QFB_RUN_RANK)
+        return UNSUPPORTED("more sizes, axes or places than there can be dimensions");
+    *count = (uint32_t)list->count;
+    for (i = 0; i < *count; i++)
+        values[i] = qfb_element(list, i);
+    return QFB_OK;
+}
+
+qfb_code node_integers(node_t *node, uint32_t input, uint32_t bits)
+{
+    const value_t *value = node_input(node, input);
+    if (!value)
+        return INVALID("V41", "an input is absent");
+    if (!qfb_is_integer_type(value->dtype) || qfb_dtype_of(value->dtype)->bits > bits ||
+        (bits <= 32 && value->dtype == QFB_UINT32))
+        return UNSUPPORTED("an input is not of integers, or of too large ones");
+    return QFB_OK;
+}
+
+qfb_code node_zero_points(node_t *node, uint32_t tensor, uint32_t axis, zero_points_t *points)
+{
+    qfb_tensor found;
+    memset(points, 0, sizeof *points);
+    TRY(qfb_get_tensor(node->file, tensor, &found));
+    if (!found.is_quantized)
+        return QFB_OK;
+    if (found.quantization.block_shape.present || found.quantization.zero_point_float.present)
+        return UNSUPPORTED("scales by blocks, or zero points that are floats");
+    if (found.quantization.axis >= 0 &&
+        (found.quantization.axis != (int64_t)axis || axis >= node->plan->values[tensor].rank))
+        return UNSUPPORTED("a quantization along an axis that the operator does not take");
+    points->list = found.quantization.zero_point;
+    points->zero = qfb_integer(&points->list, 0);
+    if (points->list.count > 1 && (int64_t)points->list.count != node->plan->values[tensor].shape[axis])
+        return INVALID("V21", "there are not as many zero points as slices along the axis");
+    return QFB_OK;
+}
+
+qfb_code node_zero_point(node_t *node, uint32_t tensor, int64_t *zero_point)
+{
+    zero_points_t points;
+    TRY(node_zero_points(node, tensor, UINT32_MAX, &points));
+    *zero_point = points.zero;
+    return QFB_OK;
+}
+
+qfb_code node_plain_sums(node_t *node)
+{
+    qfb_tensor sums;
+    uint32_t i;
+    TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &sums));
+    for (i = 0; i < sums.quantization.zero_point.count; i++)
+        if (qfb_integer(&sums.quantization.zero_point, i))
+            return INVALID("V48", "the sums have a zero point");
+    if (sums.dtype != QFB_INT32 || sums.quantization.zero_point_float.present || sums.quantization.block_shape.present)
+        return INVALID("V48", "the sums are not int32, or have a zero point");
+    return QFB_OK;
+}
+
+static int same_list(const qfb_list *a, const qfb_list *b)
+{
+    return a->count == b->count && !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width);
+}
+
+static int same_grid(const qfb_quantization *a, const qfb_quantization *b)
+{
+    return a->axis == b->axis && same_list(&a->scale, &b->scale) && same_list(&a->zero_point, &b->zero_point) &&
+           same_list(&a->zero_point_float, &b->zero_point_float);
+}
+
+qfb_code node_moves(node_t *node, uint32_t input, uint32_t output)
+{
+    const value_t *x = node_input(node, input);
+    qfb_tensor from, to;
+    if (!x || output >= node->node.outputs.count)
+        return INVALID("V41", "an input or output is absent");
+    if (!qfb_is_integer_type(x->dtype) && x->dtype != QFB_BOOL)
+        return UNSUPPORTED("an input is not of integers: convert the network with --integer-only");
+    TRY(qfb_get_tensor(node->file, node_tensor(node, input), &from));
+    TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &to));
+    if (from.is_quantized != to.is_quantized)
+        return INVALID("V45", "integers are moved to a tensor of another quantization");
+    if (from.is_quantized && (from.quantization.block_shape.present || to.quantization.block_shape.present))
+        return UNSUPPORTED("scales by blocks");
+    if (from.is_quantized && !same_grid(&from.quantization, &to.quantization))
+        return INVALID("V45", "integers are moved to a tensor of another quantization");
+    return QFB_OK;
+}
+
+qfb_code node_range(node_t *node, uint32_t output, int64_t *low, int64_t *high)
+{
+    qfb_tensor found;
+    TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &found));
+    *low = found.is_quantized ? found.quantization.quant_min : qfb_dtype_of(found.dtype)->low;
+    *high = found.is_quantized ? found.quantization.quant_max : qfb_dtype_of(found.dtype)->high;
+    return QFB_OK;
+}
+
+/* ---- Planning ---- */
+
+uint64_t times(uint64_t a, uint64_t b) { return a && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
+
+qfb_code node_give(node_t *node, uint32_t output, uint32_t rank, const int64_t *shape, uint32_t dtype)
+{
+    qfb_tensor stated;
+    value_t *value;
+    uint32_t i;
+    if (output >= node->node.outputs.count)
+        return INVALID("V41", "an output is absent");
+    value = node_output(node, output);
+    TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &stated));
+    if (stated.dtype != dtype)
+        return INVALID("V44", "an output is of another type than the operator gives");
+    if (rank > QFB_RUN_RANK)
+        return UNSUPPORTED("more than 8 dimensions");
+    if (stated.shape.present && stated.shape.count != rank)
+        return INVALID("V43", "an output has another number of dimensions than the operator gives");
+    value->rank = rank, value->count = 1, value->known = 1;
+    for (i = 0; i < rank; i++) {
+        if (shape[i] < 0 || shape[i] > QFB_RUN_SIZE)
+            return INVALID("V43", "the operator cannot be applied to these sizes, or they are too large");
+        if (stated.shape.present && qfb_integer(&stated.shape, i) != -1 && qfb_integer(&stated.shape, i) != shape[i])
+            return INVALID("V43", "an output has another size than the operator gives");
+        value->shape[i] = shape[i];
+        value->count = times(value->count, (uint64_t)shape[i]);
+    }
+    value->size = times(value->count, value->width);
+    return value->size >> 60 ? node_fail(node, QFB_MEMORY, "", "an output is too large") : QFB_OK;
+}
+
+qfb_code node_give_like(node_t *node, uint32_t output, const value_t *like, uint32_t dtype)
+{
+    return node_give(node, output, like->rank, like->shape, dtype);
+}
+
+qfb_code node_work(node_t *node, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    qfb_plan *plan = node->plan;
+    uint64_t steps = times(times(a, b), times(c, d));
+    if (steps > plan->work_limit || plan->work > plan->work_limit - steps)
+        return node_fail(node, QFB_WORK, "", "the network takes more steps than allowed");
+    plan->work += steps;
+    return QFB_OK;
+}
+
+qfb_code node_scratch(node_t *node, uint64_t count, uint64_t width)
+{
+    uint64_t size = times(count, width);
+    if (size >> 60)
+        return node_fail(node, QFB_MEMORY, "", "needs more memory than there can be");
+    if (size > node->plan->scratch_size)
+        node->plan->scratch_size = size;
+    return QFB_OK;
+}
+
+void *scratch(const node_t *node) { return node->plan->arena + node->plan->values_end; }
+
+/* ---- Elements ---- */
+
+int64_t qfb_element(const qfb_value_state *value, uint64_t index)
+{
+    return value->packed ? qfb_stored(value->data, (qfb_dtype)value->dtype, index) : get(value, index);
+}
+
+qfb_code put_sum(node_t *node, value_t *value, uint64_t index, int64_t sum)
+{
+    if (sum < INT32_MIN || sum > INT32_MAX)
+        return node_fail(node, QFB_OVERFLOW, "", "a sum leaves int32");
+    put(value, index, sum);
+    return QFB_OK;
+}
+
+/* ---- Views ---- */
+
+void view_start(view_t *view, uint32_t rank, const int64_t *shape)
+{
+    int64_t step = 1;
+    uint32_t i;
+    memset(view, 0, sizeof *view);
+    view->rank = rank;
+    for (i = rank; i-- > 0;) {
+        view->shape[i] = shape[i], view->step[i] = step;
+        step = (int64_t)((uint64_t)step * (uint64_t)(shape[i] ? shape[i] : 1));
+    }
+}
+
+void view_broadcast(view_t *view, const value_t *to, const value_t *from)
+{
+    int64_t step = 1;
+    uint32_t i, k;
+    view_start(view, to->rank, to->shape);
+    for (i = to->rank, k = from->rank; i-- > 0;) {
+        int64_t size = k ? from->shape[--k] : 1;
+        view->step[i] = size == 1 ? 0 : step;
+        step = (int64_t)((uint64_t)step * (uint64_t)(size ? size : 1));
+    }
+}
+
+void view_next(view_t *view)
+{
+    uint32_t i;
+    for (i = view->rank; i-- > 0;) {
+        view->place += view->step[i];
+        if (++view->at[i] < view->shape[i])
+            return;
+        view->place -= view->step[i] * view->shape[i];
+        view->at[i] = 0;
+    }
+}
+
+qfb_code node_broadcast(node_t *node, uint32_t *rank, int64_t *shape, const value_t *other)
+{
+    uint32_t i, grown = other->rank > *rank ? other->rank : *rank;
+    memmove(shape + (grown - *rank), shape, *rank * sizeof *shape);
+    for (i = 0; i < grown - *rank; i++)
+        shape[i] = 1;
+    *rank = grown;
+    for (i = 0; i < other->rank; i++) {
+        int64_t size = other->shape[i], *own = &shape[grown - other->rank + i];
+        if (*own != size && *own != 1 && size != 1)
+            return INVALID("V43", "inputs whose sizes do not broadcast");
+        *own = *own == 1 ? size : *own;
+    }
+    return QFB_OK;
+}
+
+qfb_code copy_view(value_t *y, const value_t *x, view_t *view)
+{
+    uint64_t i;
+    for (i = 0; i < y->count; i++, view_next(view))
+        put(y, i, get(x, (uint64_t)view->place));
+    return QFB_OK;
+}

@@ -1,0 +1,440 @@
+/* The largest and the sum of windows: MaxPool, GlobalMaxPool, ReduceMax and ReduceMin; AveragePool, GlobalAveragePool,
+ * qfmt.AdaptiveAveragePool and ReduceMean by the rule `exact`, which gives sums.
+ *
+ * Where windows have different numbers n of elements, a sum is multiplied by L / n, L the least common multiple of all
+ * n. L is less than 2^31, and a window has less than 2^31 elements of at most 17 bits: int64 is checked before. */
+#include "window.h"
+
+/* ---- Pools ---- */
+
+typedef struct {
+    window_t window;
+    int64_t images; /* batch times channels */
+    int counts_pads;
+} pool_t;
+
+static qfb_code pool_read(node_t *node, pool_t *p)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t ceil_mode;
+    if (!x || x->rank < 3)
+        return INVALID("V43", "a pool needs an input with spatial dimensions");
+    TRY(window_read(node, x, &p->window));
+    TRY(node_int(node, "ceil_mode", &ceil_mode));
+    TRY(window_positions(node, &p->window, ceil_mode != 0));
+    p->images = (int64_t)times((uint64_t)x->shape[0], (uint64_t)x->shape[1]);
+    return QFB_OK;
+}
+
+static qfb_code pool_give(node_t *node, const pool_t *p, uint32_t dtype)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t shape[5];
+    uint32_t rank = window_shape(&p->window, x->shape[0], x->shape[1], shape);
+    TRY(node_work(node, (uint64_t)p->images, (uint64_t)p->window.outputs, (uint64_t)p->window.taps, 1));
+    return node_give(node, 0, rank, shape, dtype);
+}
+
+/* The taps along dimension i that meet the input when the window is at a position: from *first to before *end. */
+static void taps_inside(const window_t *w, int i, int64_t position, int64_t *first, int64_t *end)
+{
+    int64_t start = position * w->stride[i] - w->before[i], step = w->dilation[i];
+    *first = start < 0 ? (-start + step - 1) / step : 0;
+    *end = start < w->in[i] ? (w->in[i] - 1 - start) / step + 1 : 0;
+    if (*end > w->kernel[i])
+        *end = w->kernel[i];
+    if (*end < *first)
+        *end = *first;
+}
+
+typedef struct {
+    int64_t first[3], end[3], start[3];
+} meeting_t;
+
+static void meet(const window_t *w, const int64_t *position, meeting_t *m)
+{
+    int i;
+    for (i = 0; i < 3; i++) {
+        taps_inside(w, i, position[i], &m->first[i], &m->end[i]);
+        m->start[i] = position[i] * w->stride[i] - w->before[i];
+    }
+}
+
+/* The greatest element that a window meets in an image (`least` if it meets none), or their sum less zero points. */
+static int64_t over_window(const value_t *x, uint64_t image, const window_t *w, const meeting_t *m, int is_sum,
+                           int64_t start, int64_t zero)
+{
+    int64_t tap[3], result = start;
+    for (tap[0] = m->first[0]; tap[0] < m->end[0]; tap[0]++)
+        for (tap[1] = m->first[1]; tap[1] < m->end[1]; tap[1]++)
+            for (tap[2] = m->first[2]; tap[2] < m->end[2]; tap[2]++) {
+                int64_t d = m->start[0] + tap[0] * w->dilation[0], h = m->start[1] + tap[1] * w->dilation[1];
+                int64_t at = (d * w->in[1] + h) * w->in[2] + m->start[2] + tap[2] * w->dilation[2];
+                int64_t value = get(x, image + (uint64_t)at);
+                result = is_sum ? result + value - zero : value > result ? value : result;
+            }
+    return result;
+}
+
+static qfb_code max_plan(node_t *node)
+{
+    pool_t p;
+    TRY(node_moves(node, 0, 0));
+    if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL)
+        return UNSUPPORTED("MaxPool of uint64 or truth values");
+    TRY(pool_read(node, &p));
+    return pool_give(node, &p, node_input(node, 0)->dtype);
+}
+
+static qfb_code max_run(node_t *node)
+{
+    const value_t *x = node_input(node, 0);
+    value_t *y = node_output(node, 0);
+    int64_t least = qfb_dtype_of(x->dtype)->low;
+    view_t place; /* of the window, and the image before */
+    meeting_t m;
+    uint64_t i;
+    int64_t shape[4];
+    pool_t p;
+    TRY(pool_read(node, &p));
+    shape[0] = p.images, memcpy(shape + 1, p.window.out, sizeof p.window.out);
+    view_start(&place, 4, shape);
+    for (i = 0; i < y->count; i++, view_next(&place)) {
+        meet(&p.window, place.at + 1, &m);
+        put(y, i, over_window(x, (uint64_t)(place.at[0] * p.window.inputs), &p.window, &m, 0, least, 0));
+    }
+    return QFB_OK;
+}
+
+/* ---- Sums ---- */
+
+static qfb_code check_average(node_t *node, int64_t *zero)
+{
+    if (!node_is(node, "exact"))
+        return UNSUPPORTED("a rule with floats: convert the network with --integer-only");
+    TRY(node_integers(node, 0, 16));
+    TRY(node_plain_sums(node));
+    return node_zero_point(node, node_tensor(node, 0), zero);
+}
+
+static uint64_t greatest_divisor(uint64_t a, uint64_t b)
+{
+    while (b) {
+        uint64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+
+/* The least common multiple of *l and n, in *l. */
+static qfb_code multiply_out(node_t *node, uint64_t *l, uint64_t n)
+{
+    if (!n)
+        return UNSUPPORTED("a window that lies in the padding alone has no mean");
+    *l = times(*l / greatest_divisor(*l, n), n);
+    return *l > INT32_MAX ? UNSUPPORTED("windows of sizes whose least common multiple is too large") : QFB_OK;
+}
+
+/* How many elements a window divides by: those inside the input, or those inside input and pads. */
+static uint64_t divides_by(const pool_t *p, const int64_t *position, const meeting_t *m)
+{
+    const window_t *w = &p->window;
+    uint64_t n = 1;
+    int i;
+    for (i = 0; i < 3; i++) {
+        int64_t size = w->in[i] + w->before[i] + w->after[i], start = position[i] * w->stride[i];
+        int64_t taps = start < size ? (size - 1 - start) / w->dilation[i] + 1 : 0;
+        n *= (uint64_t)(p->counts_pads ? (taps < w->kernel[i] ? taps : w->kernel[i]) : m->end[i] - m->first[i]);
+    }
+    return n;
+}
+
+static qfb_code average_read(node_t *node, pool_t *p, uint64_t *multiple)
+{
+    int64_t counts_pads;
+    meeting_t m;
+    view_t place;
+    int64_t i;
+    TRY(pool_read(node, p));
+    TRY(node_int(node, "count_include_pad", &counts_pads));
+    p->counts_pads = counts_pads != 0, *multiple = 1;
+    if (p->window.taps > INT32_MAX)
+        return UNSUPPORTED("a window is too large");
+    view_start(&place, 3, p->window.out);
+    for (i = 0; i < p->window.outputs; i++, view_next(&place)) {
+        meet(&p->window, place.at, &m);
+        TRY(multiply_out(node, multiple, divides_by(p, place.at, &m)));
+    }
+    return QFB_OK;
+}
+
+static qfb_code average_plan(node_t *node)
+{
+    uint64_t multiple;
+    int64_t zero;
+    pool_t p;
+    TRY(check_average(node, &zero));
+    TRY(pool_read(node, &p));
+    TRY(pool_give(node, &p, QFB_INT32)); /* before the loop over all positions, so that it is short enough */
+    TRY(node_work(node, (uint64_t)p.window.outputs, 4, 1, 1));
+    return average_read(node, &p, &multiple);
+}
+
+static qfb_code average_run(node_t *node)
+{
+    const value_t *x = node_input(node, 0);
+    value_t *y = node_output(node, 0);
+    uint64_t multiple, i;
+    int64_t zero, shape[4];
+    meeting_t m;
+    view_t place;
+    pool_t p;
+    TRY(check_average(node, &zero));
+    TRY(average_read(node, &p, &multiple));
+    shape[0] = p.images, memcpy(shape + 1, p.window.out, sizeof p.window.out);
+    view_start(&place, 4, shape);
+    for (i = 0; i < y->count; i++, view_next(&place)) {
+        int64_t sum;
+        meet(&p.window, place.at + 1, &m);
+        sum = over_window(x, (uint64_t)(place.at[0] * p.window.inputs), &p.window, &m, 1, 0, zero);
+        if (sum < INT32_MIN || sum > INT32_MAX)
+            return node_fail(node, QFB_OVERFLOW, "", "a sum leaves int32");
+        TRY(put_sum(node, y, i, sum * (int64_t)(multiple / divides_by(&p, place.at + 1, &m))));
+    }
+    return QFB_OK;
+}
+
+/* ---- qfmt.AdaptiveAveragePool: bins from floor(i * in / out) to ceil((i + 1) * in / out) ---- */
+
+typedef struct {
+    int64_t in[3], out[3], images, inputs, outputs, zero;
+} bins_t;
+
+static void bin(const bins_t *b, const int64_t *position, meeting_t *m, uint64_t *elements)
+{
+    int i;
+    *elements = 1;
+    for (i = 0; i < 3; i++) {
+        m->first[i] = position[i] * b->in[i] / b->out[i];
+        m->end[i] = ((position[i] + 1) * b->in[i] + b->out[i] - 1) / b->out[i];
+        m->start[i] = 0;
+        *elements *= (uint64_t)(m->end[i] - m->first[i]);
+    }
+}
+
+static qfb_code adaptive_read(node_t *node, bins_t *b)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t sizes[3];
+    uint64_t images = 1;
+    uint32_t rank, i;
+    qfb_list list;
+    TRY(check_average(node, &b->zero));
+    TRY(node_ints(node, "output_size", &list));
+    rank = list.count;
+    if (!rank || rank > 3 || (x->rank != rank + 1 && x->rank != rank + 2))
+        return INVALID("V43", "the output size does not fit the dimensions of the input");
+    TRY(node_sizes(node, "output_size", rank, 1, sizes));
+    for (i = 0; i < 3; i++)
+        b->in[i] = b->out[i] = 1;
+    for (i = 0; i < rank; i++) {
+        b->in[3 - rank + i] = x->shape[x->rank - rank + i], b->out[3 - rank + i] = sizes[i];
+        if (x->shape[x->rank - rank + i] < 1)
+            return UNSUPPORTED("a bin has no elements");
+    }
+    for (i = 0; i < x->rank - rank; i++)
+        images = times(images, (uint64_t)x->shape[i]);
+    b->images = (int64_t)(images & INT64_MAX), b->inputs = window_product(b->in), b->outputs = window_product(b->out);
+    return b->inputs < 0 || b->outputs < 0 ? UNSUPPORTED("input or output are too large") : QFB_OK;
+}
+
+/* The least common multiple of the sizes of all bins, and what they hold together. */
+static qfb_code bins_together(node_t *node, const bins_t *b, uint64_t *multiple, uint64_t *all)
+{
+    uint64_t elements;
+    int64_t left;
+    meeting_t m;
+    view_t place;
+    *multiple = 1, *all = 0;
+    view_start(&place, 3, b->out);
+    for (left = b->outputs; left; left--, view_next(&place)) {
+        bin(b, place.at, &m, &elements);
+        if (elements > INT32_MAX)
+            return UNSUPPORTED("a bin is too large");
+        *all += elements;
+        TRY(multiply_out(node, multiple, elements));
+    }
+    return QFB_OK;
+}
+
+static qfb_code adaptive_plan(node_t *node)
+{
+    int64_t shape[QFB_RUN_RANK];
+    const value_t *x = node_input(node, 0);
+    uint64_t multiple, all;
+    qfb_list list;
+    uint32_t i;
+    bins_t b;
+    TRY(adaptive_read(node, &b));
+    TRY(node_work(node, (uint64_t)b.outputs, 4, 1, 1));
+    TRY(bins_together(node, &b, &multiple, &all));
+    TRY(node_work(node, all, (uint64_t)b.images, 1, 1));
+    TRY(node_ints(node, "output_size", &list));
+    memcpy(shape, x->shape, sizeof shape);
+    for (i = 0; i < list.count; i++)
+        shape[x->rank - list.count + i] = qfb_integer(&list, i);
+    return node_give(node, 0, x->rank, shape, QFB_INT32);
+}
+
+static qfb_code adaptive_run(node_t *node)
+{
+    const value_t *x = node_input(node, 0);
+    value_t *y = node_output(node, 0);
+    uint64_t i, elements, multiple, all;
+    window_t w;
+    meeting_t m;
+    view_t place;
+    int64_t shape[4], sum;
+    bins_t b;
+    TRY(adaptive_read(node, &b));
+    TRY(bins_together(node, &b, &multiple, &all));
+    memset(&w, 0, sizeof w);
+    memcpy(w.in, b.in, sizeof w.in);
+    w.dilation[0] = w.dilation[1] = w.dilation[2] = 1;
+    shape[0] = b.images, memcpy(shape + 1, b.out, sizeof b.out);
+    view_start(&place, 4, shape);
+    for (i = 0; i < y->count; i++, view_next(&place)) {
+        bin(&b, place.at + 1, &m, &elements);
+        sum = over_window(x, (uint64_t)(place.at[0] * b.inputs), &w, &m, 1, 0, b.zero);
+        if (sum < INT32_MIN || sum > INT32_MAX)
+            return node_fail(node, QFB_OVERFLOW, "", "a sum leaves int32");
+        TRY(put_sum(node, y, i, sum * (int64_t)(multiple / elements)));
+    }
+    return QFB_OK;
+}
+
+/* ---- Over whole dimensions ---- */
+
+/* Which dimensions are reduced, and whether they stay with size 1. */
+static qfb_code reduced_axes(node_t *node, int *gone, int *keeps)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t axes[QFB_RUN_RANK], keepdims, noop;
+    uint32_t count = 0, i, axis;
+    int is_global = memcmp(node->node.operator_name.text, "Reduce", 6) != 0;
+    if (is_global && x->rank < 2)
+        return INVALID("V43", "a pool needs an input with a batch and channels");
+    *keeps = 1;
+    for (i = 0; i < x->rank; i++)
+        gone[i] = is_global && i >= 2;
+    if (is_global)
+        return QFB_OK;
+    TRY(node_int(node, "keepdims", &keepdims));
+    TRY(node_int(node, "noop_with_empty_axes", &noop));
+    *keeps = keepdims != 0;
+    if (node_input(node, 1))
+        TRY(node_constants(node, 1, axes, &count));
+    for (i = 0; i < x->rank; i++)
+        gone[i] = !count && !noop;
+    for (i = 0; i < count; i++) {
+        TRY(axis_from_start(node, axes[i], x->rank, &axis));
+        if (gone[axis])
+            return INVALID("V43", "an axis stands twice");
+        gone[axis] = 1;
+    }
+    return QFB_OK;
+}
+
+static qfb_code reduce_plan(node_t *node, uint32_t dtype)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t shape[QFB_RUN_RANK];
+    int gone[QFB_RUN_RANK], keeps;
+    uint32_t rank = 0, i;
+    TRY(reduced_axes(node, gone, &keeps));
+    for (i = 0; i < x->rank; i++)
+        if (!gone[i] || keeps)
+            shape[rank++] = gone[i] ? 1 : x->shape[i];
+    TRY(node_give(node, 0, rank, shape, dtype));
+    TRY(node_scratch(node, node_output(node, 0)->count, 8));
+    return node_work(node, x->count + node_output(node, 0)->count, 2, 1, 1);
+}
+
+enum { IS_SUM, IS_GREATEST, IS_LEAST };
+
+/* The sum, less zero points, or the greatest, or the least, of what falls together: in scratch memory. */
+static qfb_code reduce(node_t *node, int kind, int64_t start, int64_t zero)
+{
+    const value_t *x = node_input(node, 0);
+    value_t *y = node_output(node, 0);
+    int64_t step = 1, *results = (int64_t *)scratch(node);
+    int gone[QFB_RUN_RANK], keeps;
+    view_t view;
+    uint64_t i;
+    uint32_t axis;
+    TRY(reduced_axes(node, gone, &keeps));
+    view_start(&view, x->rank, x->shape);
+    for (axis = x->rank; axis-- > 0;) {
+        view.step[axis] = gone[axis] ? 0 : step;
+        step *= gone[axis] ? 1 : x->shape[axis];
+    }
+    for (i = 0; i < y->count; i++)
+        results[i] = start;
+    for (i = 0; i < x->count; i++, view_next(&view)) {
+        int64_t *result = &results[view.place], value = get(x, i);
+        if (kind == IS_SUM)
+            *result += value - zero;
+        else if (kind == IS_GREATEST ? value > *result : value < *result)
+            *result = value;
+    }
+    for (i = 0; i < y->count; i++)
+        if (kind == IS_SUM)
+            TRY(put_sum(node, y, i, results[i]));
+        else
+            put(y, i, results[i]);
+    return QFB_OK;
+}
+
+static qfb_code mean_plan(node_t *node)
+{
+    int64_t zero;
+    TRY(check_average(node, &zero));
+    return reduce_plan(node, QFB_INT32);
+}
+
+static qfb_code mean_run(node_t *node)
+{
+    int64_t zero;
+    TRY(check_average(node, &zero));
+    return reduce(node, IS_SUM, 0, zero);
+}
+
+static qfb_code extreme_plan(node_t *node)
+{
+    TRY(node_moves(node, 0, 0));
+    if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL ||
+        !node_input(node, 0)->count)
+        return UNSUPPORTED("the largest or least of no elements, of uint64, or of truth values");
+    return reduce_plan(node, node_input(node, 0)->dtype);
+}
+
+static qfb_code greatest_run(node_t *node)
+{
+    return reduce(node, IS_GREATEST, qfb_dtype_of(node_input(node, 0)->dtype)->low, 0);
+}
+
+static qfb_code least_run(node_t *node)
+{
+    return reduce(node, IS_LEAST, qfb_dtype_of(node_input(node, 0)->dtype)->high, 0);
+}
+
+const operator_t qfb_window_operators[] = {
+    {"MaxPool", 22, max_plan, max_run},
+    {"GlobalMaxPool", 22, extreme_plan, greatest_run},
+    {"ReduceMax", 20, extreme_plan, greatest_run},
+    {"ReduceMin", 20, extreme_plan, least_run},
+    {"AveragePool", 22, average_plan, average_run},
+    {"GlobalAveragePool", 22, mean_plan, mean_run},
+    {"qfmt.AdaptiveAveragePool", 1, adaptive_plan, adaptive_run},
+    {"ReduceMean", 18, mean_plan, mean_run},
+    {NULL, 0, NULL, NULL}};
