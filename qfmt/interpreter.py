@@ -132,7 +132,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
 
 def place(node: Node) -> str:
     """What to call a node in a message."""
-    return f"node {node.name or node.outputs[0]} ({node.operator})"
+    name = node.name or (node.outputs[0] if node.outputs else node.operator)
+    return f"node {name} ({node.operator})"
 
 
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:

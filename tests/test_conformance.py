@@ -9,20 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import c_reader
+import pytest
 import spec_reader
 from counts import tell
+from mutants import touch
 
 import qfmt
 from qfmt.compare import replay
+from qfmt.errors import FormatError
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "golden" / "1.0"
 INDEX = json.loads((SUITE / "index.json").read_text(encoding="utf-8"))
 READABLE = [entry for entry in INDEX["files"] if entry["level"] != "refused"]
+REFUSED = [entry for entry in INDEX["files"] if entry["level"] == "refused"]
+BY_EVERYONE = [entry for entry in REFUSED if entry["refused_by"] == "every reader"]
 
 RELEASED: dict[str, str] = {}
 """Version of the format → sha256 of its index.json, which has the digests of all its files: pinned at the release."""
@@ -220,3 +227,117 @@ def test_vectors_come_out_equal_in_the_interpreter() -> None:
             found[1] += output.elements
     for level, (equal, total) in counts.items():
         tell(f"conformance suite, {level}: {equal:,} of {total:,} outputs equal in the interpreter")
+
+
+def test_refused_files_are_refused() -> None:
+    """`check` names the rule; what every reader must refuse the library does not read, nor the one of the spec."""
+    for entry in REFUSED:
+        try:
+            found = {broken.rule for broken in qfmt.check(path_of(entry))}
+        except FormatError as error:
+            found = {error.rule}
+        assert entry["rule"] in found, entry["name"]
+    noticed_by_check = {"hole", "data-end", "order", "tensor-order"}  # what opening a file lazily does not look at
+    for entry in BY_EVERYONE:
+        if entry["name"] not in noticed_by_check:
+            with pytest.raises(FormatError):
+                touch(qfmt.load(path_of(entry)))
+    tell(f"conformance suite: {len(REFUSED)} of {len(REFUSED)} broken files refused, each by its rule")
+
+
+def test_what_is_refused_by_everyone_is_refused_by_the_reader_of_the_specification() -> None:
+    """It looks names up in a dict, and reads fields one by one: order and size of tables do not matter to it."""
+    for entry in BY_EVERYONE:
+        if entry["rule"] not in ("F11", "F12") and entry["name"] != "table-end":
+            with pytest.raises((ValueError, struct.error, IndexError)):
+                spec_reader.Network(path_of(entry).read_bytes())
+
+
+def test_every_rule_of_the_container_is_broken() -> None:
+    from qfmt.file import CONTAINER_RULES
+
+    assert {entry["rule"] for entry in REFUSED} >= {number for number, _ in CONTAINER_RULES}
+
+
+# The reader in C
+
+
+def test_the_c_reader_finds_every_file_sound_or_broken() -> None:
+    program = c_reader.build("test/verdicts.c")
+    found = c_reader.verdicts(program, [path_of(entry).read_bytes() for entry in (*READABLE, *BY_EVERYONE)])
+    read, refused = found[: len(READABLE)], found[len(READABLE) :]
+    assert [entry["name"] for entry, (code, _) in zip(READABLE, read, strict=True) if code] == []
+    assert [entry["name"] for entry, (code, _) in zip(BY_EVERYONE, refused, strict=True) if not code] == []
+    same = sum(rule == entry["rule"] for entry, (_, rule) in zip(BY_EVERYONE, refused, strict=True))
+    tell(
+        f"conformance suite in C: {len(read)} of {len(READABLE)} files read, {len(refused)} of {len(BY_EVERYONE)} that "
+        f"every reader refuses are refused, {same} by the same rule"
+    )
+
+
+def test_vectors_come_out_equal_in_c() -> None:
+    paths = [path_of(entry) for entry in READABLE if entry["level"] == "integer"]
+    done = subprocess.run([c_reader.build("qfb_run.c"), "--vectors", *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = [line.rpartition(": ")[2].split()[:3:2] for line in done.stdout.splitlines()]
+    equal, total = (sum(int(pair[index]) for pair in counts) for index in (0, 1))
+    assert len(counts) == len(paths)
+    assert equal == total > 10_000
+    tell(f"conformance suite, integer: {equal:,} of {total:,} outputs equal in C")
+
+
+def test_broken_networks_of_integers_are_not_run_in_c() -> None:
+    """On the rules V48 and V49 rests the safety of who runs a network."""
+    program = c_reader.build("qfb_run.c")
+    for entry in REFUSED:
+        if entry["rule"] in ("V48", "V49") and entry["name"] != "reach":  # which is not needed to run it
+            done = subprocess.run([program, "--vectors", path_of(entry)], capture_output=True, text=True)
+            assert done.returncode == 2, (entry["name"], done)
+
+
+# What the suite is worth
+
+
+FAMILIES = (
+    ("divide", "reciprocal", "reciprocal_offset", "reciprocal_fma"),
+    ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine"),
+    ("mean_divide_offset", "mean_reciprocal", "mean_reciprocal_fma", "mean_stored"),
+    ("multiply_shift", "fixed_point_single", "fixed_point_double", "power_of_two"),
+    ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divide", "dynamic_reciprocal", "dynamic_symmetric"),
+    ("lookup_float32", "lookup_float16"),
+    ("exact", "folded"),
+)
+
+
+def outputs_by(rule: str, said: dict[str, Any]) -> list[Any]:
+    """What the networks of a file give if its nodes of that family of rules were computed by another one of it."""
+    from conformance import evaluate
+
+    family = next((family for family in FAMILIES if rule in family), ())
+    nodes = [node | {"arithmetic": rule} if node["arithmetic"] in family else node for node in said["nodes"]]
+    return [evaluate.outputs(said | {"nodes": nodes}, vector) for vector in said["vectors"]]
+
+
+def test_it_tells_every_two_rules_apart() -> None:
+    """Whoever computes by a neighbouring rule does not pass: of each rule there is a file that shows it."""
+    told = set()
+    for entry in READABLE:
+        if entry["level"] != "read":
+            said = said_of(entry)
+            rules = {node["arithmetic"] for node in said["nodes"]}
+            for family in FAMILIES:
+                for mine in rules.intersection(family):
+                    stated = [vector["outputs"] for vector in said["vectors"]]
+                    others = (rule for rule in family if rule != mine and (mine, rule) not in told)
+                    told |= {(mine, rule) for rule in others if differs(rule, said, stated)}
+    pairs = {(mine, other) for family in FAMILIES for mine in family for other in family if mine != other}
+    assert pairs - told == set()
+    tell(f"conformance suite: {len(told)} of {len(pairs)} pairs of neighbouring rules are told apart")
+
+
+def differs(rule: str, said: dict[str, Any], stated: list[Any]) -> bool:
+    """Also where the other rule cannot be computed from what the node has."""
+    try:
+        return outputs_by(rule, said) != stated
+    except (AssertionError, OverflowError, ZeroDivisionError):
+        return True

@@ -160,6 +160,9 @@ def execute_one(
 def test_an_operator_without_a_reference_is_named() -> None:
     with pytest.raises(RunError, match=r"^node y \(vendor.Magic\): this operator has no reference in qfmt; its arrays"):
         execute_one("vendor.Magic", Operand(FLOATS, None))
+    silent = model([node("vendor.Log", "x", "")], [Tensor("x", "float32", (1, 3))], outputs="x")
+    with pytest.raises(RunError, match=r"^node vendor.Log \(vendor.Log\): this operator has no reference in qfmt"):
+        run(silent, {"x": FLOATS})
 
 
 def test_the_name_that_people_gave_a_node_stands_in_the_message() -> None:

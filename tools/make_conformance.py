@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from conformance import (  # noqa: E402
+    altered,
     containers,
     dynamic,
     elements,
@@ -31,14 +32,17 @@ from conformance import (  # noqa: E402
     means,
     moves,
     products,
+    refused,
     requantized,
     rescaling,
     tables,
+    telling,
     windows,
 )
 from conformance.networks import Case  # noqa: E402
 from conformance.twin import text, twin  # noqa: E402
 
+from qfmt.errors import FormatError  # noqa: E402
 from qfmt.file import check, load, save  # noqa: E402
 
 VERSION = "1.0"
@@ -47,7 +51,7 @@ FOLDER = ROOT / "tests" / "golden" / VERSION
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases),
     "read": (containers.cases,),
-    "float": (requantized.cases, means.cases, elements.cases, dynamic.cases),
+    "float": (requantized.cases, means.cases, elements.cases, dynamic.cases, telling.cases),
 }
 """What a reader may claim: it reads files; it runs networks of integers alone; it runs those with float rules."""
 
@@ -68,6 +72,7 @@ def make(folder: Path) -> int:
                 raise Wrong(f"two cases are called {case.name}")
             compared += _write(case, level, path)
             files.append(_entry(path, level, about=case.about))
+    files += _refused(folder / "refused")
     index = {"format": VERSION, "draft": True, "files": files}
     (folder / "index.json").write_text(text(index), encoding="utf-8")
     return compared
@@ -84,6 +89,34 @@ def _write(case: Case, level: str, path: Path) -> int:
     said = twin(load(path), facts)
     path.with_suffix(".json").write_text(text(said), encoding="utf-8")
     return 0 if level == "read" else compare(said)
+
+
+def _refused(folder: Path) -> Iterator[dict[str, Any]]:
+    """Files that break one rule each; who checks them is every reader for those of the container."""
+    folder.mkdir()
+    sound = folder / "sound.qfb"
+    bases = []
+    for model in (altered.sound(), altered.integers()):
+        save(model, sound)
+        bases.append(altered.Base(sound.read_bytes()))
+    sound.unlink()
+    for case in sorted(refused.cases(*bases), key=lambda case: case.name):
+        path = folder / f"{case.name}.qfb"
+        if path.exists():
+            raise Wrong(f"two cases are called {case.name}")
+        path.write_bytes(case.data)
+        if case.rule not in (found := rules_broken(path)):
+            raise Wrong(f"refused/{case.name} breaks {', '.join(sorted(found)) or 'no rule'}, not {case.rule}")
+        who = "every reader" if case.rule.startswith("F") and case.rule != "F13" else "who checks validity"
+        yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=who)
+
+
+def rules_broken(path: Path) -> set[str]:
+    """The rules by which a file is refused."""
+    try:
+        return {broken.rule for broken in check(path)}
+    except FormatError as error:
+        return {error.rule}
 
 
 def compare(said: dict[str, Any]) -> int:

@@ -1,0 +1,160 @@
+"""Two sound files, and files that differ from them in one thing: in a table, a number, a byte of the data."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qfmt.file import header
+from qfmt.file.decode import Decoder
+from qfmt.file.encode import encode
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
+
+from .containers import PRODUCER, plain
+
+Record = dict[str, Any]
+
+
+def sound() -> Model:
+    """What is broken: a layer, a ReLU, blocks, a bool, a test vector."""
+    scales = np.array([[0.5, -0.25], [0.0, 1.5], [2.0, 0.125]], np.float16)
+    groups = Quantization.of_blocks("uint4", (3, 5), (1, 3), scales, np.arange(6).reshape(3, 2))
+    out = Quantization((0.25,), (3,), 3, 255)
+    tensors = [
+        Tensor.constant("b", np.array([0.5, -0.5, 0.0], np.float32)),
+        Tensor.constant("flag", np.array([True, False, True])),
+        Tensor.constant("g", np.arange(15).reshape(3, 5), groups, dtype="uint4"),
+        Tensor("r", "uint8", ("N", 3), None, out),
+        Tensor.constant(
+            "w", np.arange(12, dtype=np.int8).reshape(3, 4), Quantization((0.5, 1.0, 2.0), (0,) * 3, -127, 127, 0)
+        ),
+        Tensor("x", "uint8", ("N", 4), None, Quantization((0.5,), (7,), 0, 255)),
+        Tensor("y", "uint8", ("N", 3), None, out),
+    ]
+    nodes = (
+        Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, "fc", OPERATORS["qfmt.Linear"].version, "float_bias"),
+        Node("Relu", ("y",), ("r",), {}, "relu", OPERATORS["Relu"].version),
+    )
+    graph = Graph(("x",), ("r",), nodes, {tensor.name: tensor for tensor in tensors})
+    model = Model(graph, PRODUCER, "fbgemm", {"format": "none"}, {"a": "1", "b": "2"})
+    model = model.with_vectors({"x": np.arange(8, dtype=np.uint8).reshape(2, 4)})
+    log = Node("vendor.Log", ("r",), (), {"level": 1, "names": ("a",)})
+    return replace(model, graph=replace(graph, nodes=(*nodes, log)))
+
+
+def integers() -> Model:
+    """What is broken in networks of integers alone: sums, then multiplied or counted, then a table."""
+    tensors = [
+        Tensor("x", "uint8", (1, 4), None, Quantization((0.5,), (7,), 0, 255)),
+        Tensor.constant("w", np.arange(8, dtype=np.int8).reshape(2, 4), Quantization((0.5,), (0,), -127, 127)),
+        Tensor("sums", "int32", (1, 2)),
+        Tensor.constant("multiplier", np.array([3, 5], np.int32)),
+        Tensor.constant("shift", np.array([2, 3], np.uint8)),
+        Tensor.constant("add", np.array([1, 2], np.int64)),
+        Tensor.constant("thresholds", np.array([[-5, 0, 5], [1, 1, 9]], np.int32)),
+        Tensor.constant("row", np.array([-1, 1], np.int32)),
+        Tensor("y", "uint2", (1, 2), None, Quantization((0.25,), (1,), 0, 3)),
+        Tensor.constant("table", np.array([0, 10, 20, 30], np.int8)),
+        Tensor("z", "int8", (1, 2), None, Quantization((0.25,), (0,), -50, 50)),
+    ]
+    known = {"axis": 1, "reach_low": (-9999,), "reach_high": (9999,), "compared": "", "differs": (), "largest": 0}
+    names = ("sums", "multiplier", "shift", "add", "thresholds", "row")
+    nodes = (
+        Node("qfmt.Linear", ("x", "w"), ("sums",), {}, "sums", 1, "folded"),
+        Node("qfmt.Requantize", names, ("y",), known, "y", 1, "multiply_shift"),
+        Node("qfmt.Table", ("y", "table"), ("z",), {"axis": -1}, "z", 1),
+    )
+    graph = Graph(("x",), ("z",), nodes, {tensor.name: tensor for tensor in tensors})
+    return Model(graph, PRODUCER).with_vectors({"x": np.array([[1, 2, 3, 4]], np.uint8)})
+
+
+class Base:
+    """The bytes of the sound file, and files that differ from it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.meta_size, self.data_offset = struct.unpack_from("<QQ", data, 16)
+
+    def record(self) -> Record:
+        record: Record = plain(Decoder(self.data[: self.meta_size], "Model", start=header.SIZE).root())
+        return record
+
+    def changed(self, change: Callable[[Record], object]) -> bytes:
+        """Another record about the same data."""
+        record = self.record()
+        change(record)
+        return written(record, self.data[self.data_offset :])
+
+    def with_data(self, at: int, new: bytes) -> bytes:
+        """Other bytes in the data segment, under digests that fit."""
+        segment = bytearray(self.data[self.data_offset :])
+        segment[at : at + len(new)] = new
+
+        def change(record: Record) -> None:
+            for buffer in record["buffers"]:
+                stored = segment[buffer["offset"] : buffer["offset"] + buffer["size"]]
+                buffer["sha256"] = hashlib.sha256(stored).digest()
+
+        record = self.record()
+        change(record)
+        return written(record, bytes(segment))
+
+    def offset(self, name: str) -> int:
+        """Where the data of a tensor begins in the segment."""
+        record = self.record()
+        return int(record["buffers"][tensor(record, name)["buffer"]]["offset"])
+
+
+def written(record: Record, segment: bytes) -> bytes:
+    made = header.seal(*encode("Model", record), len(segment))
+    return made + bytes(-len(made) % header.PAGE) + segment
+
+
+def tensor(record: Record, name: str) -> Record:
+    found: Record = next(each for each in record["graph"]["tensors"] if each["name"] == name)
+    return found
+
+
+def setting(which: str, **fields: Any) -> Callable[[Record], object]:
+    """A tensor with other fields."""
+    return lambda record: tensor(record, which).update(fields)
+
+
+def grid(which: str, **fields: Any) -> Callable[[Record], object]:
+    """A tensor with other fields of its quantization."""
+
+    def change(record: Record) -> None:
+        own = tensor(record, which)
+        own["quantization"] = {**own["quantization"], **fields}
+
+    return change
+
+
+def blocks(**fields: Any) -> Callable[[Record], object]:
+    def change(record: Record) -> None:
+        own = tensor(record, "g")["quantization"]
+        tensor(record, "g")["quantization"] = {**own, "blocks": {**own["blocks"], **fields}}
+
+    return change
+
+
+def node(index: int, **fields: Any) -> Callable[[Record], object]:
+    return lambda record: record["graph"]["nodes"][index].update(fields)
+
+
+def graph(**fields: Any) -> Callable[[Record], object]:
+    return lambda record: record["graph"].update(fields)
+
+
+def root(**fields: Any) -> Callable[[Record], object]:
+    return lambda record: record.update(fields)
+
+
+def value(end: str, **fields: Any) -> Callable[[Record], object]:
+    return lambda record: record["vectors"][0][end][0].update(fields)

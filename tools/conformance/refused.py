@@ -1,0 +1,224 @@
+"""Files that a reader must refuse: one that is sound, with one thing wrong in its bytes, its tables or its model."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from .altered import Base, Record, blocks, graph, grid, node, root, setting, tensor, value, written
+from .containers import PRODUCER, patched
+
+
+class Refused(NamedTuple):
+    """A file, the rule that it breaks, and what is wrong with it."""
+
+    name: str
+    rule: str
+    about: str
+    data: bytes
+
+
+def cases(base: Base, whole: Base) -> Iterator[Refused]:
+    """From the files of `sound` and `integers`."""
+    yield from of_bytes(base)
+    yield from of_tables(base)
+    for name, rule, about, change in (*TENSORS, *GRIDS, *GRAPHS, *VECTORS):
+        yield Refused(name, rule, about, base.changed(change))
+    yield Refused("bool-2", "V11", "A bool is the byte 2", base.with_data(base.offset("flag"), b"\2"))
+    yield Refused(
+        "unused-bits", "V12", "Bits that no element uses are set", base.with_data(base.offset("g") + 7, b"\xff")
+    )
+    yield Refused(
+        "weight-range", "V26", "A weight of -128, where -127 is the least", base.with_data(base.offset("w"), b"\x80")
+    )
+
+    scale = base.record()
+    start = scale["buffers"][tensor(scale, "g")["quantization"]["blocks"]["scale"]]["offset"]
+    yield Refused("block-scale", "V29", "An infinite scale of a block", base.with_data(start, b"\x00\x7c"))
+    for name, rule, about, change in INTEGERS:
+        yield Refused(name, rule, about, whole.changed(change))
+    for name, parameter, new, about in (
+        ("shift-63", "shift", b"\x3f", "A shift of 63"),
+        ("multiplier-0", "multiplier", bytes(4), "A multiplier of 0"),
+        ("multiplier-negative", "multiplier", b"\xff\xff\xff\xff", "A multiplier of -1"),
+        ("add-limit", "add", struct.pack("<q", 1 << 62), "An add of 2^62"),
+        ("row-beyond", "row", struct.pack("<i", 2), "A row that is not there"),
+        ("row-before", "row", struct.pack("<i", -2), "A row of -2"),
+        ("thresholds-order", "thresholds", struct.pack("<i", 1 << 20), "Thresholds that do not ascend"),
+    ):
+        yield Refused(name, "V49", about, whole.with_data(whole.offset(parameter), new))
+
+
+def of_bytes(base: Base) -> Iterator[Refused]:
+    data, size, offset = base.data, base.meta_size, base.data_offset
+
+    def header_with(at: int, form: str, number: int) -> bytes:
+        return patched(data, at, struct.pack(form, number))
+
+    yield Refused("empty", "F1", "No byte at all", b"")
+    yield Refused("major-2", "F1", "Major version 2", data[:7] + b"2" + data[8:])
+    yield Refused("tag", "F1", "Another tag of the header", patched(data, 8, b"qh02"))
+    yield Refused("reserved", "F2", "A reserved byte of the header is not zero", patched(data, 56, b"\1"))
+    yield Refused("reserved-end", "F2", "The last reserved byte is not zero", patched(data, 127, b"\1"))
+    yield Refused("header-only", "F3", "The file ends after the header", data[:128])
+    yield Refused("truncated", "F3", "The last byte is missing", data[:-1])
+    yield Refused("longer", "F3", "There is a byte more", data + b"\0")
+    yield Refused("header-size", "F3", "A header of 120 bytes", header_with(12, "<I", 120))
+    yield Refused("header-odd", "F3", "A header of 132 bytes, no multiple of 8", header_with(12, "<I", 132))
+    yield Refused("data-offset", "F3", "Data that begin a page later", header_with(24, "<Q", offset + 4096))
+    sizes = struct.pack("<QQ", len(data) - offset + 1, len(data))
+    yield Refused("data-size", "F3", "Sizes that disagree", patched(data, 32, sizes))
+    wrapped = data[:16] + struct.pack("<Q", (1 << 64) - 8) + data[24:]
+    yield Refused("meta-size", "F3", "Metadata of 2^64 - 8 bytes", wrapped)
+    flipped = bytearray(data)
+    flipped[data.index(PRODUCER.encode())] ^= 1
+    yield Refused("metadata-bit", "F4", "A bit of the metadata is flipped", bytes(flipped))
+    yield Refused(
+        "padding", "F5", "A byte between metadata and data is not zero", data[: size + 1] + b"\1" + data[size + 2 :]
+    )
+    yield Refused("root", "F6", "The root lies outside the metadata", header_with(0, "<I", size + 4))
+    yield Refused("root-in-header", "F6", "The root lies in the header", header_with(0, "<I", 64))
+    text = data.index(b"vendor.Log")
+    yield Refused("utf8", "F6", "A string is not UTF-8", patched(data, text, b"\xff"))
+    yield Refused("string-end", "F6", "A string does not end with a zero byte", patched(data, text + 10, b"x"))
+    yield Refused(
+        "string-length", "F6", "A string longer than the metadata", patched(data, text - 4, b"\xff\xff\xff\x7f")
+    )
+    position = struct.unpack_from("<I", data)[0]
+    vtable = position - struct.unpack_from("<i", data, position)[0]
+    yield Refused(
+        "vtable", "F6", "The vtable of the root lies outside", patched(data, position, struct.pack("<i", -(1 << 30)))
+    )
+    yield Refused("table-end", "F6", "A table ends outside the metadata", patched(data, vtable + 2, b"\xff\xff"))
+    yield Refused("no-graph", "F6", "The root has no graph", patched(data, vtable + 4 + 2 * 2, b"\0\0"))
+    last = bytearray(data)
+    last[-1] ^= 1
+    yield Refused("data-bit", "F9", "A bit of the data is flipped", bytes(last))
+    yield Refused("flags", "F10", "A required flag that no reader knows", header_with(48, "<I", 4))
+
+
+def of_tables(base: Base) -> Iterator[Refused]:
+    def table(name: str, rule: str, about: str, change: Callable[[Record], object]) -> Refused:
+        return Refused(name, rule, about, base.changed(change))
+
+    def buffer(index: int, **fields: Any) -> Callable[[Record], object]:
+        return lambda record: record["buffers"][index].update(fields)
+
+    def moved(record: Record) -> None:
+        record["buffers"][0], record["buffers"][1] = record["buffers"][1], record["buffers"][0]
+        swap = {0: 1, 1: 0}
+        for each in record["graph"]["tensors"]:
+            each["buffer"] = swap.get(each["buffer"], each["buffer"])
+
+    def unsorted(record: Record) -> None:
+        record["graph"]["tensors"][0]["name"] = "z"
+
+    def twice(record: Record) -> None:
+        record["graph"]["tensors"][1]["name"] = record["graph"]["tensors"][0]["name"]
+
+    yield table("input-index", "F7", "An input that is no tensor", graph(inputs=[99]))
+    yield table("buffer-index", "F7", "A buffer that is not there", setting("w", buffer=99))
+    yield table("overlap", "F8", "A buffer begins inside another", buffer(1, offset=0))
+    yield table("order", "F8", "Buffers that are not in the order of their offsets", moved)
+    yield table("unaligned", "F8", "A buffer begins at byte 4", buffer(1, offset=4))
+    yield table("outside", "F8", "A buffer ends outside the data", buffer(1, size=1 << 40))
+    yield table("wrapping", "F8", "Offset and size are 2^64 together", buffer(1, offset=(1 << 64) - 64, size=64))
+    segment = bytearray(base.data[base.data_offset :])
+    segment[base.record()["buffers"][0]["size"]] = 1
+    yield Refused("hole", "F8", "A byte between two buffers is not zero", written(base.record(), bytes(segment)))
+    longer = base.data[base.data_offset :] + bytes(64)
+    yield Refused("data-end", "F8", "The data go on after the last buffer", written(base.record(), longer))
+    yield table("feature", "F10", "A required feature that no reader knows", root(required_features=["sparse"]))
+    yield table("tensor-order", "F11", "Tensors that are not sorted", unsorted)
+    yield table("tensor-twice", "F11", "Two tensors of one name", twice)
+    pairs = [{"key": "b", "value": "1"}, {"key": "a", "value": "2"}]
+    yield table("map-order", "F11", "A map that is not sorted", root(metadata=pairs))
+    yield table("attribute-order", "F11", "Attributes that are not sorted", lambda record: record["graph"]["nodes"][2]
+                ["attributes"].reverse())  # fmt: skip
+    yield table("size-names", "F12", "Three names for two sizes", setting("x", dims=["N", "", ""]))
+    yield table("size-name-number", "F12", "A size with a name and a number", setting("x", shape=[2, 4]))
+    yield table("no-quant-min", "F12", "A quantization without quant_min", grid("x", quant_min=None))
+    yield table("two-zero-points", "F12", "Zero points of two kinds", grid("x", zero_point_float=[0.5]))
+    yield table("no-block-scale", "F12", "Blocks without scales", blocks(scale=None))
+    yield table("block-dtype", "F12", "Zero points of blocks without a type", blocks(zero_point_dtype=0))
+    kinds = [{"name": "a", "type": 9}], [{"name": "a", "type": 3}]
+    yield table("attribute-type", "F12", "An attribute of an unknown type", node(2, attributes=kinds[0]))
+    yield table("attribute-value", "F12", "An attribute without the value of its type", node(2, attributes=kinds[1]))
+    yield table("no-value", "F12", "A value of a test vector without a buffer", value("inputs", buffer=None))
+    digest = hashlib.sha256(b"").digest()
+    more = {"offset": (len(base.data) - base.data_offset + 63) // 64 * 64, "size": 0, "sha256": digest}
+    padded = base.data[base.data_offset :] + bytes(-(len(base.data) - base.data_offset) % 64)
+    record = base.record()
+    record["buffers"].append(more)
+    yield Refused("unused-buffer", "F13", "A buffer that belongs to nothing", written(record, padded))
+
+
+Change = tuple[str, str, str, Callable[[Record], object]]
+
+TENSORS: tuple[Change, ...] = (
+    ("no-name", "V1", "A tensor without a name", setting("b", name="")),
+    ("dtype", "V2", "An element type that is not in the table", setting("y", dtype=99)),
+    ("size", "V3", "A size of -2", setting("x", shape=[-2, 4], dims=None)),
+    ("sizes", "V3", "Sizes of 2^61 together", setting("y", shape=[1 << 31, 1 << 30], dims=None)),
+    ("rank", "V3", "33 dimensions", setting("y", shape=[1] * 33, dims=None)),
+    ("alias-order", "V4", "Aliases that are not sorted", setting("w", aliases=["b", "a"])),
+    ("zero-byte", "V5", "U+0000 in an alias", setting("w", aliases=["a\0"])),
+    ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
+)
+
+GRIDS: tuple[Change, ...] = (
+    ("scale-zero", "V20", "A scale of 0", grid("x", scale=[0.0])),
+    ("scale-infinite", "V20", "An infinite scale", grid("x", scale=[float("inf")])),
+    ("scale-nan", "V20", "A scale that is no number", grid("x", scale=[float("nan")])),
+    ("scale-float32", "V20", "A scale that is no float32", grid("x", scale=[0.1])),
+    ("axis", "V21", "An axis beyond the dimensions", grid("w", axis=2)),
+    ("scales", "V21", "Two scales for three slices", grid("w", scale=[0.5, 1.0], zero_point=[0, 0])),
+    ("zero-point", "V22", "A zero point outside uint8", grid("x", zero_point=[256])),
+    ("zero-points", "V22", "Two zero points for three scales", grid("w", zero_point=[0, 0])),
+    ("quant-range", "V23", "quant_min above quant_max", grid("x", quant_min=9, quant_max=8)),
+    ("quant-limit", "V23", "quant_max beyond the type", grid("x", quant_max=256)),
+    ("quantized-float", "V24", "A quantized float32", setting("b", quantization={
+        "scale": [1.0], "zero_point": [0], "quant_min": 0, "quant_max": 1})),
+    ("observed", "V25", "A minimum above its maximum", grid("x", observed={
+        "observer": "MinMaxObserver", "minimum": [2.0], "maximum": [1.0]})),
+    ("block-size", "V27", "A block of 0", blocks(shape=[1, 0])),
+    ("block-count", "V27", "Fewer scales than blocks", blocks(shape=[1, 2])),
+    ("blocks-per-tensor", "V28", "One block, which is the tensor", blocks(shape=[3, 5])),
+)  # fmt: skip
+
+GRAPHS: tuple[Change, ...] = (
+    ("constant-input", "V30", "An input of the graph is a constant", graph(inputs=[4, 5])),
+    ("no-output", "V31", "A node with an output that is absent", node(2, outputs=[-1])),
+    ("output-twice", "V32", "Two nodes give one tensor", node(2, outputs=[6])),
+    ("cycle", "V33", "A node reads what is computed later", node(0, inputs=[3, 4, 0])),
+    ("not-computed", "V35", "A tensor that nothing computes", lambda record: record["graph"]["nodes"].pop(1)),
+    ("empty-key", "V36", "An empty key", root(metadata=[{"key": "", "value": ""}])),
+    ("version-0", "V40", "Version 0 of an operator", node(2, version=0)),
+    ("arity", "V41", "A layer without a weight", node(0, inputs=[5])),
+    ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
+        {"name": "slope", "type": 1, "int_value": 1}])),
+    ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
+    ("moved-grid", "V45", "An operator that moves integers, to another grid", grid("r", scale=[0.5])),
+    ("rule", "V47", "A rounding rule that is not known", node(0, arithmetic="nearest")),
+)  # fmt: skip
+
+INTEGERS: tuple[Change, ...] = (
+    ("folded-zero-point", "V48", "By folded, a weight with a zero point", grid("w", zero_point=[1])),
+    ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
+    ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
+    ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, arithmetic="float_bias")),
+    ("reach", "V49", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
+        .update(ints=[10000])),
+    ("table-shape", "V43", "A table of two dimensions, and no axis", setting("table", shape=[2, 2])),
+    ("table-range", "V49", "A table with values beyond the range of its output", grid("z", quant_max=29)),
+)  # fmt: skip
+
+VECTORS: tuple[Change, ...] = (
+    ("vector-count", "V50", "A test vector with two inputs", lambda record: record["vectors"][0]["inputs"].append(
+        record["vectors"][0]["inputs"][0])),
+    ("vector-shape", "V51", "A value of another size than its tensor", value("inputs", shape=[4, 2])),
+    ("vector-name-size", "V51", "A size with a name that is two sizes", value("outputs", shape=[3, 2])),
+    ("vector-bytes", "V10", "A value with fewer bytes than its shape needs", value("outputs", shape=[9, 3])),
+)  # fmt: skip
