@@ -55,7 +55,7 @@ class Reader:
         return finished.stdout
 
     def dump(self, *paths: Path) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.node("dump", *paths).splitlines()]
+        return [json.loads(line) for line in self.node("dump", *paths).strip().split("\n")]
 
     def verdicts(self, files: Iterable[bytes], folder: Path, *, verify: bool = True) -> list[str]:
         """About each file "ok", or the rule by which it is refused."""
@@ -63,7 +63,7 @@ class Reader:
         with path.open("wb") as joined:
             for data in files:
                 joined.write(struct.pack("<I", len(data)) + data)
-        return self.node("verdicts", path, *([] if verify else ["--no-verify"])).splitlines()
+        return self.node("verdicts", path, *([] if verify else ["--no-verify"])).strip().split("\n")
 
 
 # What dump.ts prints
@@ -141,8 +141,8 @@ def _grid(q: Quantization) -> dict[str, Any]:
             seen.observer,
             _bits(seen.minimum),
             _bits(seen.maximum),
-            seen.quant_min,
-            seen.quant_max,
+            "null" if seen.quant_min is None else str(seen.quant_min),
+            "null" if seen.quant_max is None else str(seen.quant_max),
             seen.qscheme,
         ],
         "blocks": blocks

@@ -1,81 +1,104 @@
-// The content id: what a network computes, whoever converted it (spec.md, "Content id").
+// The content id: what a network computes, whoever converted it (spec.md, "Content id"). A line is words, each preceded by
+// its length in bytes, so that no two lists of words look alike.
 
 import { hex, sha256 } from "./digest.js";
+import { QfbError } from "./errors.js";
 import { bitsOf, type Attribute } from "./graph.js";
 import type { Model } from "./model.js";
 import type { Quantization, Tensor } from "./tensor.js";
-import { compare } from "./text.js";
+import type { Text } from "./text.js";
 
-/** The lines that the content id is the sha256 of. */
-export function* contentLines(model: Model): Iterable<string> {
-  yield "qfb content 1";
-  yield words("inputs", ...model.inputs);
-  yield words("outputs", ...model.outputs);
-  for (const tensor of [...model.tensors].sort((a, b) => compare(a.name, b.name))) {
+type Word = string | number | bigint;
+
+/** The lines that the content id is the sha256 of, each as its words. */
+function* contentLines(model: Model, text: Text): Iterable<Iterable<Word>> {
+  yield line("inputs", model.inputs);
+  yield line("outputs", model.outputs);
+  for (const tensor of [...model.tensors].sort((a, b) => text.compare(a.name, b.name))) {
     yield* tensorLines(tensor);
   }
   for (const node of model.nodes) {
-    yield words("node", node.operator, node.version, node.arithmetic);
-    yield words("in", ...node.inputs);
-    yield words("out", ...node.outputs);
+    yield ["node", node.operator, node.version, node.arithmetic];
+    yield line("in", node.inputs);
+    yield line("out", node.outputs);
     for (const [name, attribute] of node.attributes) {
-      yield words("attribute", name, ...attributeWords(attribute));
+      yield line("attribute", [name], attributeWords(attribute));
     }
   }
 }
 
-export async function contentId(model: Model): Promise<string> {
-  const text = Array.from(contentLines(model), (line) => `${line}\n`).join("");
-  return hex(await sha256(new TextEncoder().encode(text)));
+/**
+ * The content id, in hexadecimal digits. A hostile file can refer to a long name, or to many scales, again and again:
+ * of more than `limit` characters no id is made.
+ */
+export async function contentId(model: Model, text: Text, limit: number): Promise<string> {
+  const parts = ["qfb content 1\n"];
+  let length = 0;
+  for (const words of contentLines(model, text)) {
+    let separator = "";
+    for (const word of words) {
+      const written = String(word);
+      parts.push(separator, String(text.bytes(written)), ":", written);
+      length += written.length + 8;
+      separator = " ";
+      if (length > limit) {
+        const hint = "the file refers to long names, or to many scales, again and again";
+        throw new QfbError("the content id is one of too many characters", { hint });
+      }
+    }
+    parts.push("\n");
+  }
+  return hex(await sha256(new TextEncoder().encode(parts.join(""))));
 }
 
-function* tensorLines({ name, dtype, shape, dims, quantization, data }: Tensor): Iterable<string> {
+function* line(first: string, ...rest: Iterable<Word>[]): Iterable<Word> {
+  yield first;
+  for (const words of rest) {
+    yield* words;
+  }
+}
+
+function* tensorLines({ name, dtype, shape, dims, quantization, data }: Tensor): Iterable<Iterable<Word>> {
   const sizes = shape?.map((size, axis) => (size !== null ? size : dims[axis] ? `=${dims[axis]}` : "?")) ?? ["*"];
-  yield words("tensor", name, dtype, sizes.length, ...sizes);
+  yield ["tensor", name, dtype, sizes.length, ...sizes];
   if (quantization) {
     yield quantizationLine(quantization);
     const { blocks } = quantization;
     if (blocks) {
       const own = blocks.zeroPoint ? [blocks.zeroPoint.dtype, hex(blocks.zeroPoint.sha256)] : [];
-      yield words("blocks", ...blocks.shape, hex(blocks.scale.sha256), ...own);
+      yield ["blocks", ...blocks.shape, hex(blocks.scale.sha256), ...own];
     }
   }
   if (data) {
-    yield words("data", hex(data.sha256));
+    yield ["data", hex(data.sha256)];
   }
 }
 
-function quantizationLine({ axis, quantMin, quantMax, scaleDtype, scale, zeroPoint }: Quantization): string {
+function quantizationLine({ axis, quantMin, quantMax, scaleDtype, scale, zeroPoint }: Quantization): Iterable<Word> {
   const zeroPoints = zeroPoint instanceof Int32Array ? zeroPoint : floatWords(zeroPoint);
-  return words("quantization", axis ?? "-", quantMin, quantMax, scaleDtype, ...floatWords(scale), ...zeroPoints);
+  return line("quantization", [axis ?? "-", quantMin, quantMax, scaleDtype], floatWords(scale), zeroPoints);
 }
 
-function attributeWords(attribute: Attribute): (string | number | bigint)[] {
+function attributeWords(attribute: Attribute): Iterable<Word> {
   switch (attribute.type) {
     case "int":
       return ["si", attribute.value];
     case "float":
-      return ["sf", ...floatWords(bitsOf.get(attribute) ?? Float64Array.of(attribute.value))];
+      return line("sf", floatWords(bitsOf.get(attribute) ?? Float64Array.of(attribute.value)));
     case "string":
       return ["ss", attribute.value];
     case "ints":
-      return ["li", ...attribute.value];
+      return line("li", attribute.value);
     case "floats":
-      return attribute.value.length ? ["lf", ...floatWords(attribute.value)] : ["li"];
+      return attribute.value.length ? line("lf", floatWords(attribute.value)) : ["li"];
     case "strings":
-      return attribute.value.length ? ["ls", ...attribute.value] : ["li"];
+      return attribute.value.length ? line("ls", attribute.value) : ["li"];
   }
 }
 
 /** Each float64 as 16 hexadecimal digits, big-endian; from its bits, so that NaN stays the NaN that it is. */
-function floatWords(values: Float64Array): string[] {
-  const bits = new BigUint64Array(values.buffer, values.byteOffset, values.length);
-  return Array.from(bits, (each) => each.toString(16).padStart(16, "0"));
-}
-
-const UTF8 = new TextEncoder();
-
-/** Words, each preceded by its length in bytes, so that no two lists look alike. */
-function words(...items: (string | number | bigint)[]): string {
-  return items.map((item) => `${UTF8.encode(String(item)).length}:${item}`).join(" ");
+function* floatWords(values: Float64Array): Iterable<string> {
+  for (const bits of new BigUint64Array(values.buffer, values.byteOffset, values.length)) {
+    yield bits.toString(16).padStart(16, "0");
+  }
 }

@@ -11,7 +11,7 @@ export async function sha256(bytes: Uint8Array, mostAtOnce = MOST_AT_ONCE): Prom
   if (bytes.length > mostAtOnce) {
     return sha256InParts(bytes);
   }
-  const subtle = globalThis.crypto?.subtle ?? (await importNode("node:crypto"))?.webcrypto.subtle;
+  const subtle: Pick<SubtleCrypto, "digest"> | undefined = globalThis.crypto?.subtle ?? (await importNode("node:crypto"))?.webcrypto.subtle;
   if (subtle === undefined) {
     const hint = "browsers have it on https and localhost; `verify: false` does without digests";
     throw new QfbError("there is no WebCrypto to verify digests with", { hint });

@@ -4,7 +4,7 @@ import { QfbError, quoted } from "./errors.js";
 import type { Reader } from "./reader.js";
 import { AttributeType, type Records } from "./schema.js";
 import { integer, type Integer } from "./tensor.js";
-import { compare } from "./text.js";
+import type { Text } from "./text.js";
 
 /** A parameter of a node: what it is, and its value. An empty list is one of integers. */
 export type Attribute =
@@ -74,7 +74,7 @@ export function nodeOf(reader: Reader, record: Records["Node"]): Node {
     version: record.version,
     inputs: reader.tensorNames(record.inputs),
     outputs: reader.tensorNames(record.outputs),
-    attributes: sortedMap(attributePairs(record)),
+    attributes: sortedMap(attributePairs(record), reader.text),
     arithmetic: record.arithmetic ?? "",
     name: record.name ?? "",
     scope: record.scope ?? "",
@@ -123,11 +123,11 @@ function there<Value>(value: Value | null, name: string): Value {
 }
 
 /** The pairs of a map, which the file has sorted by key. */
-export function sortedMap<Value>(pairs: Iterable<readonly [string, Value]>): ReadonlyMap<string, Value> {
+export function sortedMap<Value>(pairs: Iterable<readonly [string, Value]>, text: Text): ReadonlyMap<string, Value> {
   const result = new Map<string, Value>();
   let last: string | undefined;
   for (const [key, value] of pairs) {
-    if (last !== undefined && compare(last, key) >= 0) {
+    if (last !== undefined && text.compare(last, key) >= 0) {
       throw new QfbError(`the key ${quoted(key)} is not in order`, { rule: "F11" });
     }
     result.set(key, value);

@@ -8,7 +8,7 @@ import { failure, Reader } from "./reader.js";
 import type { Records } from "./schema.js";
 import { openSource, type Openable } from "./sources.js";
 import { tensorOf, type Tensor } from "./tensor.js";
-import { compare } from "./text.js";
+import { verifyAll } from "./verify.js";
 import { vectorOf, type TestVector } from "./vectors.js";
 
 export interface OpenOptions extends HttpOptions {
@@ -66,8 +66,8 @@ export class Model {
     this.#reader = reader;
     this.inputs = reader.tensorNames(graph.inputs);
     this.outputs = reader.tensorNames(graph.outputs);
-    this.source = sortedMap(pairs(root.source));
-    this.metadata = sortedMap(pairs(root.metadata));
+    this.source = sortedMap(pairs(root.source), reader.text);
+    this.metadata = sortedMap(pairs(root.metadata), reader.text);
     this.name = graph.name ?? "";
     this.producer = root.producer ?? "";
     this.arithmetic = root.arithmetic ?? "";
@@ -90,8 +90,20 @@ export class Model {
    * Of the data it takes the digests that the file states; they are verified where arrays are read.
    */
   async contentId(): Promise<string> {
+    return this.#named(contentId(this, this.#reader.text, this.#reader.contentLimit));
+  }
+
+  /**
+   * Reads everything and checks every rule of a file (F1 to F13), also those that cost as much as reading the arrays.
+   * Throws QfbError for the first that is broken. Whether the graph makes sense is for `qfmt check` to say.
+   */
+  async verify(): Promise<void> {
+    await this.#named(verifyAll(this, this.#reader));
+  }
+
+  async #named<Result>(work: Promise<Result>): Promise<Result> {
     try {
-      return await contentId(this);
+      return await work;
     } catch (error) {
       throw failure(error, this.#reader.name);
     }
@@ -161,7 +173,7 @@ export class Tensors {
   }
 
   #index(name: string): number | undefined {
-    return this.#reader.placed(() => this.#reader.tensorIndex(name, compare));
+    return this.#reader.placed(() => this.#reader.tensorIndex(name));
   }
 
   #at(index: number): Tensor {

@@ -12,7 +12,7 @@ interface NodeModules {
     open(path: string | URL, flags: "r"): Promise<NodeFile>;
   };
   "node:crypto": {
-    readonly webcrypto: { readonly subtle: SubtleCrypto };
+    readonly webcrypto: { readonly subtle: { digest(name: "SHA-256", bytes: Uint8Array): Promise<ArrayBuffer> } };
     createHash(name: "sha256"): { update(bytes: Uint8Array): unknown; digest(): Uint8Array };
   };
 }

@@ -14,8 +14,10 @@ export interface Stored {
   readonly nbytes: bigint;
   /** The sha256 that the file states. */
   readonly digest: Uint8Array;
-  /** All bytes; QfbError if they are not those that were written. */
-  bytes(): Promise<Uint8Array>;
+  /** Where they begin in the data segment. */
+  readonly offset: number;
+  /** All bytes; QfbError if they are not those that were written. `always`: also if digests are waived. */
+  bytes(always?: boolean): Promise<Uint8Array>;
 }
 
 export class Reader {
@@ -25,7 +27,7 @@ export class Reader {
   readonly #source: Source;
   readonly #verify: boolean;
   readonly #dataOffset: number;
-  readonly #dataSize: number;
+  readonly dataSize: number;
   readonly #verified = new Set<number>();
   readonly #names = new Map<number, string>();
   readonly #indices = new Map<string, number>();
@@ -36,7 +38,7 @@ export class Reader {
     this.#source = source;
     this.#verify = verify;
     this.#dataOffset = dataOffset;
-    this.#dataSize = dataSize;
+    this.dataSize = dataSize;
   }
 
   /** Header and metadata are read and checked; the metadata are copied: what was verified cannot change any more. */
@@ -54,6 +56,11 @@ export class Reader {
       throw new QfbError(what, { hint: "a newer reader is needed", rule: "F10" });
     }
     return new Reader(source, verify, root, header.dataOffset, header.dataSize);
+  }
+
+  /** No network needs more characters for its content id. */
+  get contentLimit(): number {
+    return 2 ** 22 + 32 * this.#dataOffset;
   }
 
   get tensors(): Tables<"Tensor"> {
@@ -88,11 +95,11 @@ export class Reader {
   }
 
   /** Where a tensor is, found by halves: the names are sorted by their code points, in a valid file. */
-  tensorIndex(name: string, compare: (a: string, b: string) => number): number | undefined {
+  tensorIndex(name: string): number | undefined {
     let [low, high] = [0, this.tensors.length];
     while (!this.#indices.has(name) && low < high) {
       const middle = Math.floor((low + high) / 2);
-      if (compare(this.tensorName(middle), name) < 0) {
+      if (this.text.compare(this.tensorName(middle), name) < 0) {
         low = middle + 1;
       } else {
         high = middle;
@@ -108,28 +115,36 @@ export class Reader {
       throw new QfbError(`there is no buffer ${index}, only ${buffers.length}`, { where, rule: "F7" });
     }
     const { offset, size, sha256: digest } = buffers.get(index);
-    if (offset % BigInt(ALIGNMENT) || offset + size > this.#dataSize) {
+    if (offset % BigInt(ALIGNMENT) || offset + size > this.dataSize) {
       throw new QfbError(`buffer ${index} (${size} bytes at ${offset}) is not inside the data`, { where, rule: "F8" });
     }
-    const bytes = () => this.#bytes(index, Number(offset), Number(size), digest, where);
-    return { nbytes: size, digest, bytes };
+    const place = Number(offset);
+    const bytes = async (always = false) => {
+      const found = await this.data(place, Number(size));
+      if ((this.#verify || always) && !this.#verified.has(index)) {
+        await this.#check(index, found, digest, where);
+      }
+      return found;
+    };
+    return { nbytes: size, digest, offset: place, bytes };
   }
 
-  async #bytes(index: number, offset: number, size: number, digest: Uint8Array, where: string): Promise<Uint8Array> {
+  /** Bytes of the data segment. */
+  async data(offset: number, size: number): Promise<Uint8Array> {
     try {
-      const bytes = await read(this.#source, this.#dataOffset + offset, size);
-      if (this.#verify && !this.#verified.has(index)) {
-        if (!areEqual(await sha256(bytes), digest)) {
-          const what = "the data is damaged: its sha256 is not the one stated";
-          throw new QfbError(what, { where, hint: AGAIN, rule: "F9" });
-        }
-        if (this.#source.isMemory) {
-          this.#verified.add(index); // what is fetched anew each time is verified each time
-        }
-      }
-      return bytes;
+      return await read(this.#source, this.#dataOffset + offset, size);
     } catch (error) {
       throw failure(error, this.name);
+    }
+  }
+
+  async #check(index: number, bytes: Uint8Array, digest: Uint8Array, where: string): Promise<void> {
+    if (!areEqual(await sha256(bytes), digest)) {
+      const what = "the data is damaged: its sha256 is not the one stated";
+      throw new QfbError(what, { where, hint: AGAIN, rule: "F9" }).at(this.name);
+    }
+    if (this.#source.isMemory) {
+      this.#verified.add(index); // what is fetched anew each time is verified each time
     }
   }
 

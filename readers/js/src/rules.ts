@@ -3,7 +3,7 @@
 
 import { bytesNeeded, DTYPES, isInteger, type DTypeName } from "./dtypes.js";
 import { QfbError, quoted } from "./errors.js";
-import { compare, type Text } from "./text.js";
+import type { Text } from "./text.js";
 
 /** A size, its name, or null for neither. Bigints: sizes of a hostile file multiply beyond 2⁵³. */
 export type Size = bigint | string | null;
@@ -78,7 +78,7 @@ function checkNames(tensor: TensorFacts, text: Text): void {
   const { aliases, shape, quantization } = tensor;
   refuseIf(tensor.name === "", "V1", tensor, "the name is empty");
   refuseIf(aliases[0] === "", "V4", tensor, "an alias is empty");
-  const wrong = aliases.find((alias, index) => index > 0 && compare(aliases[index - 1]!, alias) >= 0);
+  const wrong = aliases.find((alias, index) => index > 0 && text.compare(aliases[index - 1]!, alias) >= 0);
   refuseIf(wrong !== undefined, "V4", tensor, () => `${quoted(wrong!)} is not in order`);
   const names = (shape ?? []).filter((size) => typeof size === "string");
   for (const each of [tensor.name, ...names, ...(quantization?.texts ?? [])]) {

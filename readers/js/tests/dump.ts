@@ -49,8 +49,8 @@ async function grid(q: Quantization): Promise<unknown> {
       q.observed.observer,
       bits(q.observed.minimum),
       bits(q.observed.maximum),
-      q.observed.quantMin,
-      q.observed.quantMax,
+      String(q.observed.quantMin),
+      String(q.observed.quantMax),
       q.observed.qscheme,
     ],
     blocks: q.blocks && [

@@ -7,6 +7,7 @@ import { open, QfbError } from "qfb-reader";
 import { hex, sha256 } from "../src/digest.js";
 import { littleEndian } from "../src/endian.js";
 import { golden } from "./files.js";
+import { verdict } from "./touch.js";
 
 /** Takes a global away until the test has ended. */
 function without(context: TestContext, name: "process" | "crypto"): void {
@@ -55,3 +56,36 @@ test("a big-endian machine turns numbers round", () => {
   assert.deepEqual(littleEndian(Uint8Array.of(1, 2, 3, 4), 4, false), Uint8Array.of(4, 3, 2, 1));
   assert.deepEqual(littleEndian(Uint8Array.of(1, 2, 3, 4), 4), Uint8Array.of(1, 2, 3, 4));
 });
+
+test("no array is made of a size that was not checked", async () => {
+  const file = await golden();
+  const largest = watchAllocations();
+  const metaSize = Number(new DataView(file.buffer).getBigUint64(16, true));
+  let refused = 0;
+  for (let at = 128; at + 4 <= metaSize; at += 4) {
+    const changed = file.slice();
+    new DataView(changed.buffer).setUint32(at, at % 8 ? 0x00ffffff : 0x7fffffff, true);
+    refused += Number((await verdict(changed, { verify: false })) !== "ok");
+  }
+  assert.ok(refused > 100);
+  assert.ok(largest.stop() <= 65536, `an array of ${largest.stop()} elements`); // a table of all codes of 16 bits
+});
+
+/** Takes note of the largest array that is made by its length, whoever makes it. */
+function watchAllocations(): { stop(): number } {
+  const names = ["Int8Array", "Uint8Array", "Int32Array", "Float32Array", "Float64Array"] as const;
+  const before = names.map((name) => globalThis[name]);
+  let largest = 0;
+  const construct = (type: Function, [first, ...rest]: unknown[], target: Function): object => {
+    largest = Math.max(largest, typeof first === "number" ? first : 0);
+    return Reflect.construct(type, [first, ...rest], target) as object;
+  };
+  const global = globalThis as Record<string, unknown>;
+  names.forEach((name, index) => (global[name] = new Proxy(before[index]!, { construct })));
+  return {
+    stop() {
+      names.forEach((name, index) => (global[name] = before[index]));
+      return largest;
+    },
+  };
+}

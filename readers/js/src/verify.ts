@@ -1,0 +1,70 @@
+// Every rule of a file at once: what is read only where it is used is read now (spec.md, "Rules", F1 to F13).
+
+import { hex } from "./digest.js";
+import { QfbError, quoted } from "./errors.js";
+import { ALIGNMENT } from "./header.js";
+import type { Model } from "./model.js";
+import type { Reader } from "./reader.js";
+
+/** Decodes and reads all there is. Throws QfbError for the first rule that is broken. */
+export async function verifyAll(model: Model, reader: Reader): Promise<void> {
+  let before: string | undefined;
+  for (const { name } of model.tensors) {
+    if (before !== undefined && reader.text.compare(before, name) >= 0) {
+      throw new QfbError(`stands after ${quoted(before)}`, { where: `tensor ${quoted(name)}`, rule: "F11" });
+    }
+    before = name;
+  }
+  for (const elements of [model.nodes, model.vectors]) {
+    for (const _ of elements) {
+      // it has been decoded
+    }
+  }
+  await verifyBuffers(reader);
+}
+
+/** F8, F9, F13: where the buffers lie, what is between them, what they hold, and whose they are. */
+async function verifyBuffers(reader: Reader): Promise<void> {
+  const { buffers } = reader.root;
+  const used = usedBuffers(reader);
+  const digests = new Set<string>();
+  let end = 0;
+  for (let index = 0; index < buffers.length; index++) {
+    const where = `buffer ${index}`;
+    const stored = reader.buffer(index, where);
+    const { offset } = stored;
+    if (offset < end || offset - end >= ALIGNMENT) {
+      throw new QfbError(`begins at ${offset}, the one before ends at ${end}`, { where, rule: "F8" });
+    }
+    const gap = await reader.data(end, offset - end);
+    if (gap.some((byte) => byte !== 0)) {
+      throw new QfbError("the bytes before it are not zero", { where, rule: "F8" });
+    }
+    end = offset + Number(stored.nbytes);
+    const identity = `${stored.nbytes} ${hex(stored.digest)}`;
+    if (digests.has(identity)) {
+      throw new QfbError("holds the same bytes as one before", { where, rule: "F13" });
+    }
+    if (!used.has(index)) {
+      throw new QfbError("belongs to nothing", { where, rule: "F13" });
+    }
+    digests.add(identity);
+    await stored.bytes(true);
+  }
+  if (end !== reader.dataSize) {
+    throw new QfbError(`the last buffer ends at ${end}, the data at ${reader.dataSize}`, { where: "data", rule: "F8" });
+  }
+}
+
+function usedBuffers({ root, tensors }: Reader): Set<number | null> {
+  const used = new Set<number | null>();
+  for (const { buffer, quantization } of tensors) {
+    used.add(buffer).add(quantization?.blocks?.scale ?? null).add(quantization?.blocks?.zero_point ?? null);
+  }
+  for (const { inputs, outputs } of root.vectors ?? []) {
+    for (const { buffer } of [...inputs, ...outputs]) {
+      used.add(buffer);
+    }
+  }
+  return used;
+}
