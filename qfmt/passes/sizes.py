@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from ..errors import SourceError
+from ..interpreter import execute
 from ..model import Dimension, Graph, Node, Shape, Tensor
-from ..ops import OPERATORS, Inference, UnknownRank
+from ..ops import OPERATORS, Inference, Operand, UnknownRank
+from ..ops.quantization import is_static
+from .order import only_read
 
 
 def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -> Graph:
@@ -20,10 +26,35 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
         if name not in graph.inputs:
             raise SourceError(f"there is no input {name!r}", hint=f"the inputs are {', '.join(graph.inputs)}")
         tensors[name] = _sized(tensors[name], tuple(sizes))
+    nodes = []
     for node in graph.nodes:
         for name, shape in zip(node.outputs, _inferred(node, tensors), strict=False):
             tensors[name] = _sized(tensors[name], shape)
-    return replace(graph, tensors=tensors)
+        if known := _known(node, tensors):
+            tensors[known.name] = known
+        else:
+            nodes.append(node)
+    return only_read(replace(graph, nodes=nodes, tensors=tensors))
+
+
+def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """The output of a node that computes sizes, if these are known now; it needs no node then."""
+    given = [tensors[name] if name else None for name in node.inputs]
+    output = tensors[node.outputs[0]]
+    if len(node.outputs) > 1 or output.dtype != "int64" or output.quantization is not None or not given:
+        return None
+    operands = []
+    for tensor in given:
+        array: Any = None
+        if tensor is not None and tensor.is_constant:
+            array = tensor.array
+        elif tensor is not None and node.operator in ("Shape", "Size") and is_static(tensor.shape):
+            array = np.broadcast_to(np.zeros((), np.int8), tensor.shape)
+        elif tensor is not None:
+            return None
+        operands.append(None if array is None else Operand(array, None))
+    (value,) = execute(node, operands, [output])
+    return Tensor.constant(output.name, value, aliases=output.aliases)
 
 
 def _inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:

@@ -9,7 +9,7 @@ import numpy as np
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE
 from ...errors import NoIntegerForm
 from ...interpreter import execute
-from ...model import Graph, Model, Node, Tensor
+from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ..order import only_read, without_unread
 from .elements import by_element, regridded
@@ -63,6 +63,12 @@ def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
 
 
 def _hint(model: Model, unknown_shape: bool) -> str:
+    quantized = {node.inputs[0] for node in model.nodes if node.operator == "QuantizeLinear"}
+    for name in model.graph.inputs:
+        tensor = model.tensors[name]
+        is_real = tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized
+        if is_real and any(node.operator == "qfmt.RequantShift" for node in model.nodes):
+            return f"if an input holds integers, say so at the conversion: --input-quantization {name}=1,0,int8"
     if not unknown_shape:
         return "leave them out of the network, before or after the part that runs on integers"
     for name in model.graph.inputs:

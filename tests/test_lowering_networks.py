@@ -1,0 +1,318 @@
+"""Whole networks in integers alone: the same integers, from the command line too, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import architectures
+import networks
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from counts import tell
+from test_onnx_integer import expected, network
+from torch import nn
+
+import qfmt
+from qfmt.cli import main
+from qfmt.errors import NoIntegerForm
+from qfmt.interpreter import trace
+from qfmt.model import Model
+from qfmt.passes import lower_integer
+from qfmt.passes.lowering.facts import requantizations, totals
+from qfmt.passes.sizes import with_input_shapes
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
+SIZES = "x=N,1,8,8"
+f32 = np.float32
+
+
+def both(model: Model, lowered: Model, given: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All tensors of a run by the stated rules, and of one by integers from the quantized inputs of the first."""
+    runs: list[dict[str, Any]] = []
+    for each, inputs in ((model, given), (lowered, None)):
+        values: dict[str, Any] = {}
+        kept = dict(given) if inputs else {name: runs[0][name] for name in lowered.graph.inputs}
+        for node in trace(each, dict(kept), values):
+            kept.update((name, values[name]) for name in node.outputs)
+        runs.append(kept)
+    return runs[0], runs[1]
+
+
+def compare(what: str, model: Model, lowered: Model, given: list[dict[str, np.ndarray]]) -> int:
+    """How many integers of tensors that both runs have differ; told, with how many there are."""
+    equal = total = 0
+    for each in given:
+        want, got = both(model, lowered, each)
+        for name in set(want) & set(got) - set(lowered.graph.inputs):
+            equal, total = equal + int((want[name] == got[name]).sum()), total + want[name].size
+    sums = totals(lowered)
+    tell(f"{what} in integers alone: {equal:,} of {total:,} equal; {sums.channels:,} channels, {sums.thresholds:,} "
+         f"by thresholds, {sums.differs:,} of {sums.sums:,} sums differ")  # fmt: skip
+    return total - equal
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="qfmt")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Model:
+    return qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)})
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    with np.load(DIGITS.parent / "heldback.npz") as stored:
+        return stored[next(name for name in stored.files if stored[name].ndim == 4)].astype(f32)
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "qnnpack", "onednn", "x86"])
+def test_digits_by_the_rules_of_every_engine(engine: str, images: np.ndarray) -> None:
+    model = qfmt.convert(DIGITS, arithmetic=engine, input_shapes={"x": ("N", 1, 8, 8)})
+    lowered = lower_integer(model, exact=True)
+    assert lowered.source["integer_only"] == "exact"
+    assert lowered.arithmetic == "integer"
+    assert compare(f"digits by {engine}", model, lowered, [{"x": images}]) == 0
+    assert [*lowered.run({"quant": both(model, lowered, {"x": images})[0]["quant"]})] == ["fc"]
+
+
+@pytest.mark.parametrize("form", ["multiply_shift", "fixed_point_single", "fixed_point_double", "multiply_add_divide"])
+def test_digits_by_forms_that_differ(form: str, digits: Model, images: np.ndarray) -> None:
+    """A tensor whose proof says that nothing differs is equal as long as its inputs are."""
+    lowered = lower_integer(digits, form=form, bits=16)
+    differing = compare(f"digits by {form} of 16 bits", digits, lowered, [{"x": images}])
+    want, got = both(digits, lowered, {"x": images})
+    first = next((each for each in requantizations(lowered) if (want[each.output] != got[each.output]).any()), None)
+    assert (first is None) == (differing == 0)
+    assert first is None or first.differs > 0 or not first.compared
+    assert (want["fc"].argmax(1) == got["fc"].argmax(1)).mean() > 0.99
+
+
+def test_what_is_written_is_valid_and_reads_back(digits: Model, tmp_path: Path) -> None:
+    for form in ("multiply_shift", "thresholds", "power_of_two", "multiply_add_divide"):
+        lowered = lower_integer(digits, form=form)
+        lowered.save(tmp_path / "m.qfb")
+        assert qfmt.check(tmp_path / "m.qfb") == []
+        assert qfmt.load(tmp_path / "m.qfb").content_id() == lowered.content_id()
+    again = lower_integer(digits, exact=True)
+    assert again.content_id() == lower_integer(digits, exact=True).content_id()
+
+
+class KeywordSpotter(architectures.Network):
+    """Zhang et al. 2017 (DS-CNN) in the size of keyword spotting: 10 × 4 first, then separable blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = [
+            nn.Conv2d(1, 64, (10, 4), 2, (5, 1), bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        ]  # fmt: skip
+        for _ in range(4):
+            blocks += [*architectures.conv_bn_relu(64, 64, 3, 1, 64), *architectures.conv_bn_relu(64, 64)]
+        self.features = nn.Sequential(*blocks)
+        self.pool = nn.AvgPool2d((25, 5))
+        self.fc = nn.Linear(64, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dequant(self.fc(self.pool(self.features(self.quant(x))).flatten(1)))
+
+
+NETWORKS = {**networks.NETWORKS, "ds_cnn": networks.Definition(KeywordSpotter, ((2, 1, 49, 10),), histograms=False)}
+
+LOWERED = ["ds_cnn eager", "mobilenet_v3 eager", "shufflenet_v2 fx", "conv1d eager", "convolutions fx"]
+MORE = [
+    *("ds_cnn fx", "resnet18 eager", "resnet18 fx", "mobilenet_v2 eager", "mobilenet_v2 fx", "mobilenet_v3 fx"),
+    *("shufflenet_v2 eager", "conv3d eager", "conv3d fx", "convolutions eager", "activations eager", "two_inputs fx"),
+]
+
+
+@pytest.mark.parametrize("which", [*LOWERED, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)])
+def test_networks_quantized_by_torch(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, mode = which.split()
+    monkeypatch.setattr(networks, "NETWORKS", NETWORKS)
+    module, given = networks.quantized(name, mode)
+    open_ = qfmt.convert(module, example_inputs=given)
+    sizes = {key: tuple(each.shape) for key, each in zip(open_.graph.inputs, given, strict=True)}
+    model = open_.replace(graph=with_input_shapes(open_.graph, sizes))
+    lowered = lower_integer(model, exact=True)
+    assert lowered.source["integer_only"] == "exact"
+    inputs = {key: each.numpy() for key, each in zip(model.graph.inputs, given, strict=True)}
+    assert compare(f"{name} ({mode})", model, lowered, [inputs]) == 0
+
+
+def test_mobilenet_of_2019(shared_data: Path) -> None:
+    path = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    model = qfmt.convert(path, input_shapes={"X": (1, 3, 224, 224)})
+    lowered = lower_integer(model, exact=True)
+    assert totals(lowered).differs == 0
+    rng = np.random.default_rng(0)
+    given = [{"X": rng.normal(0, 1, (1, 3, 224, 224)).astype(f32)} for _ in range(2)]
+    assert compare("MobileNetV2", model, lowered, given) == 0
+
+
+@pytest.mark.slow
+def test_mobilenet_of_2019_at_length(shared_data: Path) -> None:
+    path = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    rng = np.random.default_rng(1)
+    given = [{"X": rng.normal(0, scale, (1, 3, 224, 224)).astype(f32)} for scale in (0.3, 1, 1, 1, 1, 2, 2, 3)]
+    for engine in ("fbgemm", "qnnpack", "onednn"):
+        model = qfmt.convert(path, arithmetic=engine, input_shapes={"X": (1, 3, 224, 224)})
+        assert compare(f"MobileNetV2 by {engine}", model, lower_integer(model, exact=True), given) == 0
+
+
+def test_onnx_files_that_others_made(shared_data: Path) -> None:
+    rng = np.random.default_rng(2)
+    lowered_ones = 0
+    for path in sorted((shared_data / "onnx_ort_testdata").glob("*.onnx")):
+        try:
+            model = qfmt.convert(path)
+            lowered = lower_integer(model, exact=True)
+        except qfmt.QfmtError:
+            continue
+        given = {name: _random(model, name, rng) for name in model.graph.inputs}
+        if set(lowered.graph.inputs) <= {*given, *(name for node in model.nodes for name in node.outputs)}:
+            lowered_ones += 1
+            assert compare(path.name, model, lowered, [given]) == 0
+    assert lowered_ones >= 8
+
+
+def _random(model: Model, name: str, rng: np.random.Generator) -> np.ndarray:
+    tensor = model.tensors[name]
+    shape = [size if isinstance(size, int) else 2 for size in tensor.shape or ()]
+    if tensor.quantization is None:
+        return rng.normal(0, 1, shape).astype(tensor.dtype)
+    return rng.integers(tensor.quantization.quant_min, tensor.quantization.quant_max + 1, shape).astype(tensor.dtype)
+
+
+def test_networks_of_integers_stay_what_they_are() -> None:
+    """Sums were float32 of integers: they become int32, RequantShift stays with constants of integers."""
+    rng = np.random.default_rng(3)
+    source, weights = network(rng, 9, "int")
+    lowered = lower_integer(qfmt.convert(source, input_quantization={"x": (1.0, 0, "int8")}), exact=True)
+    kinds = Counter(node.operator for node in lowered.nodes)
+    assert kinds == {
+        "Conv": 2,
+        "qfmt.RequantShift": 3,
+        "qfmt.WeightedSum": 1,
+        "MaxPool": 1,
+        "Flatten": 1,
+        "qfmt.Linear": 1,
+    }
+    assert {tensor.dtype for tensor in lowered.tensors.values()} <= {"int8", "uint8", "int32", "int64"}
+    equal = total = 0
+    for _ in range(5):
+        x = rng.integers(-128, 128, (1, 3, 8, 8)).astype(np.int8)
+        (got,), want = lowered.run({"x": x}).values(), expected(x, weights)
+        equal, total = equal + int((got == want).sum()), total + want.size
+    tell(f"a network of RequantShift in integers alone: {equal} of {total} equal")
+    assert equal == total
+    with pytest.raises(NoIntegerForm, match="--input-quantization x=1,0,int8"):
+        lower_integer(qfmt.convert(source))
+
+
+# The command line
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    path = tmp_path / "digits.qfb"
+    assert invoke("convert", DIGITS, path).exit_code == 0
+    return path
+
+
+def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -> None:
+    dest = stored.with_name("int.qfb")
+    result = invoke("convert", stored, dest, "--integer-only", "--exact", "--input-shape", SIZES)
+    assert result.exit_code == 0, result.stderr
+    (told,) = [each for each in result.stderr.splitlines() if each.startswith("lower")]
+    found = totals(qfmt.load(dest))
+    assert f"{found.channels} channels: " in told
+    assert f"equal on all {found.sums:,} sums in reach" in told
+    assert "arithmetic of integers alone" in result.stderr
+    assert compare("digits by the command line", digits, qfmt.load(dest), [{"x": images}]) == 0
+    straight = invoke("convert", DIGITS, stored.with_name("b.qfb"), "--integer-only", "--exact", "--input-shape", SIZES)
+    assert straight.exit_code == 0, straight.stderr
+    assert qfmt.load(stored.with_name("b.qfb")).content_id() == qfmt.load(dest).content_id()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--exact"], "--exact goes with --integer-only"),
+        (["--bits", "8"], "--bits goes with --integer-only"),
+        (["--requantize", "thresholds"], "--requantize goes with --integer-only"),
+        (["--integer-only", "--bits", "12"], "'12' is not one of"),
+        (["--integer-only", "--requantize", "float"], "'float' is not one of"),
+        (["--integer-only"], "--input-shape x=N,1,SIZE,SIZE"),
+        (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
+        (["--integer-only", "--input-shape", "x=1,3,8,8"], "has a size of 1 where 3"),
+        (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),
+        (["--input-shape", SIZES], "its arithmetic and inputs are settled"),
+    ],
+)
+def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
+    dest = stored.with_name("int.qfb")
+    result = invoke("convert", stored, dest, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert not dest.exists()
+
+
+def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:
+    dest = stored.with_name("int.qfb")
+    assert invoke("convert", stored, dest, "--integer-only", "--input-shape", SIZES).exit_code == 0
+    result = invoke("convert", dest, stored.with_name("again.qfb"), "--integer-only")
+    assert result.exit_code == 2
+    assert "computes with integers alone already" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--exact"], ["--bits", "8"], ["--requantize", "fixed_point_double"],
+                                     ["--requantize", "power_of_two"], ["--requantize", "thresholds"],
+                                     ["--requantize", "multiply_add_divide"]], ids=" ".join)  # fmt: skip
+def test_inspect_integer(stored: Path, options: list[str]) -> None:
+    dest = stored.with_name("int.qfb")
+    assert invoke("convert", stored, dest, "--integer-only", *options, "--input-shape", SIZES).exit_code == 0
+    model = qfmt.load(dest)
+    shown = invoke("inspect", dest, "--integer")
+    assert shown.exit_code == 0, shown.output
+    found = list(requantizations(model))
+    lines = shown.stdout.splitlines()
+    assert [each.split()[:2] for each in lines[1 : 1 + len(found)]] == [[each.output, each.rule] for each in found]
+    assert "1 weighted sum" in shown.stdout
+    data = json.loads(invoke("inspect", dest, "--integer", "--json").stdout)
+    assert [each["output"] for each in data] == [each.output for each in found]
+    for facts, each in zip(data, found, strict=True):
+        assert facts["channels"] == each.channels
+        assert sum(facts["widths"].values()) + facts["by_thresholds"] == (
+            each.channels if facts["multiplier"] or facts["by_thresholds"] else 0
+        )
+        if facts["reach"]:
+            ends = [end for pair in facts["reach"] for end in pair]
+            assert facts["sum_bits"] == max((end if end >= 0 else -end - 1).bit_length() for end in ends) + 1
+        if facts["thresholds"]:
+            assert all(sorted(row) == row for row in facts["thresholds"])
+    conv = data[0]
+    assert len(conv["bias"]) == conv["channels"] == 16
+
+
+def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
+    result = invoke("inspect", stored, "--integer")
+    assert result.exit_code == 2
+    assert "--integer-only` makes them" in result.stderr
+    assert "with integers alone" not in invoke("inspect", stored).stdout
+
+
+def test_a_failed_lowering_names_every_node(tmp_path: Path) -> None:
+    """A file of torch, in one go."""
+    module, given = networks.quantized("linears", "eager")
+    path = networks.save_as(module, given, "trace", tmp_path / "m.pt")
+    result = invoke("convert", path, tmp_path / "m.qfb", "--integer-only", "--input-shape", "x=2,6,24")
+    assert result.exit_code == 2
+    assert "2 nodes have no integer form: " in result.stderr
+    assert all(word in result.stderr for word in ("(Softmax)", "(LayerNormalization)"))
+    assert not (tmp_path / "m.qfb").exists()
