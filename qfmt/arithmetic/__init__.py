@@ -1,0 +1,42 @@
+"""Every rounding rule, once. Formulas as in spec.md, "Arithmetic"; everything else calls these.
+
+`f32` is rounding to float32, `rint` rounding half to even, `clamp` to [quant_min, quant_max] of the
+result. `s` and `z` are scale and zero point. A fused multiply-add rounds once.
+"""
+
+from .dynamic import (
+    DYNAMIC,
+    LEAST_SCALE,
+    LOOKUP,
+    SMALLEST_SCALE,
+    SYMMETRIC_LEAST_SCALE,
+    Dynamic,
+    dequantize_sums,
+    quantize_dynamically,
+)
+from .grids import EXACT_IN_FLOAT32, QUANTIZE, clamp, dequantize, f32, fma, named, quantize
+from .sums import FIXED_POINT, MEAN, REQUANTIZE, requantize, rescale
+
+__all__ = [
+    "DYNAMIC",
+    "Dynamic",
+    "EXACT_IN_FLOAT32",
+    "FIXED_POINT",
+    "LEAST_SCALE",
+    "LOOKUP",
+    "MEAN",
+    "QUANTIZE",
+    "REQUANTIZE",
+    "SMALLEST_SCALE",
+    "SYMMETRIC_LEAST_SCALE",
+    "clamp",
+    "dequantize",
+    "dequantize_sums",
+    "f32",
+    "fma",
+    "named",
+    "quantize",
+    "quantize_dynamically",
+    "requantize",
+    "rescale",
+]

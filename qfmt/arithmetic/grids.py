@@ -1,0 +1,159 @@
+"""Into integers and out of them: dequantize, the quantize rules, the clamp, and the fused multiply-add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import RunError
+from ..model import DTYPES, Quantization
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Floats = NDArray[np.float32]
+
+f32 = np.float32
+
+EXACT_IN_FLOAT32 = 1 << 24
+"""Integers up to this are exact in float32; in float64 up to 2**53."""
+
+
+def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
+    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
+    rank = np.ndim(values)
+    scale = quantization.scales(rank, f32)
+    if _is_float(np.asarray(values).dtype):
+        return values.astype(f32) * scale
+    if quantization.has_float_zero_points:
+        return (values.astype(f32) - quantization.zero_points(rank)) * scale
+    if rule == "premultiplied":
+        return fma(values.astype(f32), scale, scale * -quantization.zero_points(rank).astype(f32))
+    wide = np.int32 if np.asarray(values).dtype.itemsize < 4 else np.int64  # holds every difference
+    centred = np.subtract(values, quantization.zero_points(rank), dtype=wide)
+    return centred.astype(f32) * scale
+
+
+def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:
+    """float32 → integers by a quantize rule (a key of QUANTIZE). NaN becomes quant_min.
+
+    Floats of 8 and 4 bits: `x / s` or, by every rule but `divide`, `x · f32(1 / s)`, clamped, and rounded half to even
+    to `dtype`. NaN stays NaN in those of 8 bits.
+    """
+    rank = np.ndim(values)
+    scale = quantization.scales(rank, f32)
+    if _is_float(dtype):
+        named(QUANTIZE, rule)
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = values.astype(f32, copy=False)
+            scaled = np.asarray(x / scale if rule == "divide" else x * (f32(1) / scale))
+        return _clamp_float(scaled, quantization, dtype)
+    zero_point = quantization.zero_points(rank).astype(f32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = named(QUANTIZE, rule)(values.astype(f32, copy=False), scale, zero_point)
+    return clamp(rounded, quantization, dtype)
+
+
+def clamp(rounded: Array, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
+    """Integral values (float or integer) into the range of the result, as integers of `dtype`; NaN → quant_min."""
+    low, high = quantization.quant_min, quantization.quant_max
+    if rounded.dtype.kind != "f":
+        return np.clip(rounded, low, high).astype(dtype)
+    if max(-low, high) > EXACT_IN_FLOAT32:  # float32 would round the limit of int32 up, and out of its range
+        rounded = rounded.astype(np.float64)
+    kind = rounded.dtype.type
+    return np.minimum(np.fmax(rounded, kind(low)), kind(high)).astype(dtype)
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a float type, of ml_dtypes too (some of which NumPy takes for raw bytes)."""
+    return dtype.kind == "f" or DTYPES[dtype.name].kind == "f"
+
+
+def _clamp_float(scaled: Floats, quantization: Quantization, dtype: np.dtype[Any]) -> Array:
+    """float32 into the range of the result, then half to even to a float of 8 or 4 bits; 4 bits have no NaN."""
+    low, high = f32(quantization.quant_min), f32(quantization.quant_max)
+    at_least = np.fmax(scaled, low) if DTYPES[dtype.name].bits < 8 else np.maximum(scaled, low)
+    return np.minimum(at_least, high).astype(dtype)
+
+
+def _divide(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(x / s) + z`"""
+    return np.rint(x / s) + z
+
+
+def _reciprocal(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(x · f32(1 / s)) + z`"""
+    return np.rint(x * (f32(1) / s)) + z
+
+
+def _reciprocal_offset(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(f32(x · f32(1 / s)) + z)`"""
+    return np.rint(x * (f32(1) / s) + z)
+
+
+def _reciprocal_fma(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(fma(x, f32(1 / s), z))`"""
+    return np.rint(fma(x, f32(1) / s, z))
+
+
+def _premultiplied(x: Floats, s: Floats, z: Floats) -> Floats:
+    """`rint(x · f32(1 / s)) + z`, where inputs are dequantized as `fma(q, s, f32(-z · s))`
+
+    The vectorized kernels of PyTorch; the last elements of a run of 64 are computed by `reciprocal_offset`.
+    """
+    return _reciprocal(x, s, z)
+
+
+QUANTIZE: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "divide": _divide,
+    "reciprocal": _reciprocal,
+    "reciprocal_offset": _reciprocal_offset,
+    "reciprocal_fma": _reciprocal_fma,
+    "premultiplied": _premultiplied,
+}
+"""Rules that turn a real number into an integer; before the clamp."""
+
+
+def fma(a: Floats, b: Floats, c: Floats) -> Floats:
+    """`a · b + c` in float32 with one rounding.
+
+    The product is exact in float64, and the sum nearly always comes out right when it is rounded there and then to
+    float32. It may not where float64 ends up half-way between two float32, or below the normal ones.
+    """
+    product = np.asarray(a.astype(np.float64) * b.astype(np.float64))
+    addend = np.asarray(c, np.float64)
+    total = np.asarray(product + addend)
+    result = np.asarray(total.astype(f32))
+    half_way = total.view(np.int64) & 0x1FFFFFFF == 0x10000000
+    unsure = half_way | ((np.abs(total) < 2.0**-125) & (total != 0))
+    if unsure.any():
+        shape = total.shape
+        parts = (np.broadcast_to(each, shape)[unsure] for each in (product, addend))
+        result[unsure] = _sum_rounded_once(*parts)
+    return result
+
+
+def _sum_rounded_once(a: Array, b: Array) -> Floats:
+    """The sum of float64 values, rounded to float32 only.
+
+    It is first rounded to odd in float64, which makes the second rounding come out as if it were the only one
+    (Boldo and Melquiond, "When double rounding is odd").
+    """
+    total = a + b
+    virtual = total - a
+    error = (a - (total - virtual)) + (b - virtual)
+    bits = total.view(np.int64)
+    inexact_even = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
+    towards = np.where((error > 0) == (total > 0), 1, -1)
+    return (bits + np.where(inexact_even, towards, 0)).view(np.float64).astype(f32)
+
+
+def named(rules: Mapping[str, Any], rule: str) -> Any:
+    """The rule of that name; RunError if this version of qfmt does not know it."""
+    if rule not in rules:
+        raise RunError(f"arithmetic rule {rule!r} is not known here", hint=f"known are {', '.join(rules)}")
+    return rules[rule]
