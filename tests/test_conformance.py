@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import c_reader
+import numpy as np
 import pytest
 import spec_reader
 from counts import tell
@@ -341,3 +342,59 @@ def differs(rule: str, said: dict[str, Any], stated: list[Any]) -> bool:
         return outputs_by(rule, said) != stated
     except (AssertionError, OverflowError, ZeroDivisionError):
         return True
+
+
+# The second evaluation on a real network
+
+
+def digits() -> qfmt.Model:
+    return qfmt.convert(ROOT / "examples" / "digits" / "digits_int8.pt")
+
+
+def test_the_second_evaluation_gives_what_torch_gave() -> None:
+    """The outputs that torch's own kernels gave for the held-back images lie beside the example."""
+    from conformance import evaluate
+    from conformance.twin import items, twin
+
+    from qfmt.model import StoredArray, Vector
+
+    held = np.load(ROOT / "examples" / "digits" / "heldback.npz")
+    image, theirs = StoredArray.of(held["x"][:1]), StoredArray.of(held["outputs"][:1])
+    model = digits().replace(vectors=(Vector({"x": image}, {"dequant": theirs}),))
+    said = twin(model, {})
+    computed = evaluate.outputs(said, said["vectors"][0])["dequant"]
+    assert computed == {"shape": [1, 10], "values": items(theirs)}
+    tell("the evaluation in plain Python: 10 of 10 outputs of the digits network are torch's, to the bit")
+
+
+@pytest.mark.parametrize("how", [{}, {"form": "fixed_point_double"}], ids=str)
+def test_the_second_evaluation_gives_the_same_for_a_lowered_network(how: dict[str, Any]) -> None:
+    from conformance import evaluate
+    from conformance.networks import numbers
+    from conformance.twin import twin
+
+    from qfmt.passes import lower_integer
+    from qfmt.passes.sizes import with_input_shapes
+
+    model = digits()
+    model = model.replace(graph=with_input_shapes(model.graph, {"x": (1, 1, 8, 8)}))
+    lowered = lower_integer(model, **how)
+    image = numbers(1, (1, 1, 8, 8), 0, 255).astype(np.uint8)
+    said = twin(lowered.with_vectors({lowered.graph.inputs[0]: image}), {})
+    assert evaluate.outputs(said, said["vectors"][0]) == said["vectors"][0]["outputs"]
+
+
+def test_it_has_every_operator_of_integers_and_nearly_every_rule() -> None:
+    from qfmt.ops import OPERATORS, Quantized
+
+    nodes = [node for entry in READABLE for node in said_of(entry)["nodes"]]
+    integers = {
+        (name, rule)
+        for name, operator in OPERATORS.items()
+        for rule in (operator.rules if operator.quantized is Quantized.INTEGERS else operator.sum_rules) or ("",)
+        if operator.quantized is Quantized.INTEGERS or rule
+    }
+    assert integers - {(node["operator"], node["arithmetic"]) for node in nodes} == set()
+    rules = {rule for operator in OPERATORS.values() for rule in operator.rules}
+    left_out = {"interpolate", "interpolate_fma", "moments", "fused"}  # floats in an order of their own
+    assert rules - {node["arithmetic"] for node in nodes} == left_out
