@@ -391,6 +391,63 @@ def _onnx_runtime(path: Path, eager: Any, inputs: Any, threads: int) -> Callable
     return partial(session.run, None, given)
 
 
+# Programs in C
+
+
+@section
+def c(folder: Path) -> Iterator[Row]:
+    """Programs of `--to c` by gcc -O3 -march=native, one thread; ONNX Runtime, the same networks as QDQ, one thread."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import networks
+
+    import qfmt
+
+    for name in ("resnet18_224", "mobilenet_v2_224"):
+        path = networks.save_as(*networks.quantize(name, "fx"), "trace", folder / f"{name}.pt")
+        model = qfmt.convert(path, input_shapes={"x": (1, 3, 224, 224)})
+        for exact in (False, True):
+            yield from _c_program(model, name, exact, folder / f"{name}{'_exact' if exact else ''}")
+
+
+def _c_program(model: Any, name: str, exact: bool, folder: Path) -> Iterator[Row]:
+    import ctypes
+
+    import numpy as np
+
+    from qfmt.backends.c import write_c
+    from qfmt.passes import lower_integer
+
+    integers = lower_integer(model, exact=exact)
+    write_c(integers, folder, name="net")
+    sources = sorted(path for path in folder.glob("*.c") if path.name != "main.c")
+    what = f"{name}{', exact' if exact else ''}"
+
+    def compile_all() -> None:
+        flags = ["-std=c99", "-O3", "-march=native", "-fPIC", "-shared"]
+        subprocess.run(["gcc", *flags, "-o", folder / "net.so", *sources], check=True)
+
+    yield Row(f"{what}: compile", _seconds(compile_all), None, "s", 60)
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (1, 3, 224, 224), dtype=np.uint8), np.empty(1000, np.uint8)
+    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (x, y)]
+    ours = partial(ctypes.CDLL(str(folder / "net.so")).net_run, *pointers)
+    theirs = _single_threaded(model, random.standard_normal(x.shape, dtype=np.float32))
+    times = race({"ours": ours, "theirs": theirs})
+    yield Row(f"{what}: run, ONNX Runtime", times["ours"], times["theirs"], "ms", 5)
+
+
+def _single_threaded(model: Any, x: Any) -> Callable[[], Any]:
+    """ONNX Runtime on a model as QDQ, in one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    serialized = model.to_onnx().SerializeToString()
+    session = onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+    return partial(session.run, None, {session.get_inputs()[0].name: x})
+
+
 def show(rows: Iterator[Row]) -> bool:
     """Print rows as they come; whether all are within their limits."""
     fine = True

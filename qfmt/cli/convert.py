@@ -119,7 +119,10 @@ def command(
             model, done = lowering.apply(model, str(source))
     lowered = time.monotonic()
     with working(f"writing {dest.name}"):
-        how = _write(model, dest, opset, form or FORMS[0]) if target is None else _write_c(model, dest, opened, shapes)
+        if target is None:
+            how = _write(model, dest, opset, form or FORMS[0])
+        else:
+            how = _write_c(model, dest, shapes if opened and lowering is None else {})
     written = time.monotonic()
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     for text in (
@@ -163,12 +166,10 @@ def _write(model: Model, dest: Path, opset: int | None, form: str) -> str:
         raise error.at(str(dest)) from None
 
 
-def _write_c(model: Model, dest: Path, opened: bool, shapes: Shapes) -> str:
-    """Write a program in C; shapes have been settled by the conversion unless a .qfb was opened."""
+def _write_c(model: Model, dest: Path, shapes: Shapes) -> str:
+    """Write a program in C, for inputs of these shapes where the conversion has not settled them."""
     from ..backends.c import write_c
 
-    if not opened:
-        shapes = {}
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
         raise DestinationError("C needs numbers for all its sizes", where=f"--input-shape {named[0]}")

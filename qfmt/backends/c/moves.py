@@ -31,6 +31,7 @@ MOVERS = {
     "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Transpose": (0,), "Squeeze": (0,), "Unsqueeze": (0,),
     "Expand": (0,), "DepthToSpace": (0,), "SpaceToDepth": (0,), "Split": (0,), "Slice": (0,), "Gather": (0,),
     "GatherElements": (0,), "GatherND": (0,), "Tile": (0,), "Pad": (0,), "ReverseSequence": (0,), "Compress": (0,),
+    "Resize": (0,),
 }  # fmt: skip
 """Operator → the inputs that are moved; the others say where to, and have to be constants."""
 
@@ -40,9 +41,8 @@ FILL = -1
 
 def move(plan: Plan, node: Node) -> None:
     """An operator of the table, or Concat of inputs that are quantized alike."""
+    _check_moves(plan, node)
     moved = range(len(node.inputs)) if node.operator == "Concat" else MOVERS[node.operator]
-    if node.operator == "Concat":
-        _check_one_grid(plan, node)
     sources: list[View] = []
     start = 0
     given: list[Array | None] = []
@@ -68,12 +68,18 @@ def move(plan: Plan, node: Node) -> None:
             _put(plan, node, name, sources, np.where(picks == FILL, start, picks).astype(np.int64))
 
 
-def _check_one_grid(plan: Plan, node: Node) -> None:
+def _check_moves(plan: Plan, node: Node) -> None:
+    """QfmtError for an operator that does not always move, and here does not."""
+    mode = node.attributes.get("coordinate_transformation_mode")
+    if node.operator == "Resize" and (node.attributes["mode"] != "nearest" or mode == "tf_crop_and_resize"):
+        raise QfmtError("interpolates, which takes real numbers")
+    if node.operator not in ("Concat", "Resize"):
+        return
     grid = plan.value(node.outputs[0]).quantization
-    for name in node.inputs:
+    for name in node.inputs[:1] if node.operator == "Resize" else node.inputs:
         own = plan.value(name).quantization
         if (own is None) != (grid is None) or (own is not None and grid is not None and not own.same_grid(grid)):
-            raise QfmtError("Concat of inputs that are quantized in different ways")
+            raise QfmtError("has inputs and outputs that are quantized in different ways")
 
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:

@@ -79,6 +79,9 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     What depends on constants and shapes alone is computed here and now. A first dimension that has only a name is 1.
     """
     tensors = model.tensors
+    if unknown := [name for name in shapes if name not in model.graph.inputs]:
+        hint = f"its inputs are {', '.join(model.graph.inputs)}"
+        raise DestinationError("is no input of the network", where=unknown[0], hint=hint)
     kinds = {name: stored(tensors[name]) for name in model.graph.inputs}
     sizes = {name: _input_shape(tensors[name], shapes) for name in model.graph.inputs}
     known: dict[str, Array] = {}

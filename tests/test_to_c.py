@@ -1,0 +1,213 @@
+"""C programs compute what the interpreter computes, on every integer: each operator by each rule, and networks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from c_program import SANITIZED, Library, Together, compile_c, flat, program, random_inputs, run_main
+from counts import tell
+from networks import LARGE, quantize, quiet, save_as
+from onnx_models import through_file
+from test_onnx_integer import expected, network
+from torch import nn
+from torch.ao import quantization as tq
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+import qfmt
+from qfmt import Model
+from qfmt.backends.c import write_c
+from qfmt.passes import lower_integer
+
+SUITE = sorted((Path(__file__).parent / "golden" / "1.0" / "integer").glob("*.qfb"))
+DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
+
+
+def one_of_each() -> list[Path]:
+    """Files of the conformance suite until every operator has come by every rule."""
+    seen: set[tuple[str, str]] = set()
+    chosen = []
+    for path in SUITE:
+        model = qfmt.load(path)
+        kinds = {(node.operator, node.arithmetic) for node in model.nodes}
+        if not kinds <= seen:
+            seen |= kinds
+            chosen.append(path)
+    return chosen
+
+
+def passes(paths: list[Path], folder: Path, *flags: str, cc: str = "gcc") -> str:
+    """How many outputs of files of the suite came out as they should: all of them do."""
+    models = [qfmt.load(path) for path in paths]
+    programs = Together(models, folder, *flags, cc=cc)
+    count = 0
+    for index, (path, model) in enumerate(zip(paths, models, strict=True)):
+        for vector in model.vectors:
+            got = programs(index, {name: each.array for name, each in vector.inputs.items()})
+            want = flat({name: each.array for name, each in vector.outputs.items()}, model)
+            assert got.tolist() == want.tolist(), (path.stem, vector.name)
+            count += want.size
+    return f"{len(paths)} files of the conformance suite, {count} of {count} integers equal"
+
+
+def test_every_operator_by_every_rule(tmp_path: Path) -> None:
+    tell(f"C: {passes(one_of_each(), tmp_path / 'suite')}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cc", ["gcc", "clang"])
+def test_the_whole_conformance_suite(tmp_path: Path, cc: str) -> None:
+    tell(f"C ({cc}): {passes(SUITE, tmp_path / 'suite', cc=cc)}")
+
+
+# Networks
+
+
+def equal_on_random_inputs(model: Model, library: Library, count: int, what: str) -> None:
+    rng = np.random.default_rng(count)
+    equal = total = 0
+    for _ in range(count):
+        inputs = random_inputs(model, rng)
+        want = flat(model.run(inputs), model)
+        equal, total = equal + int((library(inputs) == want).sum()), total + want.size
+    tell(f"C: {what}, {count} inputs, {equal} of {total} integers equal")
+    assert equal == total > 0
+
+
+def digits(**options: object) -> tuple[Model, Model]:
+    """The example network as it was converted, and of integers alone."""
+    model = qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)})
+    return model, lower_integer(model, **options)  # type: ignore[arg-type]
+
+
+def test_the_digits_are_read_as_the_network_of_real_numbers_reads_them(tmp_path: Path) -> None:
+    """End to end: the exact form gives the integers of the rule of PyTorch."""
+    model, integers = digits(exact=True)
+    library = Library(integers, tmp_path / "digits", "-O2")
+    rng = np.random.default_rng(3)
+    (given,), (scores,) = integers.graph.inputs, integers.graph.outputs
+    grid = model.tensors[given].quantization
+    out = model.tensors[scores].quantization
+    assert grid is not None and out is not None
+    equal = total = 0
+    for _ in range(40):
+        q = rng.integers(0, 256, (1, 1, 8, 8)).astype(np.uint8)
+        real = (q.astype(np.float32) - grid.zero_point[0]) * np.float32(grid.scale[0])
+        want = model.run({"x": real})[model.graph.outputs[0]] / np.float32(out.scale[0]) + out.zero_point[0]
+        equal, total = equal + int((library({given: q}) == np.rint(want).reshape(-1)).sum()), total + want.size
+    tell(f"C: digits, 40 inputs, {equal} of {total} integers equal to those of the rule of fbgemm")
+    assert equal == total
+
+
+@pytest.mark.parametrize(
+    ("form", "bits"),
+    [("fixed_point_single", 32), ("fixed_point_double", 32), ("power_of_two", 32), ("thresholds", 32),
+     ("multiply_add_divide", 32), ("multiply_shift", 8)],
+)  # fmt: skip
+def test_every_form_of_requantization(tmp_path: Path, form: str, bits: int) -> None:
+    _, integers = digits(form=form, bits=bits)
+    equal_on_random_inputs(integers, Library(integers, tmp_path / "digits", "-O1"), 8, f"digits by {form}")
+
+
+class KeywordSpotting(nn.Module):
+    """DS-CNN of "Hello Edge" (Zhang et al. 2017), the small one: 49 × 10 coefficients of speech to 12 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = [nn.Conv2d(1, 64, (10, 4), (2, 2), (4, 1)), nn.ReLU()]
+        for _ in range(4):
+            blocks += [nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.ReLU(), nn.Conv2d(64, 64, 1), nn.ReLU()]
+        self.features = nn.Sequential(*blocks)
+        self.pool, self.words = nn.AdaptiveAvgPool2d(1), nn.Linear(64, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.words(self.pool(self.features(x)).flatten(1))
+
+
+@quiet()
+def spotter() -> Model:
+    torch.manual_seed(1)
+    inputs = [torch.randn(1, 1, 49, 10) for _ in range(4)]
+    chosen = tq.QConfig(tq.MinMaxObserver, tq.default_per_channel_weight_observer)
+    prepared = prepare_fx(KeywordSpotting().eval(), tq.QConfigMapping().set_global(chosen), (inputs[0],))
+    with torch.no_grad():
+        for each in inputs:
+            prepared(each)
+    return qfmt.convert(convert_fx(prepared), example_inputs=(inputs[0],), input_shapes={"x": (1, 1, 49, 10)})
+
+
+def test_a_network_that_spots_keywords(tmp_path: Path) -> None:
+    integers = lower_integer(spotter(), exact=True)
+    equal_on_random_inputs(integers, Library(integers, tmp_path / "words", "-O2"), 8, "DS-CNN")
+
+
+def test_a_network_of_requant_shifts_keeps_its_outputs(tmp_path: Path) -> None:
+    """ONNX → qfb → integers alone → C: what NumPy gets from the integers of the ONNX file."""
+    rng = np.random.default_rng(9)
+    source, weights = network(rng, 9, "int")
+    integers = lower_integer(through_file(qfmt.convert(source, input_quantization={"x": (1.0, 0, "int8")}), tmp_path))
+    main = program(integers, tmp_path / "shifts")
+    (given,) = integers.graph.inputs
+    equal = total = 0
+    for _ in range(8):
+        x = rng.integers(-128, 128, (1, 3, 8, 8))
+        got, want = run_main(main, integers, {given: x.astype(np.int8)}), expected(x, weights).reshape(-1)
+        equal, total = equal + int((got == want).sum()), total + want.size
+    tell(f"C: a network of RequantShift, 8 inputs, {equal} of {total} integers equal")
+    assert equal == total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [False, True], ids=["multiply and shift", "exact"])
+def test_the_real_mobilenet(shared_data: Path, tmp_path: Path, exact: bool) -> None:
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    integers = lower_integer(qfmt.convert(source, input_shapes={"X": ("N", 3, 224, 224)}), exact=exact)
+    library = Library(integers, tmp_path / "mobilenet", "-O2")
+    equal_on_random_inputs(integers, library, 8, f"MobileNetV2, {'exact' if exact else 'multiply and shift'}")
+
+
+@pytest.mark.slow
+def test_resnet18(tmp_path: Path) -> None:
+    assert "resnet18_224" in LARGE
+    path = save_as(*quantize("resnet18_224", "fx"), "trace", tmp_path / "resnet.pt")
+    integers = lower_integer(qfmt.convert(path, input_shapes={"x": ("N", 3, 224, 224)}))
+    equal_on_random_inputs(integers, Library(integers, tmp_path / "resnet", "-O2"), 8, "ResNet-18")
+
+
+# What the program is
+
+
+def test_there_is_no_floating_point(tmp_path: Path) -> None:
+    """Neither in the text, nor in the machine code: a compiler that may not use vector registers has no other."""
+    folder = tmp_path / "digits"
+    write_c(digits(exact=True)[1], folder)
+    for path in folder.iterdir():
+        assert not re.search(r"float|double|malloc|\bmath\b", path.read_text(encoding="ascii")), path.name
+    compile_c(folder, "net.o", "-O2", "-mgeneral-regs-only", "-r", leave="main.c")
+
+
+def test_it_is_the_same_text_each_time_and_clean_in_both_compilers(tmp_path: Path) -> None:
+    integers = digits()[1]
+    for name in ("a", "b"):
+        write_c(integers, tmp_path / name, name="net")
+    texts = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("a", "b")]
+    assert texts[0] == texts[1]
+    for flags in (SANITIZED, ("-O3",)):
+        compile_c(tmp_path / "a", "main", *flags, cc="clang")
+
+
+def test_the_makefile_builds_it(tmp_path: Path) -> None:
+    import shutil
+    import subprocess
+
+    integers = digits()[1]
+    if not shutil.which("make"):
+        pytest.skip("needs make")
+    write_c(integers, tmp_path / "digits")
+    subprocess.run(["make", "-C", tmp_path / "digits", "CFLAGS=-O1"], check=True, capture_output=True)
+    inputs = random_inputs(integers, np.random.default_rng(1))
+    got = run_main(tmp_path / "digits" / "main", integers, inputs)
+    assert got.tolist() == flat(integers.run(inputs), integers).tolist()
