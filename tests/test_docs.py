@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+import torch
 from counts import tell
-from test_readme import load_tool
+from test_readme import CAN_COMPILE, load_tool
+
+import qfmt
+from qfmt.passes import lower_integer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 INTEGERS = (ROOT / "docs" / "integers.md").read_text(encoding="utf-8")
 
+PARTS = ("bias.folded", "multiplier", "shift", "add")
+
 readme = load_tool()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_examples_of_a_page_print_what_it_says(page: Path) -> None:
+def test_the_examples_of_a_page_print_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.quantized, "engine", torch.backends.quantized.engine)  # which a page may change
     examples = readme.blocks(page.read_text(encoding="utf-8"))
     assert examples
     for (_, said), printed in zip(examples, readme.executed(examples), strict=True):
@@ -31,6 +41,56 @@ def test_the_examples_of_a_page_print_what_it_says(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
+    """Those that no example prints, but a table: M, b in units, Σw, B, m, shift, add."""
+    model = qfmt.convert(ROOT / "examples" / "two_layers" / "two_layers_int8.pt")
+    t, ints = model.tensors, lower_integer(model, exact=True).tensors
+    cells: list[str] = []
+    for layer, before in (("conv1", "quant"), ("conv2", "conv1")):
+        bias, m, shift, add = (ints[f"{layer}.{part}"].array.tolist() for part in PARTS)
+        sums = t[f"{layer}.weight"].array.sum((1, 2, 3), dtype=int)
+        for channel, scale in enumerate(t[f"{layer}.weight"].quantization.scale):
+            unit = t[before].quantization.scale[0] * scale
+            cells += [f"{unit / t[layer].quantization.scale[0]:.9f}", f"{t[f'{layer}.bias'].array[channel] / unit:.3f}"]
+            cells += [f"{sums[channel]}", f"= {bias[channel]}", f"{m[channel]}, {shift[channel]}"]
+            cells += [f"{m[channel] / 2 ** shift[channel]:.9f}", f"{add[channel]}", f"{1 << (shift[channel] - 1)}"]
+    assert [cell for cell in cells if f" {cell} |" not in INTEGERS] == []
+
+
+@pytest.mark.slow
+def test_a_real_network_in_c_gives_pytorchs_logits(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the README says of the MobileNetV2: the whole way by commands, and then torch itself on the same images."""
+    if not CAN_COMPILE:
+        pytest.skip("there is no cc, or no make")
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    shutil.copy(source, tmp_path / "net.pt")
+    for command in (
+        "qfmt convert net.pt net.qfb --input-shape X=1,3,224,224",
+        "qfmt convert net.qfb net_int.qfb --integer-only --exact",
+        "qfmt convert net_int.qfb net --to c",
+        "make -s -j2 -C net",
+    ):
+        print(readme.shell(command, str(tmp_path)))
+    model = qfmt.load(tmp_path / "net_int.qfb")
+    assert not any(any(node.attributes.get("differs", ())) for node in model.nodes)
+    (given,), (result,) = model.graph.inputs, model.graph.outputs
+    into, out = model.tensors[given].quantization, model.tensors[result].quantization
+    monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
+    network, rng, equal = torch.jit.load(source), np.random.default_rng(0), 0
+    for _ in range(8):
+        q = rng.integers(0, 256, (1, 3, 224, 224)).astype(np.uint8)
+        real = (q.astype(np.float32) - into.zero_point[0]) * np.float32(into.scale[0])
+        with torch.no_grad():
+            theirs = network(torch.from_numpy(real)).numpy()
+        printed = subprocess.run([tmp_path / "net" / "main"], input=q.tobytes(), capture_output=True, check=True).stdout
+        ours = (np.array(printed.split(), np.float32) - out.zero_point[0]) * np.float32(out.scale[0])
+        equal += int((ours == theirs.ravel()).sum())
+    tell(f"MobileNetV2 of 2019 in C, without floats: {equal} of 8000 logits are PyTorch's")
+    assert equal == 8000
 
 
 # The tables of engines
