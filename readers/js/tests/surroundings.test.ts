@@ -1,7 +1,7 @@
 // What the package does where something is missing that Node 20 on a little-endian machine has.
 
 import assert from "node:assert/strict";
-import { createHash } from "node:crypto";
+import { createHash, webcrypto } from "node:crypto";
 import { test, type TestContext } from "node:test";
 import { open, QfbError } from "qfb-reader";
 import { hex, sha256 } from "../src/digest.js";
@@ -9,10 +9,10 @@ import { littleEndian } from "../src/endian.js";
 import { golden } from "./files.js";
 import { verdict } from "./touch.js";
 
-/** Takes a global away until the test has ended. */
-function without(context: TestContext, name: "process" | "crypto"): void {
-  const before = Object.getOwnPropertyDescriptor(globalThis, name)!;
-  Object.defineProperty(globalThis, name, { value: undefined, configurable: true });
+/** Puts something else in the place of a global until the test has ended. */
+function instead(context: TestContext, name: "process" | "crypto", value?: unknown): void {
+  const before = Object.getOwnPropertyDescriptor(globalThis, name) ?? { value: undefined, configurable: true };
+  Object.defineProperty(globalThis, name, { value, configurable: true });
   context.after(() => Object.defineProperty(globalThis, name, before));
 }
 
@@ -23,7 +23,8 @@ test("in a browser a string is an address, also a relative one", async (context)
     asked.push(address);
     return new Response(file);
   };
-  without(context, "process");
+  instead(context, "crypto", webcrypto); // Node 18 has it in the module only
+  instead(context, "process");
   const model = await open("models/m.qfb", { fetch });
   assert.equal((await model.tensors.get("conv.weight")!.array()).length, 54);
   assert.deepEqual(asked, ["models/m.qfb"]);
@@ -32,14 +33,14 @@ test("in a browser a string is an address, also a relative one", async (context)
 
 test("Node 18 has WebCrypto in a module", async (context) => {
   const file = await golden();
-  without(context, "crypto");
+  instead(context, "crypto");
   assert.equal((await open(file)).inputs[0], "x");
 });
 
 test("a page without WebCrypto is told so", async (context) => {
   const file = await golden();
-  without(context, "crypto");
-  without(context, "process");
+  instead(context, "crypto");
+  instead(context, "process");
   await assert.rejects(open(file), (error) => error instanceof QfbError && /https.*verify: false/.test(error.message));
   assert.equal((await open(file, { verify: false })).inputs[0], "x");
 });
@@ -47,7 +48,7 @@ test("a page without WebCrypto is told so", async (context) => {
 test("what is too long for WebCrypto is hashed in parts, where that is possible", async (context) => {
   const bytes = new Uint8Array(100_000).fill(7);
   assert.equal(hex(await sha256(bytes, 99_999)), createHash("sha256").update(bytes).digest("hex"));
-  without(context, "process");
+  instead(context, "process");
   await assert.rejects(sha256(bytes, 99_999), { name: "QfbError", what: /less than 2 GiB/ });
 });
 
