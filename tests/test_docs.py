@@ -21,6 +21,7 @@ from qfmt.passes import lower_integer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 INTEGERS = (ROOT / "docs" / "integers.md").read_text(encoding="utf-8")
 
 PARTS = ("bias.folded", "multiplier", "shift", "add")
@@ -68,13 +69,16 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
         pytest.skip("there is no cc, or no make")
     source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
     shutil.copy(source, tmp_path / "net.pt")
-    for command in (
-        "qfmt convert net.pt net.qfb --input-shape X=1,3,224,224",
-        "qfmt convert net.qfb net_int.qfb --integer-only --exact",
+    commands = (
+        "qfmt convert net.pt net.qfb",
+        "qfmt convert net.qfb net_int.qfb --integer-only --exact --input-shape X=1,3,224,224",
         "qfmt convert net_int.qfb net --to c",
         "make -s -j2 -C net",
-    ):
-        print(readme.shell(command, str(tmp_path)))
+    )
+    output = "".join(readme.shell(command, str(tmp_path)) for command in commands)
+    lowered = re.search(r"lower  ([\d,]+) channels: .*; equal on all ([\d,]+) sums in reach", output)
+    assert lowered is not None, output
+    assert f"{lowered[1]} channels are proven equal on all of {lowered[2]} sums" in README
     model = qfmt.load(tmp_path / "net_int.qfb")
     assert not any(any(node.attributes.get("differs", ())) for node in model.nodes)
     (given,), (result,) = model.graph.inputs, model.graph.outputs
