@@ -10,6 +10,7 @@ from c_program import Together, flat, random_inputs
 from counts import tell
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.backends.c.exceptions import Reach, mended
 from qfmt.ops import OPERATORS
 
 GRID = Quantization((0.5,), (3,), -128, 127)
@@ -146,3 +147,28 @@ def test_thresholds_of_any_kind(tmp_path: Path) -> None:
         assert together(index, {"x": x}).tolist() == want.tolist()
         total += want.size
     tell(f"C: thresholds, {total} of {total} integers equal")
+
+
+def test_lines_with_exceptions_are_the_thresholds_on_every_sum_in_reach() -> None:
+    """Thresholds of lines that a few roundings disturb, and of crooked ones, which have too many exceptions."""
+    rng = np.random.default_rng(11)
+    levels = np.arange(-127, 128)
+    slopes = rng.uniform(0.001, 0.5, 60)
+    offsets = rng.uniform(-40, 40, 60)
+    rows = np.ceil((levels - 0.5 - offsets[:, None]) / slopes[:, None])
+    rows += rng.random(rows.shape) < np.where(np.arange(60) < 50, 0.02, 0.5)[:, None]
+    rows = np.sort(rows.astype(np.int64), axis=1)
+    reach = Reach(rows[:, 0] + rng.integers(-50, 50, 60), rows[:, -1] + rng.integers(-50, 50, 60))
+    found = mended(rows, reach, levels, slopes, 3)
+    total = 0
+    for channel in np.flatnonzero(found.right):
+        m, s, add = (int(each[channel]) for each in found.lines)
+        x = np.arange(reach.low[channel], reach.high[channel] + 1)
+        got = np.clip(3 + ((x * m + add) >> s), -128, 127)
+        for value, change in found.exceptions[channel].items():
+            got[x == value] += change
+        want = -128 + np.searchsorted(rows[channel], x, side="right")
+        assert (got == want).all()
+        total += x.size
+    assert 40 <= found.right.sum() < 60 and any(found.exceptions)
+    tell(f"C: lines with exceptions, {total} of {total} sums as by thresholds, {found.right.sum()} of 60 channels")

@@ -106,7 +106,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     weights = plan.constant(f.weights[:, 0].T.astype(f.dtype), node.inputs[1])
     bias = plan.constant(f.bias.astype(np.int32), f"{node.outputs[0]} bias")
     zeros = plan.constant(np.full(channels, f.zero, f.x), f"{node.outputs[0]} padding")
-    target, finish = target_of(plan, node, order, channels)
+    target, finish = target_of(plan, node, order, channels, f.reach)
     together = taps if taps <= UNROLLED else 1
     words = (f"(int32_t)taps[t + {i}][c] * weights[(t + {i}) * n + c]" for i in range(together))
     name = kernel(

@@ -7,7 +7,7 @@ point here, and what the zero point of x adds up to goes into B. Padding is the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ...errors import QfmtError
 from ...model import Node
 from ...ops import Operand as Integers
 from ...ops.accumulation import whole
+from .exceptions import Reach
 from .finish import Finish, follower
 from .kernels import kernel
 from .names import comment
@@ -48,6 +49,7 @@ class Folded:
     bias: Array
     zero: int
     x: str
+    reach: Reach
 
     @property
     def dtype(self) -> str:
@@ -61,7 +63,7 @@ class Folded:
         bias = self.bias - 128 * sums
         if self.x != "int8" or self.dtype != "int8" or (np.abs(bias) + 255 * sizes).max(initial=0) > INT32:
             return None
-        return Folded(self.weights, bias, self.zero, "uint8")
+        return replace(self, bias=bias, x="uint8")
 
 
 def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
@@ -83,11 +85,12 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
         bias = bias - x.zero_point * centred.sum(2).reshape(-1)
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
         raise QfmtError("its weights or its bias leave the integers of C that sums are made of")
-    low, high = x.limits
-    above, below = (np.maximum(sign * centred, 0).sum(2) for sign in (1, -1))
-    if max((above * high - below * low).max(initial=0), (below * high - above * low).max(initial=0)) > INT32:
+    low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
+    above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
+    least, most = above * low - below * high, above * high - below * low
+    if max(most.max(initial=0), -least.min(initial=0)) > INT32:
         raise QfmtError("its sums may leave int32")
-    return Folded(centred, bias, x.zero_point, x.dtype)
+    return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 
 
 def constant_weights(plan: Plan, node: Node) -> Array:
@@ -116,7 +119,9 @@ def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, int]
     return plan.constant(weights, node.inputs[1]), plan.constant(bias, f"{node.outputs[0]} bias"), full
 
 
-def target_of(plan: Plan, node: Node, order: Sequence[int], row: int) -> tuple[View, Finish | None]:
+def target_of(
+    plan: Plan, node: Node, order: Sequence[int], row: int, reach: Reach | None = None
+) -> tuple[View, Finish | None]:
     """Where rows of `row` sums go: requantized, if that follows at once and a row is one of all channels."""
     name = node.outputs[0]
     finish = follower(plan, name)
@@ -125,7 +130,7 @@ def target_of(plan: Plan, node: Node, order: Sequence[int], row: int) -> tuple[V
     if finish is None:
         return plan.result(name, tuple(order)), None
     plan.fused.add(finish.y.name)
-    return plan.result(finish.y.name, tuple(order)), finish
+    return plan.result(finish.y.name, tuple(order)), replace(finish, reach=reach)
 
 
 def finished(plan: Plan, finish: Finish | None, sums: str, y: str, count: int) -> list[str]:
@@ -159,7 +164,7 @@ def dot_rows(
     blocks = -(-length // unit)
     weights, bias, full = packed(plan, node, fast, unit)
     across = groups * outputs
-    target, finish = target_of(plan, node, order, across)
+    target, finish = target_of(plan, node, order, across, None if added else f.reach)
     apart = (groups - 1) * outputs + full
     in_place = direct and fast.x == view.dtype and length % unit == 0
     dot = kernel(plan, "dot", X=fast.x, W=f.dtype, UNIT=str(unit))

@@ -1,0 +1,73 @@
+"""Thresholds, as a line and the few sums on which it is not right: less to store, and less to do, than to count.
+
+A channel whose requantization no multiplier, shift and addend give exactly comes with thresholds, one for each output
+integer. Almost all of them are those of a straight line; so the program computes the line, and mends what it gives
+for the sums between a threshold and that of the line. Both are compared on all sums that the weights can make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...passes.lowering.fits import Lines, nearest_lines, thresholds_of
+from ...passes.lowering.steps import Steps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+SLOTS = 16
+"""Of one channel at most; one with more is counted."""
+
+COUNTING = 80
+"""How many elements of a slot are mended in the time in which one sum is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The least and the greatest sum of each channel."""
+
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Lines of some channels; and of those that are `right` after mending, for each the sums and what is added."""
+
+    lines: Lines
+    right: Array
+    exceptions: list[dict[int, int]]
+
+
+def mended(rows: Array, reach: Reach, levels: Array, slope: Array, zero_point: int) -> Mended:
+    """Lines for rows of thresholds [C, K], of output integers `levels` [K]; `slope` [C] is about that of each."""
+    low, high = (each.astype(np.int64) for each in (reach.low, reach.high))
+    above = np.clip(rows.astype(np.int64), low[:, None], high[:, None] + 1)
+    steps = Steps(low, high, levels.astype(np.int64), above, slope, zero_point)
+    lines = nearest_lines(steps, 31)
+    theirs = np.clip(thresholds_of(steps, lines), low[:, None], high[:, None] + 1)
+    found = [_between(ours, other) for ours, other in zip(above, theirs, strict=True)]
+    right = np.array([each is not None for each in found], np.bool_)
+    return Mended(lines, right, [each or {} for each in found])
+
+
+def _between(ours: Array, theirs: Array) -> dict[int, int] | None:
+    """Sum → what is to be added to what thresholds `theirs` count; None where these are too many, or much."""
+    starts, ends = np.minimum(ours, theirs), np.maximum(ours, theirs)
+    if (ends - starts).sum() > 4 * SLOTS:
+        return None
+    sums = sorted({int(x) for start, end in zip(starts, ends, strict=True) for x in range(int(start), int(end))})
+    changes = {x: int((ours <= x).sum() - (theirs <= x).sum()) for x in sums}
+    kept = {x: change for x, change in changes.items() if change}
+    return kept if len(kept) <= SLOTS and all(abs(change) < 128 for change in kept.values()) else None
+
+
+def slots_for(counts: Array, channels: int) -> int:
+    """How many slots cost least: each is gone through for all channels, and channels with more sums are counted."""
+    costs = [slots * channels + COUNTING * int((counts > slots).sum()) for slots in range(SLOTS + 1)]
+    return int(np.argmin(costs))

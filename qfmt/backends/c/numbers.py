@@ -1,0 +1,162 @@
+"""The numbers of a requantization as the kernels take them: each of one element, or of one per channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import QfmtError
+from ...model import Node
+from .exceptions import Reach, mended, slots_for
+from .plan import Plan
+from .static import Value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
+KINDS = {"multiplier": np.int32, "shift": np.uint8, "add": np.int64}
+LARGEST_ADD = 1 << 62
+
+
+def _none() -> Array:
+    return np.zeros((0, 0), np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """`rule`: the kernel; `line`: its arrays by name. `table`, `row` [C]: thresholds, and the row of a channel or -1.
+
+    `sums`, `changes` [slots, C]: on which sums the line is not right, and what is added then.
+    """
+
+    rule: str
+    line: dict[str, Array]
+    row: Array
+    divisor: int = 1
+    table: Array = field(default_factory=_none)
+    sums: Array = field(default_factory=_none)
+    changes: Array = field(default_factory=_none)
+
+
+def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Numbers:
+    """Those of a node. With the reach of each channel's sums, thresholds become lines with exceptions."""
+    if node.operator == "qfmt.RequantShift":
+        return _divided(plan, node, channels)
+    names = dict(zip(PARAMETERS, node.inputs[1:], strict=False))
+    arrays = {name: plan.value(tensor).array for name, tensor in names.items() if tensor}
+    found = {name: array for name, array in arrays.items() if array is not None}
+    line = {} if node.arithmetic == "thresholds" else _line(node.arithmetic, found)
+    line = {name: _spread(array, channels) for name, array in line.items()}
+    rule = "fixed_point_double" if node.arithmetic == "fixed_point_double" else "multiply_shift"
+    plain = Numbers(rule, line, np.full(channels, -1, np.int32))
+    if "thresholds" not in found:
+        return plain
+    table = found["thresholds"].astype(np.int32)
+    row = _spread(found.get("row", np.arange(len(table))), channels).astype(np.int32)
+    if (row < 0).all():
+        return plain
+    made = {name: np.array(line[name]) if name in line else np.zeros(channels, KINDS[name]) for name in KINDS}
+    own = replace(plain, line=made, row=row, table=table)
+    y = plan.value(node.outputs[0])
+    if reach is None or not table.size:
+        for channel in np.flatnonzero(row >= 0).tolist():
+            _put(made, channel, _line_through(table[row[channel]], y.limits[0] - y.zero_point))
+        return own
+    return _with_exceptions(own, reach, plan.value(node.inputs[0]), y)
+
+
+def _line(rule: str, found: dict[str, Array]) -> dict[str, Array]:
+    """Multiplier, shift, and what is added, where the rule does not leave that to the sign of the sum."""
+    shift = found["shift"].astype(np.uint8)
+    half: Array = np.where(shift > 0, np.int64(1) << np.maximum(shift.astype(np.int64) - 1, 0), 0)
+    line: dict[str, Array] = {"multiplier": found.get("multiplier", np.ones(1)).astype(np.int32), "shift": shift}
+    if rule == "fixed_point_double":
+        return line
+    return line | {"add": found["add"].astype(np.int64) if rule == "multiply_shift" else half}
+
+
+def _put(line: dict[str, Array], channel: int, numbers: tuple[int, int, int]) -> None:
+    for name, number in zip(KINDS, numbers, strict=True):
+        line[name][channel] = number
+
+
+def _with_exceptions(n: Numbers, reach: Reach, x: Value, y: Value) -> Numbers:
+    """Lines and exceptions for the channels with thresholds, but for those with too many."""
+    at = np.flatnonzero(n.row >= 0)
+    rows = n.table[n.row[at]]
+    levels = y.limits[0] + 1 + np.arange(rows.shape[1])
+    own = Reach(reach.low[at], reach.high[at])
+    found = mended(rows, own, levels, _slopes(x, y, len(n.row))[at], y.zero_point)
+    for place, channel in enumerate(at):
+        m, s, add = (int(each[place]) for each in found.lines)
+        _put(n.line, int(channel), (m, s, add))
+    counts = np.array(
+        [len(each) if right else 1 << 20 for each, right in zip(found.exceptions, found.right, strict=True)]
+    )
+    slots = slots_for(counts, len(n.row))
+    sums, changes = np.zeros((slots, len(n.row)), np.int32), np.zeros((slots, len(n.row)), np.int8)
+    row = n.row.copy()
+    for channel, count, exceptions in zip(at, counts, found.exceptions, strict=True):
+        if count <= slots:
+            row[channel] = -1
+            for slot, (value, change) in enumerate(exceptions.items()):
+                sums[slot, channel], changes[slot, channel] = value, change
+    return replace(n, row=row, sums=sums, changes=changes)
+
+
+def _slopes(x: Value, y: Value, channels: int) -> Array:
+    """About how much of an output one unit of a sum is, for each channel: by the scales, or 1 where there are none."""
+    if x.quantization is None or y.quantization is None:
+        return np.ones(channels)
+    return _spread(np.asarray(x.quantization.scale) / y.quantization.scale[0], channels)
+
+
+def _line_through(thresholds: Array, low: int) -> tuple[int, int, int]:
+    """Multiplier, shift, add with low + #{k : x ≥ thresholds[k]} ≈ (x · multiplier + add) >> shift."""
+    real = thresholds[thresholds < np.iinfo(np.int32).max].astype(np.int64)
+    first, last = (int(real[0]), int(real[-1])) if real.size else (0, 0)
+    if last == first:
+        return 1, 31, (low + real.size // 2) << 31
+    slope = Fraction(real.size - 1, last - first)
+    shift = 0
+    while slope * (1 << shift + 1) < 1 << 29 and (abs(low) + real.size) << shift + 1 < 1 << 60:
+        shift += 1
+    multiplier = max(1, round(slope * (1 << shift)))
+    return multiplier, shift, ((low + 1) << shift) - first * multiplier
+
+
+def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
+    """RequantShift: floor((x · mul + add) / div + 1/2), so the half goes into what is added."""
+    div = node.attributes["div"]
+    assert isinstance(div, int)
+    mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
+    if np.abs(mul).max(initial=0) >= 1 << 31 or max(np.abs(add).max(initial=0), div) >= LARGEST_ADD >> 1:
+        raise QfmtError("its multiplier is no int32, or its divisor or what it adds is too large")
+    add = add + div // 2 - plan.value(node.inputs[0]).zero_point * mul
+    mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
+    none = np.full(channels, -1, np.int32)
+    if div & (div - 1) == 0:
+        shift = np.full(mul.shape, div.bit_length() - 1, np.uint8)
+        return Numbers("multiply_shift", {"multiplier": mul.astype(np.int32), "shift": shift, "add": add}, none)
+    return Numbers("multiply_divide", {"multiplier": mul, "add": add}, none, div)
+
+
+def _exact(value: Value) -> Array:
+    """Integers of a constant, which may be stored as real numbers."""
+    if value.array is None:
+        raise QfmtError("its multiplier is computed, and C needs it constant")
+    numbers = np.asarray(value.array)
+    whole: Array = numbers.astype(np.int64)
+    if not (whole == numbers).all():
+        raise QfmtError("its multiplier or what it adds is no integer")
+    return whole
+
+
+def _spread(array: Array, count: int) -> Array:
+    return np.broadcast_to(array, (count,)) if array.size == 1 else array
