@@ -2,8 +2,8 @@
 
 A `console` block holds commands (`$ …`), each followed by what it prints, stderr included. In a `python` block each
 `print` at the start of a line is followed by `# → ` and what it prints. All blocks of a page share one folder, with
-`examples/` in it, and the Python blocks their names. Seconds, digests and sizes of programs may differ. A `sh` block is set-up and is not
-executed.
+`examples/` in it, and the Python blocks their names. Seconds, digests and sizes of programs may differ. A `sh` block is
+set-up and is not executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARYING = re.compile(r"\d+\.\d+ s$|\b[0-9a-f]{64}\b|\d+\.\d kB, \d+ files", re.MULTILINE)
-"""Seconds; digests, which every version of the program that signs a file changes; sizes of programs that are written."""
+"""Seconds, digests, which every version of the program that signs a file changes, and sizes of programs in C."""
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
