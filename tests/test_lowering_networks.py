@@ -189,6 +189,34 @@ def _random(model: Model, name: str, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(tensor.quantization.quant_min, tensor.quantization.quant_max + 1, shape).astype(tensor.dtype)
 
 
+class Pooled(architectures.Network):
+    """The mean of an image, mixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dequant(nn.functional.adaptive_avg_pool2d(self.mix(self.quant(x)), 1).flatten(1))
+
+
+def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """224 × 224 of 3 channels, where a mean needs it; what is stated is taken."""
+    monkeypatch.setattr(networks, "NETWORKS", {"pooled": networks.Definition(Pooled, ((2, 3, 20, 24),))})
+    module, given = networks.quantized("pooled", "eager")
+    path = networks.save_as(module, given, "trace", tmp_path / "m.pt")
+    stored, dest = tmp_path / "m.qfb", tmp_path / "int.qfb"
+    assert invoke("convert", path, stored).exit_code == 0
+    for options, sizes, assumed in (([], (224, 224), True), (["--input-shape", "x=N,3,20,24"], (20, 24), False)):
+        result = invoke("convert", stored, dest, "--integer-only", "--exact", *options)
+        assert result.exit_code == 0, result.stderr
+        lowered = qfmt.load(dest)
+        assert lowered.tensors[lowered.graph.inputs[0]].shape == ("N", 3, *sizes)
+        assert ("note   the size of x is not stated in the file: 224 × 224 is assumed" in result.stderr) == assumed
+        assert lowered.source.get("assumed_sizes") == ("x=N,3,224,224" if assumed else None)
+    assert compare("a mean of an image", qfmt.load(stored), lowered, [{"x": given[0].numpy()}]) == 0
+
+
 def test_networks_of_integers_stay_what_they_are() -> None:
     """Sums were float32 of integers: they become int32, RequantShift stays with constants of integers."""
     rng = np.random.default_rng(3)
@@ -248,7 +276,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--requantize", "thresholds"], "--requantize goes with --integer-only"),
         (["--integer-only", "--bits", "12"], "'12' is not one of"),
         (["--integer-only", "--requantize", "float"], "'float' is not one of"),
-        (["--integer-only"], "--input-shape x=N,1,SIZE,SIZE"),
+        (["--integer-only"], "--input-shape x=N,1,HEIGHT,WIDTH"),
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
         (["--integer-only", "--input-shape", "x=1,3,8,8"], "has a size of 1 where 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),

@@ -456,6 +456,32 @@ def test_forms_of_engines_differ_where_they_say(form: str) -> None:
     assert {node.arithmetic for node in lowered.nodes} == {"folded", form, ""}
 
 
+def test_the_place_of_the_largest() -> None:
+    rng = np.random.default_rng(25)
+    for operator in ("ArgMax", "ArgMin"):
+        for real in (False, True):
+            net = Net(rng)
+            x = net.input(3, 5, 40, dtype="int8")
+            source = net.node("DequantizeLinear", [x], None) if real else x
+            y = net.node(operator, [source], None, axis=1, keepdims=0, select_last_index=1, dtype="int64")
+            same("places of extremes", net.model(y), rng)
+
+
+def test_numbers_of_which_others_would_make_real_ones() -> None:
+    """Comparisons of two grids, and formulas that a rule states on real numbers, are not kept as they are."""
+    rng = np.random.default_rng(26)
+    net = Net(rng)
+    y = net.node("Greater", [net.input(3), net.input(3)], None, dtype="bool")
+    with pytest.raises(NoIntegerForm, match="Greater"):
+        lower_integer(net.model(y))
+    net = Net(rng)
+    w = net.constant(rng.integers(-9, 9, (4, 6)).astype(np.int8), Quantization((0.1,), (0,), -128, 127))
+    x = net.input(2, 6, q=Quantization((float(f32(1e-36)),), (3,), 0, 255))
+    y = net.node("qfmt.Linear", [x, w], Quantization((1e10,), (0,), 0, 255), "float_bias")
+    with pytest.raises(NoIntegerForm, match="float32 does not hold"):
+        lower_integer(net.model(y))
+
+
 def test_what_no_form_is_known_for_is_named_all_at_once() -> None:
     rng = np.random.default_rng(22)
     net = Net(rng)

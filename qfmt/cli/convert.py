@@ -108,7 +108,7 @@ def command(
             if arithmetic or quantizations or (shapes and not target and lowering is None):
                 hint = "give --arithmetic and --input-… where the original is converted"
                 raise SourceError("is a .qfb: its arithmetic and inputs are settled", where=str(source), hint=hint)
-            model = lowering.sized(qfmt.load(source), shapes) if lowering else qfmt.load(source)
+            model = qfmt.load(source)
         else:
             model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
     converted = time.monotonic()
@@ -116,7 +116,9 @@ def command(
     done: list[str] = []
     if lowering is not None:
         with working(f"lowering {source.name} to integers"):
-            model, done = lowering.apply(model, str(source))
+            model, told = lowering.apply(model, str(source), shapes if opened else {})
+        done.append(told)
+        notes.extend(lowering.notes(model))
     lowered = time.monotonic()
     with working(f"writing {dest.name}"):
         if target is None:

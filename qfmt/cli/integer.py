@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,25 +63,29 @@ class Lowering:
             raise click.UsageError(f"--{given[0]} goes with --integer-only")
         return None
 
-    def sized(self, model: Model, shapes: Shapes) -> Model:
-        """The model with shapes of inputs that its file leaves open."""
-        from ..passes.sizes import with_input_shapes
-
-        return replace(model, graph=with_input_shapes(model.graph, shapes)) if shapes else model
-
-    def apply(self, model: Model, place: str) -> tuple[Model, list[str]]:
-        """The model in integers alone, and a line about it."""
+    def apply(self, model: Model, place: str, shapes: Shapes) -> tuple[Model, str]:
+        """The model in integers alone, and what there is to say of it."""
         from ..passes.lowering import lower_integer
         from ..passes.lowering.facts import totals
 
         try:
-            lowered = lower_integer(model, form=self.form, bits=self.bits, exact=self.exact)
+            lowered = lower_integer(model, form=self.form, bits=self.bits, exact=self.exact, input_shapes=shapes)
         except QfmtError as error:
             raise error.at(place) from None
-        return lowered, [_summary(totals(lowered))]
+        return lowered, _summary(totals(lowered), lowered)
+
+    def notes(self, model: Model) -> Iterator[str]:
+        """What to know of a lowered model that is not as one might think."""
+        for told in model.source.get("assumed_sizes", "").split():
+            name, _, shape = told.partition("=")
+            sizes = " × ".join(shape.split(",")[2:])
+            yield f"the size of {name} is not stated in the file: {sizes} is assumed, which --input-shape changes"
+        unsure = model.source.get("integer_only", "").partition("exact but for ")[2]
+        if unsure:
+            yield f"{unsure} may be rounded either way: the stated rule adds them up in any order"
 
 
-def _summary(found: Totals) -> str:
+def _summary(found: Totals, model: Model) -> str:
     """`18,067 channels: 17,649 by multipliers of up to 27 bits, 418 by thresholds; equal on all 15,080,766,772 sums`"""
     ways = []
     if found.channels > found.thresholds:
@@ -91,7 +95,9 @@ def _summary(found: Totals) -> str:
         ways.append(f"{found.thresholds:,} by thresholds")
     noun = "channel" if found.channels == 1 else "channels"
     listed = f": {', '.join(ways)}" if ways else ""
-    return f"{found.channels:,} {noun}{listed}; {_proof(found.sums, found.differs, found.largest)}"
+    stated = model.source.get("integer_only", "").partition(", differs on ")[2]  # of nodes that cannot state it
+    proof = f"differs on {stated}" if stated else _proof(found.sums, found.differs, found.largest)
+    return f"{found.channels:,} {noun}{listed}; {proof}"
 
 
 def _proof(sums: int, differs: int, largest: int) -> str:
@@ -119,7 +125,7 @@ def show_integers(model: Model, json_: bool) -> None:
     columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
     table(columns, [[*_cells(each)] for each in found])
     line()
-    line(_summary(totals(model)))
+    line(_summary(totals(model), model))
     if tables := _tables(model):
         line(tables)
 

@@ -7,20 +7,34 @@ lower_integer(model, form="fixed_point_double")        as TFLite's kernels round
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...errors import QfmtError
-from ...model import Model
+from ...errors import QfmtError, ValidityError
+from ...model import Dimension, Model
+from ..sizes import with_input_shapes
 from .facts import totals
-from .forms import FORMS, WIDTHS, Form
-from .graph import lowered
+from .forms import FORMS, MULTIPLY_ADD_DIVIDE, WIDTHS, Form
+from .graph import lowered, needs_sizes
 
 __all__ = ["FORMS", "WIDTHS", "lower_integer"]
 
-KEY = "integer_only"
+KEY, ASSUMED = "integer_only", "assumed_sizes"
+
+IMAGE = (224, 224)
+"""The sizes of an image of 3 channels, where they are needed and nothing states them."""
+
+Shapes = Mapping[str, Sequence[Dimension]]
 
 
-def lower_integer(model: Model, *, form: str = "multiply_shift", bits: int = 32, exact: bool = False) -> Model:
+def lower_integer(
+    model: Model,
+    *,
+    form: str = "multiply_shift",
+    bits: int = 32,
+    exact: bool = False,
+    input_shapes: Shapes | None = None,
+) -> Model:
     """The same network, every node of which computes with integers alone.
 
     Sums are exact, in int32; a qfmt.Requantize (or qfmt.RequantShift) makes 8-bit integers of them by the rule `form`,
@@ -30,7 +44,11 @@ def lower_integer(model: Model, *, form: str = "multiply_shift", bits: int = 32,
     way at ties even so: those are counted. QuantizeLinear of inputs and DequantizeLinear of outputs are taken off:
     inputs and outputs are integers.
 
-    Raises NoIntegerForm with every node that computes real numbers, QfmtError for a model that is lowered already.
+    `input_shapes` are sizes that the model leaves open: means need them. Of an image of 3 channels 224 × 224 is
+    assumed, which `source["assumed_sizes"]` tells.
+
+    Raises NoIntegerForm with every node that computes real numbers, SourceError for shapes that do not fit, QfmtError
+    for a model that is lowered already.
     """
     if form not in FORMS:
         raise QfmtError(f"no form {form!r} of requantization", hint=f"known are {', '.join(FORMS)}")
@@ -40,10 +58,38 @@ def lower_integer(model: Model, *, form: str = "multiply_shift", bits: int = 32,
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
         raise QfmtError("computes with integers alone already", hint="lower the model that it was made from")
-    graph = lowered(model, Form(form, bits, exact))
-    named = f"{form}, {bits} bits" if form in ("multiply_shift", "multiply_add_divide") else form
+    from ...rules import graph_violations
+
+    if broken := graph_violations(model):
+        raise ValidityError(broken)
+    if input_shapes:
+        model = replace(model, graph=with_input_shapes(model.graph, input_shapes))
+    source = dict(model.source)
+    if needs_sizes(model) and (images := _images(model)):
+        model = replace(model, graph=with_input_shapes(model.graph, images))
+        source[ASSUMED] = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in images.items())
+    return _lowered(replace(model, source=source), Form(form, bits, exact))
+
+
+def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
+    """Inputs that are images of 3 channels whose sizes are not stated, with those that are assumed."""
+    shapes = {name: model.tensors[name].shape or () for name in model.graph.inputs}
+    return {
+        name: (shape[0] or "N", 3, *IMAGE)
+        for name, shape in shapes.items()
+        if len(shape) == 4 and shape[1] == 3 and not any(isinstance(size, int) for size in shape[2:])
+    }
+
+
+def _lowered(model: Model, form: Form) -> Model:
+    """The model in integers alone, with what its source says of it."""
+    graph, counted = lowered(model, form)
     made = replace(model, graph=graph, arithmetic="integer", vectors=())
-    if exact:
+    named = f"{form.rule}, {form.bits} bits" if form.rule in ("multiply_shift", MULTIPLY_ADD_DIVIDE) else form.rule
+    if counted:  # its nodes have no place for it
+        sums, differs = (sum(each) for each in zip(*counted, strict=True))
+        named += f", differs on {differs:,} of {sums:,} sums in reach"
+    if form.exact:
         unsure = totals(made).differs
         named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
     return replace(made, source={**model.source, KEY: named})

@@ -96,7 +96,8 @@ def _rescaled(node: Node, found: Region, work: Work) -> None:
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
     offset = int(grid.zero_point[0])
     sums = Sums(node, 0, low, high, scale, node.arithmetic, None, lambda x, _: evaluate(found, x, work))
-    form = work.form if not offset else work.form._replace(rule="multiply_shift")
+    is_divided = work.form.rule == "multiply_add_divide"  # which would take off the zero point
+    form = work.form._replace(rule="multiply_shift") if offset or is_divided else work.form
     append(best(sums, y, work, form), sums, leaf.name, y, node, work)
 
 

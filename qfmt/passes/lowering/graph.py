@@ -12,21 +12,32 @@ from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ..order import only_read, without_unread
-from .elements import by_element, regridded
+from .elements import by_element, regridded, tabled
 from .ends import is_input, move_integers, output, take_input, with_integer_fill
-from .forms import Form
+from .forms import MULTIPLY_ADD_DIVIDE, Form
 from .regions import integers
 from .requantizing import requantized
-from .sums import Sums, mean, product
-from .work import NoForm, Work
+from .sums import Sums, mean, product, window_sizes
+from .work import Counted, NoForm, Work
 
 PRODUCTS = ("Conv", "ConvTranspose", "qfmt.Linear", "Gemm", "MatMul")
 MEANS = ("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean")
 
 
-def lowered(model: Model, form: Form) -> Graph:
-    """The graph in integers alone; NoIntegerForm with every node that has none."""
+SIZES = ("Shape", "Size")
+
+
+def lowered(model: Model, form: Form) -> tuple[Graph, list[Counted]]:
+    """The graph in integers alone, and what is proven of nodes that cannot state it themselves.
+
+    Raises NoIntegerForm with every node that has no integer form.
+    """
     work = Work(model, form)
+    with np.errstate(all="ignore"):
+        return _lowered(model, work), work.counted
+
+
+def _lowered(model: Model, work: Work) -> Graph:
     reasons: dict[str, list[str]] = {}
     unknown_shape = False
     needed = {name for node in without_unread(model.nodes, model.graph.outputs) for name in node.outputs}
@@ -62,6 +73,20 @@ def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
         reasons[what].append(word)
 
 
+def needs_sizes(model: Model) -> bool:
+    """Whether a mean is taken over a number of elements that is not known."""
+    work = Work(model, Form())
+    return any(_is_open(node, work) for node in model.nodes if node.operator in MEANS and node.arithmetic)
+
+
+def _is_open(node: Node, work: Work) -> bool:
+    try:
+        window_sizes(node, work)
+    except NoForm as error:
+        return error.unknown_shape
+    return False
+
+
 def _hint(model: Model, unknown_shape: bool) -> str:
     quantized = {node.inputs[0] for node in model.nodes if node.operator == "QuantizeLinear"}
     for name in model.graph.inputs:
@@ -72,11 +97,19 @@ def _hint(model: Model, unknown_shape: bool) -> str:
     if not unknown_shape:
         return "leave them out of the network, before or after the part that runs on integers"
     for name in model.graph.inputs:
-        shape = model.tensors[name].shape or ("SIZE",)
-        words = [str(size) if isinstance(size, int) or place == 0 else "SIZE" for place, size in enumerate(shape)]
-        if "SIZE" in words:
+        if words := open_sizes(model.tensors[name]):
             return f"state the sizes of the input: --input-shape {name}={','.join(words)}"
     return "state the sizes of the inputs"
+
+
+def open_sizes(tensor: Tensor) -> list[str]:
+    """The shape of an input in words, `N 3 HEIGHT WIDTH`, where sizes beside the first are no numbers; else nothing."""
+    shape = tensor.shape
+    if shape is None or all(isinstance(size, int) for size in shape[1:]):
+        return []
+    names = ["CHANNELS", "HEIGHT", "WIDTH"] if len(shape) == 4 else ["SIZE"] * (len(shape) - 1)
+    words = (str(size) if isinstance(size, int) else name for size, name in zip(shape[1:], names, strict=True))
+    return [str(shape[0] or "N"), *words]
 
 
 def _waits(node: Node, work: Work) -> bool:
@@ -89,9 +122,10 @@ def _lower(node: Node, work: Work) -> None:
     if operator is None:
         raise NoForm("is not known")
     given = [name for name in node.inputs if name]
+    quantized = [work.tensors[name].quantization is not None for name in given]
     if node.operator == "QuantizeLinear" and is_input(node.inputs[0], work):
         take_input(node, work)
-    elif operator.quantized is Quantized.INTEGERS or node.operator == "qfmt.RequantShift":
+    elif operator.quantized is Quantized.INTEGERS or node.arithmetic == MULTIPLY_ADD_DIVIDE:
         _keep_integers(node, work)
     elif node.operator in PRODUCTS and node.arithmetic in REQUANTIZE:
         _put_sums(product(node, work), node, work)
@@ -103,7 +137,9 @@ def _lower(node: Node, work: Work) -> None:
         work.put(with_integer_fill(node, work))
     elif node.arithmetic or node.operator == "Clip":
         by_element(node, work)
-    elif not any(work.is_real(name) for name in (*given, *node.outputs)):
+    elif node.operator in ("ArgMax", "ArgMin"):
+        _position(node, work)
+    elif not any(map(work.is_real, (*given, *node.outputs))) and (node.operator in SIZES or not any(quantized)):
         work.put(node)
     else:
         raise NoForm("reads real numbers")
@@ -140,6 +176,19 @@ def _keep_integers(node: Node, work: Work) -> None:
     if work.is_real(node.outputs[0]):
         raise NoForm("gives real numbers")
     work.put(replace(node, inputs=tuple(inputs)))
+
+
+def _position(node: Node, work: Work) -> None:
+    """The place of the largest integer is that of the largest number: a Table gives integers without a quantization."""
+    source = work.producer.get(node.inputs[0])
+    dequantized = source is not None and source.operator == "DequantizeLinear"
+    name = source.inputs[0] if source is not None and dequantized else node.inputs[0]
+    x = work.tensors[name]
+    if work.grid(x).is_per_channel:
+        raise NoForm("has an input that is quantized per channel")
+    plain = work.computed(x, work.free(f"{name}.integers"), x.dtype, None)
+    tabled(name, integers(x).astype(work.kind(x)), plain, None, node, work)
+    work.put(replace(node, inputs=(plain.name,)))
 
 
 def _put_sums(sums: Sums, node: Node, work: Work) -> None:

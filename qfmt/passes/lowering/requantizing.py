@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from ...ops import OPERATORS
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
 from .steps import Integers, Steps, of_pairs, search
 from .sums import Sums
-from .work import NoForm, Work
+from .work import Counted, NoForm, Work
 
 NEVER = (1 << 31) - 1
 LEVELS = 1 << 16
@@ -122,16 +123,11 @@ def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, lik
     names = [work.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
     attributes: dict[str, Any] = {"div": 1 << shift}
     node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, attributes, like)
-    tensor = work.tensors[source]
-    work.add(_plain(tensor))
+    if source == sums.node.outputs[0]:
+        work.add(replace(work.tensors[source], quantization=None))  # RequantShift takes off zero points
+    reach = len(sums.pairs[0]) if sums.pairs is not None else int((sums.high - sums.low + 1).sum())
+    work.counted.append(Counted(reach, int(found.differs.sum())))
     work.put(node, [y])
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """Sums without a quantization: RequantShift would take off zero points."""
-    from dataclasses import replace
-
-    return replace(tensor, quantization=None)
 
 
 def _node(

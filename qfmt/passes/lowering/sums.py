@@ -26,6 +26,9 @@ INT32 = (1 << 31) - 1
 """One less than what would not fit: 2³¹ - 1 itself says "never" in thresholds."""
 
 
+FACTOR_BITS = 16
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
     """A node that gives exact sums as int32, and what becomes of them. C channels, or 1 for all.
@@ -60,6 +63,8 @@ def product(node: Node, work: Work) -> Sums:
     xq, wq, yq = (work.grid(tensor) for tensor in (x, w, y))
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
+    if max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > FACTOR_BITS:
+        raise NoForm(f"multiplies integers of more than {FACTOR_BITS} bits")
     if not w.is_constant:
         return _of_inputs(node, work)
     weights = columns(node, _centred(w))
@@ -67,6 +72,7 @@ def product(node: Node, work: Work) -> Sums:
     repeat = int(a["group"]) if node.operator == "ConvTranspose" else 1
     scale = np.array(wq.scale * (repeat if wq.is_per_channel else 1))
     at = f32(xq.scale[0]) * scale.astype(f32)
+    _check_scales(at, yq)
     bias, real = _bias(node, work, xq, wq, repeat, at, len(weights))
     given = (xq.quant_min, xq.quant_max)
     zero = int(xq.zero_point[0])
@@ -103,6 +109,14 @@ def product(node: Node, work: Work) -> Sums:
     multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
     multiplier = np.broadcast_to(multiplier, len(weights)).copy()
     return Sums(adding, axis, low, high, multiplier, node.arithmetic, unit, evaluate)
+
+
+def _check_scales(at: Array, yq: Quantization) -> None:
+    """NoForm where float32 does not hold the unit of sums, or what they are multiplied by: 0 · ∞ is no number."""
+    s = f32(yq.scale[0])
+    for each in (at, f32(1) / s, at / s, at * (f32(1) / s)):
+        if not (np.isfinite(each).all() and (np.asarray(each) > 0).all()):
+            raise NoForm("has scales whose product or quotient float32 does not hold")
 
 
 def columns(node: Node, w: Integers) -> Integers:
@@ -219,6 +233,7 @@ def _of_inputs(node: Node, work: Work) -> Sums:
     if max(-low, high) >= INT32:
         raise NoForm(f"sums may reach {low:,} or {high:,}, beyond int32")
     at = f32(aq.scale[0]) * np.array(bq.scale[0]).astype(f32)
+    _check_scales(at, yq)
 
     def evaluate(sums: Integers, _: slice) -> Array:
         return requantize(sums, None, aq.scale[0], np.array(bq.scale[0]), yq, work.kind(y), node.arithmetic)
@@ -244,6 +259,8 @@ def mean(node: Node, work: Work) -> Sums:
         raise NoForm("has an input or output that is quantized per channel")
     if node.arithmetic in MEAN and not xq.same_grid(yq):
         raise NoForm("takes a mean on another grid than that of its input")
+    if DTYPES[x.dtype].bits > FACTOR_BITS:
+        raise NoForm(f"adds up integers of more than {FACTOR_BITS} bits")
     counts = window_sizes(node, work)
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
