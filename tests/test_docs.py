@@ -71,7 +71,7 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
     shutil.copy(source, tmp_path / "net.pt")
     commands = (
         "qfmt convert net.pt net.qfb",
-        "qfmt convert net.qfb net_int.qfb --integer-only --exact --input-shape X=1,3,224,224",
+        "qfmt convert net.qfb net_int.qfb --integer-only --exact",
         "qfmt convert net_int.qfb net --to c",
         "make -s -j2 -C net",
     )
