@@ -404,12 +404,23 @@ def test_a_network_of_integers_is_that_of_its_formulas() -> None:
     assert len(np.unique(y)) > 5
 
 
-@pytest.mark.parametrize("engine", ["reference", "auto"])
+@pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq", "auto"])
 def test_torch_computes_a_network_of_integers(engine: str) -> None:
+    """By its own operators, all of it: nothing is left to NumPy."""
     model, given_ = network(), images(1)
-    made = model.to_torch(engine)(torch.from_numpy(given_["x"]))
+    module = model.to_torch(engine)
+    made = module(torch.from_numpy(given_["x"]))
     for got, wanted in zip(made, model.run(given_).values(), strict=True):
         assert got.numpy().dtype == wanted.dtype and (got.numpy() == wanted).all()
+    assert list(module.report()) == []
+
+
+def test_torch_exports_a_network_of_integers() -> None:
+    model, given_ = network(), images(1)
+    x = torch.from_numpy(given_["x"])
+    program = torch.export.export(model.to_torch("qdq"), (x,))
+    for got, wanted in zip(program.module()(x), model.run(given_).values(), strict=True):
+        assert (got.numpy() == wanted).all()
 
 
 @pytest.mark.parametrize("index", range(len(BROKEN)))

@@ -8,6 +8,7 @@ from ...errors import RunError
 from ...model import Model, static_shape
 from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT
+from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .native import NATIVE_EMITTERS
 from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
@@ -46,9 +47,8 @@ def native_engine(arithmetic: str, kernels: str) -> Engine:
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    return Engine(
-        f"native:{chosen}", (NATIVE, FLOAT, WEIGHTS, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=3, kernels=chosen
-    )
+    tables = (NATIVE, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, REFERENCE, COMPUTES, NUMPY)
+    return Engine(f"native:{chosen}", tables, own=4, kernels=chosen)
 
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}

@@ -22,6 +22,7 @@ from .arithmetic import Grid
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
+from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .products import real_bias
@@ -339,4 +340,4 @@ def _computes(operator: str) -> Emitter | None:
 
 ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
 COMPUTES = Table("torch's float kernels", PLAIN, _computes)
-ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, REFERENCE, COMPUTES, NUMPY), own=4)
+ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, INTEGERS, REFERENCE, COMPUTES, NUMPY), own=5)

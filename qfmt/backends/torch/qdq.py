@@ -19,6 +19,7 @@ from .arithmetic import Grid
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT, REAL, operands
+from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .reference import REFERENCE
@@ -101,4 +102,4 @@ def _between(operator: str) -> Emitter | None:
 
 
 QDQ = Table("qdq", PLAIN, _between)
-QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, WEIGHTS, LOOK_UP, REFERENCE, NUMPY), own=3, traceable=True)
+QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, REFERENCE, NUMPY), own=4, traceable=True)

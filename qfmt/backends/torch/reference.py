@@ -16,6 +16,7 @@ from ...arithmetic import f32
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, clamp, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
+from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .products import PRODUCT_EMITTERS, torch_pads
@@ -297,4 +298,4 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
 
 
 REFERENCE = Table("reference", PLAIN, REFERENCE_EMITTERS.get)
-REFERENCE_ENGINE = Engine("reference", (REFERENCE, LOOK_UP, NUMPY), own=2)
+REFERENCE_ENGINE = Engine("reference", (REFERENCE, LOOK_UP, INTEGERS, NUMPY), own=3)

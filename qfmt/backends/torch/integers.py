@@ -1,0 +1,307 @@
+"""Networks of integers alone by torch's own operators: exact sums, integer rules, tables.
+
+Sums are floats only as long as these hold every whole number that may occur. No quantized tensor, no scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...arithmetic import FIXED_POINT
+from ...model import DTYPES
+from ...ops import OPERATORS, Operand
+from ...ops.accumulation import exact_dtype, stored_zero, whole
+from .arithmetic import Grid, clamp
+from .emit import PLAIN, Emitter, Lacks, Site, Table
+from .products import sum_dtype, torch_pads
+
+# Sums
+
+
+def with_bias(total: Tensor, bias: Tensor | None) -> Tensor:
+    """As int32, which holds it: what is written has been proven to."""
+    wide = total.to(torch.int64)
+    return (wide if bias is None else wide + bias).to(torch.int32)
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    zero: int,
+    padding: int,
+    strides: list[int],
+    pads: list[int],
+    dilations: list[int],
+    group: int,
+) -> Tensor:
+    """Σ (x - zero) · w + b; pads are `padding`."""
+    dtype, rank = sum_dtype(weight.dtype), len(strides)
+    values = x.to(dtype) - zero
+    if any(pads):
+        values = functional.pad(values, torch_pads(pads), value=float(padding))
+    convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
+    return with_bias(convolution(values, weight.to(dtype), None, strides, [0] * rank, dilations, group), bias)
+
+
+def convolve_transposed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    zero: int,
+    strides: list[int],
+    pads: list[int],
+    output_padding: list[int],
+    dilations: list[int],
+    group: int,
+) -> Tensor:
+    """Each x - zero paints a kernel."""
+    dtype, rank = sum_dtype(weight.dtype), len(strides)
+    paint = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
+    total = paint(x.to(dtype) - zero, weight.to(dtype), None, strides, pads, output_padding, group, dilations)
+    return with_bias(total, bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, zero: int) -> Tensor:
+    """Σ (x - zero) · w + b over the last dimension."""
+    dtype = sum_dtype(weight.dtype)
+    return with_bias(functional.linear(x.to(dtype) - zero, weight.to(dtype)), bias)
+
+
+def matmul(
+    a: Tensor, b: Tensor, bias: Tensor | None, a_zero: int, b_zero: Tensor, turn_a: bool, turn_b: bool
+) -> Tensor:
+    """Σ (a - za) · (b - zb) + c, in float64; matrices are transposed where so stated, before the zero points go."""
+    left, right = a.double() - a_zero, b.double()
+    left, right = left.t() if turn_a else left, right.t() if turn_b else right
+    return with_bias(torch.matmul(left, right - b_zero), bias)
+
+
+def multiply(a: Tensor, b: Tensor, a_zero: int, b_zero: int) -> Tensor:
+    """(a - za) · (b - zb)"""
+    return ((a.to(torch.int64) - a_zero) * (b.to(torch.int64) - b_zero)).to(torch.int32)
+
+
+def total(x: Tensor, axes: list[int] | None, keepdims: bool, zero: int) -> Tensor:
+    """Σ (x - zero) of the axes (None: the spatial ones)."""
+    over = list(range(2, x.dim())) if axes is None else axes
+    return (x.to(torch.int64) - zero).sum(over, keepdim=keepdims).to(torch.int32)
+
+
+def _zero(s: Site, index: int) -> int:
+    return 0 if s.node.arithmetic == "folded" else stored_zero(Operand(np.zeros(0), s.tensor(index).quantization))
+
+
+def _weight(s: Site, axes: tuple[int, ...]) -> Any:
+    """The weight less its zero points, in the float type that holds every sum."""
+    x, w = s.tensor(0), s.tensor(1)
+    if w.data is None or max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > 16:
+        raise Lacks("adds up products of integers that are not constant, or of more than 16 bits")
+    weights = whole(Operand(w.array, w.quantization))
+    given = Operand(np.zeros(0, x.dtype), None if s.node.arithmetic == "folded" else x.quantization)
+    kind = np.float32 if exact_dtype(given, weights, axes) == np.float32 else np.float64
+    return s.builder.derive(f"{s.node.outputs[0]}_weight", torch.from_numpy(weights.astype(kind)))
+
+
+def _bias(s: Site, behind: int = 0) -> Any:
+    """The bias in int64; `behind` is how many dimensions follow that of the channels."""
+    if not s.has(2):
+        return None
+    if s.tensor(2).data is None:
+        raise Lacks("has a bias that is computed")
+    array = s.tensor(2).array.astype(np.int64)
+    return s.builder.derive(f"{s.node.outputs[0]}_bias", torch.from_numpy(array.reshape(array.shape + (1,) * behind)))
+
+
+def _spatial(s: Site) -> int:
+    rank = len(s.attribute("strides"))
+    if rank > 3:
+        raise Lacks("torch has windows of at most three dimensions")
+    return rank
+
+
+def _conv(s: Site) -> Any:
+    rank = _spatial(s)
+    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if s.node.arithmetic == "folded" else 0
+    geometry = [s.attribute(name) for name in ("strides", "pads", "dilations", "group")]
+    weight = _weight(s, tuple(range(1, rank + 2)))
+    return s.result(convolve, s.x(0), weight, _bias(s, rank), _zero(s, 0), padding, *geometry)
+
+
+def _conv_transpose(s: Site) -> Any:
+    rank, pads = _spatial(s), s.attribute("pads")
+    if pads[:rank] != pads[rank:]:
+        raise Lacks("crops more on one side")
+    a = {name: s.attribute(name) for name in ("strides", "output_padding", "dilations", "group")}
+    weight = _weight(s, (0, *range(2, rank + 2)))
+    given = (s.x(0), weight, _bias(s, rank), _zero(s, 0), a["strides"], pads[:rank])
+    return s.result(convolve_transposed, *given, a["output_padding"], a["dilations"], a["group"])
+
+
+def _linear(s: Site) -> Any:
+    return s.result(linear, s.x(0), _weight(s, (1,)), _bias(s), _zero(s, 0))
+
+
+def _matmul(s: Site) -> Any:
+    if any(DTYPES[s.tensor(index).dtype].bits > 8 for index in range(2)):
+        raise Lacks("has sums that float64 may not hold")
+    q = s.tensor(1).quantization
+    points = np.array(0.0 if q is None or s.node.arithmetic == "folded" else q.zero_point, np.float64)
+    zero = s.builder.derive(f"{s.node.outputs[0]}_zero_point", torch.from_numpy(points))
+    turned = [bool(s.node.attributes.get(name)) for name in ("transA", "transB")]
+    return s.result(matmul, s.x(0), s.x(1), _bias(s), _zero(s, 0), zero, *turned)
+
+
+def _multiply(s: Site) -> Any:
+    return s.result(multiply, s.x(0), s.x(1), _zero(s, 0), _zero(s, 1))
+
+
+def _total(s: Site) -> Any:
+    if s.node.operator == "ReduceMean":
+        return s.result(total, s.x(0), s.axes(), bool(s.attribute("keepdims")), _zero(s, 0))
+    return s.result(total, s.x(0), None, True, _zero(s, 0))
+
+
+# Requantize
+
+
+def shifted(x: Tensor, multiplier: Tensor, above: Tensor, below: Tensor, shift: Tensor, grid: Grid) -> Tensor:
+    """clamp(((x · m + added) >> shift) + z), added being `above` where x ≥ 0 and else `below`"""
+    wide = x.to(torch.int64)
+    added = above if below is above else torch.where(wide >= 0, above, below)
+    return clamp(((wide * multiplier + added) >> shift) + grid.zero_point, grid)
+
+
+def counted(x: Tensor, thresholds: Tensor, axis: int, low: int, dtype: torch.dtype) -> Tensor:
+    """low + how many thresholds are not above x, by a row for all or one for each channel."""
+    if thresholds.shape[0] == 1:
+        return (torch.searchsorted(thresholds[0], x.contiguous(), right=True) + low).to(dtype)
+    channels = x.movedim(axis, 0)
+    found = torch.searchsorted(thresholds, channels.reshape(channels.shape[0], -1).contiguous(), right=True)
+    return (found.reshape(channels.shape).movedim(0, axis) + low).to(dtype)
+
+
+def chosen(has_row: Tensor, counts: Tensor, others: Tensor) -> Tensor:
+    return torch.where(has_row, counts, others)
+
+
+def _requantize(s: Site) -> Any:
+    grid = s.out_grid
+    if s.node.arithmetic not in FIXED_POINT:
+        return s.result(counted, *_rows(s)[0])
+    shift = _numbers(s, 2)
+    half = (np.int64(1) << shift) >> 1
+    first = np.where(shift > 31, np.int64(1 << 30), np.int64(0)) if s.node.arithmetic == "fixed_point_double" else 0
+    added = _numbers(s, 3) if s.has(3) else half
+    above = _derived(s, "above", added + first)
+    below = _derived(s, "below", added - first) if np.any(first) else above
+    multiplier = _derived(s, "multiplier", _numbers(s, 1) if s.has(1) else np.ones((), np.int64))
+    given = (s.x(0), multiplier, above, below, _derived(s, "shift", shift), grid)
+    if not s.has(4):
+        return s.result(shifted, *given)
+    rows, has_row = _rows(s)
+    return s.result(chosen, _derived(s, "has_row", has_row), s.call(counted, *rows), s.call(shifted, *given))
+
+
+def _rows(s: Site) -> tuple[tuple[Any, ...], Any]:
+    """The arguments of `counted`, and which channels have a row, as that broadcasts."""
+    table, grid = s.tensor(4).array, s.out_grid
+    if not table.shape[1]:
+        raise Lacks("has no threshold")
+    row: Any = s.tensor(5).array if s.has(5) else np.arange(len(table))
+    own = _derived(s, "thresholds", np.ascontiguousarray(table[np.maximum(row, 0)]))
+    return (s.x(0), own, s.attribute("axis"), grid.minimum, grid.dtype), _along(s, row >= 0)
+
+
+def _numbers(s: Site, index: int) -> Any:
+    """A parameter in int64, as it broadcasts against x."""
+    return _along(s, s.tensor(index).array.astype(np.int64))
+
+
+def _along(s: Site, values: Any) -> Any:
+    if values.size == 1:
+        return values.reshape(())
+    return values.reshape(-1, *(1,) * (s.rank() - 1 - s.attribute("axis")))
+
+
+def _derived(s: Site, what: str, array: Any) -> Any:
+    return s.builder.derive(f"{s.node.outputs[0]}_{what}", torch.from_numpy(np.array(array)))
+
+
+# Tables and weighted sums
+
+
+def look_up(table: Tensor, begins: Tensor | None, x: Tensor, lowest: int) -> Tensor:
+    """table[q - lowest], each channel in a row of its own where there are `begins`."""
+    index = x.to(torch.int64) - lowest
+    return table[index] if begins is None else table.flatten()[index + begins]
+
+
+def look_up_pair(table: Tensor, a: Tensor, b: Tensor, lowest: int, other: int) -> Tensor:
+    """table[qa - lowest, qb - other]"""
+    return table[a.to(torch.int64) - lowest, b.to(torch.int64) - other]
+
+
+def weighted(inputs: list[Tensor], weights: list[int]) -> Tensor:
+    """Σ weights[i] · q_i"""
+    result = inputs[0].to(torch.int64) * weights[0]
+    for x, weight in zip(inputs[1:], weights[1:], strict=True):
+        result = result + x.to(torch.int64) * weight
+    return result.to(torch.int32)
+
+
+def _table(s: Site) -> Any:
+    begins, axis = None, s.attribute("axis")
+    if axis != -1:
+        rows, size = s.tensor(1).array.shape
+        starts = (np.arange(rows) * size).reshape(-1, *(1,) * (s.rank() - 1 - axis % s.rank()))
+        begins = _derived(s, "begins", starts)
+    return s.result(look_up, s.x(1), begins, s.x(0), DTYPES[s.tensor(0).dtype].minimum)
+
+
+def _pair_table(s: Site) -> Any:
+    lowest = [DTYPES[s.tensor(index).dtype].minimum for index in range(2)]
+    return s.result(look_up_pair, s.x(2), s.x(0), s.x(1), *lowest)
+
+
+def _weighted(s: Site) -> Any:
+    return s.result(weighted, [s.x(index) for index in range(len(s.node.inputs))], s.attribute("weights"))
+
+
+OF_SUMS: dict[str, Emitter] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "qfmt.Linear": _linear,
+    "MatMul": _matmul,
+    "Gemm": _matmul,
+    "Mul": _multiply,
+    "GlobalAveragePool": _total,
+    "ReduceMean": _total,
+}
+
+EMITTERS: dict[str, Emitter] = {
+    "qfmt.Requantize": _requantize,
+    "qfmt.Table": _table,
+    "qfmt.PairTable": _pair_table,
+    "qfmt.WeightedSum": _weighted,
+}
+
+
+def _emitter(operator: str) -> Emitter | None:
+    if operator not in OF_SUMS:
+        return EMITTERS.get(operator)
+
+    def emit(s: Site) -> Any:
+        if s.node.arithmetic not in OPERATORS[operator].sum_rules:
+            raise Lacks("gives no sums of integers")
+        return OF_SUMS[operator](s)
+
+    return emit
+
+
+INTEGERS = Table("integers", PLAIN, _emitter, any_grid=True)
