@@ -107,7 +107,7 @@ def binary() -> Iterator[Case]:
     net = Network()
     net.input("a", "uint8", (40,), U8)
     net.input("b", "uint8", (40,), V8)
-    net.node("Mul", ["a", "b"], "y", "int8", grid(0.5, 3, "int8", -20, 30), "product")
+    net.node("Mul", ["a", "b"], "y", "uint8", grid(0.5, 30, "uint8", 10, 60), "product")
     yield net.case("mul-product-narrow", "Mul by product: a narrow range")
 
 
