@@ -237,6 +237,39 @@ def test_a_batch_is_computed_at_once(digits: Model, tmp_path: Path) -> None:
     assert got.size == 30 and got.tolist() == flat(digits.run({name: x}), digits).tolist()
 
 
+def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: Path) -> None:
+    x = Tensor("x", "int8", (2, 3), quantization=GRID)
+    tensors = {name: replace(x, name=name) for name in ("x", "unread", "y")}
+    tensors["c"] = Tensor.constant("c", np.array([[5, -6]], np.int16))
+    tensors["empty"] = Tensor.constant("empty", np.zeros((0, 3), np.int8), GRID)
+    tensors["joined"] = replace(x, name="joined")
+    nodes = (
+        Node("Identity", ("x",), ("y",), version=23),
+        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13, arithmetic="premultiplied"),
+    )
+    model = Model(Graph(("x", "unread"), ("x", "y", "c", "joined"), nodes, tensors))
+    main = program(model, tmp_path / "net")
+    inputs = random_inputs(model, np.random.default_rng(2))
+    assert run_main(main, model, inputs).tolist() == flat(model.run(inputs), model).tolist()
+
+
+def test_an_integer_beyond_its_type_reads_nothing_beyond_a_table(tmp_path: Path) -> None:
+    """4 bits lie in a byte, and a caller may put more into it."""
+    model = qfmt.load(next(path for path in SUITE if path.stem == "pair-table-uint4-int4"))
+    main = program(model, tmp_path / "net")
+    given = {name: np.full(vector.array.shape, 77, np.uint8) for name, vector in model.vectors[0].inputs.items()}
+    assert run_main(main, model, given).size > 0
+
+
+def test_sums_that_may_leave_int32_are_refused(tmp_path: Path) -> None:
+    x = Tensor("x", "int16", (1, 3), quantization=Quantization((0.5,), (0,), -32768, 32767))
+    w = Tensor.constant("w", np.full((1, 3), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
+    node = Node("qfmt.Linear", ("x", "w"), ("y",), arithmetic="exact")
+    model = Model(Graph(("x",), ("y",), (node,), {"x": x, "w": w, "y": Tensor("y", "int32", (1, 1))}))
+    with pytest.raises(InexpressibleNodes, match="leave"):
+        write_c(model, tmp_path / "net")
+
+
 def test_every_node_without_a_form_is_named(tmp_path: Path) -> None:
     x = Tensor("x", "int8", (2, 3), quantization=GRID)
     names = ("a", "b", "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .loops import Dimension, Walk, indented, merged, nest
 from .names import comment
 from .plan import Operand as Parameter
 from .plan import Plan, View, plain
+from .static import INT32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +47,8 @@ def product(plan: Plan, node: Node) -> None:
     if node.arithmetic != "exact":
         raise QfmtError(f"computes by the rule `{node.arithmetic}`, which takes real numbers")
     points = [plan.value(name).zero_point for name in node.inputs]
+    if prod(plan.value(name).farthest for name in node.inputs) > INT32:
+        raise QfmtError("multiplies numbers whose product may leave int32")
     _accumulate(plan, node, [f"((int32_t){{}} - {point})" for point in points], " * ")
 
 
@@ -224,8 +228,9 @@ def _named(sources: dict[str, View], target: View) -> list[Parameter]:
 
 
 def _index(expression: str, dtype: str, size: int) -> str:
-    """The place in a table of `size` entries of an integer of that type."""
-    return f"{expression} + {size // 2}" if dtype.startswith("int") else expression
+    """The place in a table of `size` entries of an integer of that type; never beyond it, whatever an input holds."""
+    place = f"({expression} + {size // 2})" if dtype.startswith("int") else expression
+    return place if size == 256 else f"({place} & {size - 1})"
 
 
 def pair_table(plan: Plan, node: Node) -> None:
@@ -246,7 +251,7 @@ def pair_table(plan: Plan, node: Node) -> None:
 
     def body(at: Any) -> list[str]:
         first, second = (index.format(at[f"x{i}"]) for i, index in enumerate(indices))
-        return [f"y[{at['y']}] = {entries}[({first}) * {array.shape[1]} + {second}];"]
+        return [f"y[{at['y']}] = {entries}[{first} * {array.shape[1]} + {second}];"]
 
     plan.step(
         f"{node.operator}: {comment(name)}", _parameters(operands, target), nest(plan, target.physical, walks, body)

@@ -138,7 +138,11 @@ def _layers(plan: Plan, sizes: dict[int, int]) -> str:
         lines += ["", *_function(index, step)]
         given = ", ".join(operand.view.pointer for operand in (*step.operands, *step.scratch))
         calls.append(f"    layer_{index}({given});")
-    lines += ["", f"void {name}_run({_arguments(plan)})", "{", *calls, "}"]
+    read = {
+        operand.view.buffer.name for step in plan.steps for operand in step.operands if operand.view.buffer.external
+    }
+    unread = [f"    (void){view.buffer.name};" for view in plan.inputs if view.buffer.name not in read]
+    lines += ["", f"void {name}_run({_arguments(plan)})", "{", *unread, *calls, "}"]
     return text_of(lines)
 
 
@@ -178,7 +182,7 @@ def _declarations(plan: Plan) -> str:
         "",
     ]
     for identifier, array in plan.constants.values():
-        lines.append(f"extern const {C_TYPES[str(array.dtype)]} {identifier}[{array.size}];")
+        lines.append(f"extern const {C_TYPES[str(array.dtype)]} {identifier}[{max(1, array.size)}];")
     return text_of([*lines, "", "#endif"])
 
 
@@ -200,7 +204,7 @@ def _weights(plan: Plan) -> dict[str, str]:
             shape = "x".join(map(str, array.shape))
             lines += ["", f"/* {shape} */"]
             kind = C_TYPES[str(array.dtype)]
-            lines.append(f"const {kind} {identifier}[{array.size}] {name.upper()}_ALIGNED = {{")
+            lines.append(f"const {kind} {identifier}[{max(1, array.size)}] {name.upper()}_ALIGNED = {{")
             lines += _numbers(array)
             lines.append("};")
         found[f"{name}_weights{f'_{index + 1}' if index else ''}.c"] = text_of(lines)
@@ -210,7 +214,7 @@ def _weights(plan: Plan) -> dict[str, str]:
 def _numbers(array: Array) -> Iterator[str]:
     kind = str(array.dtype)
     form = OTHER.get(kind, "{}")
-    flat = array.reshape(-1).tolist()
+    flat = array.reshape(-1).tolist() or [0]  # C has no empty arrays
     words = [_number(each, kind, form) for each in flat]
     width = max(map(len, words), default=1) + 1
     per_line = max(1, LINE // width)

@@ -11,6 +11,7 @@ from ...model import Node
 from .kernels import kernel
 from .plan import Operand, Plan, View, plain
 from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
+from .static import INT32
 
 
 def matmul(plan: Plan, node: Node) -> None:
@@ -25,6 +26,8 @@ def matmul(plan: Plan, node: Node) -> None:
     for each in (a, b):
         if each.dtype not in ("int8", "uint8"):
             raise QfmtError(f"multiplies {each.dtype}, and C is written for int8 and uint8")
+    if a.shape[-1] * a.farthest * b.farthest > INT32:
+        raise QfmtError("adds up so many products that the sums may leave int32")
     left = (1, *a.shape) if len(a.shape) == 1 else a.shape
     other = (*b.shape, 1) if len(b.shape) == 1 else b.shape
     lead = np.broadcast_shapes(left[:-2], other[:-2])

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import QfmtError
 from .names import Names, comment
-from .static import C_TYPES, ELEMENTS, Network, Value
+from .static import C_TYPES, Network, Value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -188,8 +187,6 @@ class Plan:
     def result(self, name: str, order: Order) -> View:
         """Memory for a tensor that is computed: the argument of the program where the tensor goes out as it lies."""
         value = self.value(name)
-        if value.size > ELEMENTS:
-            raise QfmtError(f"{name} has {value.size} elements, more than int32 counts")
         view = self._arena(value, order)
         for output, view_out in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             if output == name and alike(value.shape, order, view_out.order):

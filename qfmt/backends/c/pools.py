@@ -13,6 +13,7 @@ from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Operand, Plan, View, channels_last
 from .products import finished, target_of, title_of
+from .static import INT32
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
 """Operators that take one of the inputs, and how it compares with the others."""
@@ -135,6 +136,8 @@ def _emit(
     target, finish = target_of(plan, node, order, channels)
     divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
     common = lcm(*divisors)
+    if common * plan.value(node.inputs[0]).farthest > INT32:
+        raise QfmtError("adds up so many elements that the sums may leave int32")
     name = kernel(plan, "pool_sum", X=view.dtype)
     zero = plan.value(node.inputs[0]).zero_point
     body = [

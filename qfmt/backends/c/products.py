@@ -21,6 +21,7 @@ from .finish import Finish, follower
 from .kernels import kernel
 from .names import comment
 from .plan import Operand, Plan, View, plain
+from .static import INT32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +38,6 @@ RULES = ("exact", "folded")
 
 ROWS = 4
 """Rows of inputs and outputs that one pass of the kernel `dot` handles together."""
-
-INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,8 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
     above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
     least, most = above * low - below * high, above * high - below * low
-    if max(most.max(initial=0), -least.min(initial=0)) > INT32:
+    parts = max(-low, high, 0) * (above + below)  # no part of a sum is larger, in whatever order it is made
+    if parts.max(initial=0) > INT32:
         raise QfmtError("its sums may leave int32")
     return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 

@@ -23,8 +23,8 @@ Shapes = Mapping[str, Sequence[int]]
 C_TYPES = {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 """Element types that C computes with, and how it calls them."""
 
-ELEMENTS = (1 << 31) - 1
-"""The most elements of a tensor: they are counted in int32."""
+INT32 = (1 << 31) - 1
+"""The largest sum; and the most elements of a tensor, which are counted in int32."""
 
 _OF_SHAPES = ("Shape", "Size")
 
@@ -50,6 +50,11 @@ class Value:
         if len(points) > 1:
             raise QfmtError(f"{self.name} has several zero points")
         return int(points.pop())
+
+    @property
+    def farthest(self) -> int:
+        """How far an integer may be from the zero point."""
+        return max(abs(limit - self.zero_point) for limit in self.limits)
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -107,6 +112,9 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         found[tensor.name] = Value(
             tensor.name, stored(tensor, True), static_shape(tensor), tensor.quantization, tensor.array
         )
+    for value in found.values():
+        if value.size > INT32:
+            raise DestinationError(f"has {value.size} elements, more than int32 counts", where=value.name)
     readers = Counter(name for node in nodes for name in node.inputs if name)
     readers.update(model.graph.outputs)
     return Network(model, found, nodes, readers)
@@ -142,7 +150,8 @@ def _input_shape(tensor: Tensor, shapes: Shapes) -> tuple[int, ...]:
 
 
 def _zeros(tensor: Tensor, shape: tuple[int, ...]) -> Array:
-    """Zeros, or what is nearest to them in the range of the tensor."""
+    """Real zeros, or what is nearest to them in the range of the tensor."""
     grid = tensor.quantization
-    value = 0 if grid is None else min(max(0, grid.quant_min), grid.quant_max)
+    point = 0 if grid is None or grid.has_float_zero_points else int(grid.zero_point[0])
+    value = 0 if grid is None else min(max(point, grid.quant_min), grid.quant_max)
     return np.full(shape, value, numpy_dtype(tensor.dtype))
