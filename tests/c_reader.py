@@ -15,7 +15,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parent.parent / "readers" / "c"
 INTERPRETER = sorted((FOLDER / "run").glob("*.c"))
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow")
-SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 COMPILERS = ("gcc", "clang")
 
 

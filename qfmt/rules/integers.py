@@ -68,9 +68,10 @@ def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
 def _not_a_bias(bias: Tensor, node: Node, out: Tensor) -> str:
     if bias.dtype != "int32" or bias.quantization is not None:
         return f"the bias {bias.name!r} is {bias.dtype}, or quantized"
-    if node.operator == "Gemm" or bias.shape is None or out.shape is None:
-        return ""  # that of Gemm broadcasts, V43
-    channels = out.shape[-1 if node.operator == "qfmt.Linear" else 1]
+    axis = -1 if node.operator == "qfmt.Linear" else 1
+    if node.operator == "Gemm" or bias.shape is None or out.shape is None or len(out.shape) < max(1, axis + 1):
+        return ""  # that of Gemm broadcasts, and other dimensions are not those of the operator: V43
+    channels = out.shape[axis]
     fits = len(bias.shape) == 1 and (bias.shape[0] == channels or not isinstance(channels, int))
     return "" if fits else f"the bias {bias.name!r} is {list(bias.shape)} for {channels} channels"
 

@@ -40,6 +40,8 @@ static qfb_code factor_points(node_t *node, uint32_t axis, int64_t *zx, zero_poi
     TRY(node_zero_points(node, node_tensor(node, 1), axis, zw));
     if (!node_is(node, "folded"))
         return QFB_OK;
+    if (node_input(node, 1)->in_arena || !node_input(node, 1)->data)
+        return INVALID("V48", "by the rule `folded` the weight is a constant");
     for (i = 0; i < zw->list.count; i++)
         if (qfb_integer(&zw->list, i))
             return INVALID("V48", "by the rule `folded` the zero points of the weight are 0");

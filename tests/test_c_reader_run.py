@@ -1,0 +1,327 @@
+"""The C interpreter of networks of integers alone, readers/c/run: every integer is that of the reference, and a file
+that was made to do harm gives an error."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from altered_networks import altered, written
+from c_reader import SANITIZED, build
+from counts import tell
+from integer_graphs import kinds
+from integer_networks import BROKEN, changed, network
+from mutants import mutants, overwrite
+
+import qfmt
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.errors import QfmtError
+from qfmt.model import numpy_dtype
+from qfmt.ops import OPERATORS
+from qfmt.passes import lower_integer
+
+SUITE = sorted((Path(__file__).resolve().parent / "golden" / "1.0" / "integer").glob("*.qfb"))
+OPENED, UNSUPPORTED, MEMORY, WORK, INPUT = (3, 4, 5), 7, 8, 9, 10
+"""Codes of qfb.h: what opening refuses, and what running does."""
+
+
+def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([program or build("qfb_run.c", *SANITIZED), *map(str, arguments)], capture_output=True)
+
+
+def counted(done: subprocess.CompletedProcess[bytes]) -> tuple[int, int, int]:
+    """Equal integers, all integers, files, of what `--vectors` prints."""
+    lines = [line.rpartition(": ")[2].split() for line in done.stdout.decode().splitlines()]
+    return sum(int(words[0]) for words in lines), sum(int(words[2]) for words in lines), len(lines)
+
+
+# Equal to the reference
+
+
+def test_it_is_c99_without_a_warning() -> None:
+    build("qfb_run.c", "-O2", cc="gcc")
+
+
+def test_the_suite_under_sanitizers() -> None:
+    done = run("--vectors", *SUITE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, files = counted(done)
+    assert equal == total > 10_000
+    assert files == len(SUITE)
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) -> None:
+    for name, make in kinds():
+        for seed in range(count):
+            model, feed = make(np.random.default_rng([seed, count, len(name)]))
+            model.with_vectors(feed).save(tmp_path / f"{name.replace(' ', '-')}-{seed}.qfb")
+    done = run("--vectors", *sorted(tmp_path.iterdir()))
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, files = counted(done)
+    assert equal == total > 1000 * count
+    assert files == count * len([*kinds()])
+    tell(f"C interpreter: {equal:,} of {total:,} integers of {files:,} random networks equal to the reference")
+
+
+def compare(model: Model, feeds: Iterable[Mapping[str, Any]], folder: Path) -> tuple[int, int]:
+    """Equal bytes and all bytes of the outputs of a network, in C at -O2 and in the reference."""
+    program, path, equal, total = build("qfb_run.c"), folder / "network.qfb", 0, 0
+    model.save(path)
+    for feed in feeds:
+        inputs = []
+        for name in model.graph.inputs:
+            inputs.append(folder / f"{len(inputs)}.bin")
+            inputs[-1].write_bytes(feed[name].tobytes())
+        shapes = [("--shape", f"{name}={','.join(map(str, feed[name].shape))}") for name in model.graph.inputs]
+        done = run(path, *inputs, "--raw", *(part for shape in shapes for part in shape), program=program)
+        assert (done.returncode, done.stderr) == (0, b"")
+        wanted = model.run(feed)
+        stated = b"".join(wanted[name].tobytes() for name in model.graph.outputs)
+        assert len(done.stdout) == len(stated)
+        equal += int((np.frombuffer(done.stdout, np.uint8) == np.frombuffer(stated, np.uint8)).sum())
+        total += len(stated)
+    return equal, total
+
+
+def random_feed(model: Model, rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    feed = {}
+    for name in model.graph.inputs:
+        tensor = model.tensors[name]
+        assert tensor.quantization is not None
+        low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
+        feed[name] = rng.integers(low, high + 1, shapes[name]).astype(numpy_dtype(tensor.dtype))
+    return feed
+
+
+def test_digits_with_integers_alone(tmp_path: Path) -> None:
+    folder = Path(__file__).resolve().parent.parent / "examples" / "digits"
+    model = lower_integer(qfmt.convert(folder / "digits_int8.pt", input_shapes={"x": ("N", 1, 8, 8)}), exact=True)
+    (name,) = model.graph.inputs
+    feeds = [random_feed(model, np.random.default_rng(seed), {name: (50, 1, 8, 8)}) for seed in range(2)]
+    equal, total = compare(model, feeds, tmp_path)
+    assert equal == total == 2 * 50 * 10
+    tell(f"C interpreter, digits: {equal:,} of {total:,} outputs equal to the reference")
+
+
+@pytest.mark.slow
+def test_mobilenet_with_integers_alone(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    float_rules = qfmt.convert(source, input_shapes={"X": (1, 3, 224, 224)})
+    model = lower_integer(float_rules, exact=True)
+    (name,) = model.graph.inputs
+    rng = np.random.default_rng(8)
+    feeds = [random_feed(model, rng, {name: (1, 3, 224, 224)}) for _ in range(4)]
+    blocks = [np.kron(rng.integers(0, 256, (1, 3, 14, 14)), np.ones((16, 16))).astype(np.uint8) for _ in range(4)]
+    equal, total = compare(model, [*feeds, *({name: block} for block in blocks)], tmp_path)
+    assert equal == total == 8000
+    tell(f"C interpreter, MobileNetV2: {equal:,} of {total:,} outputs equal to the reference")
+
+
+# Hostile files
+
+
+def hashes(files: Iterable[bytes]) -> list[tuple[int, str, str]]:
+    """What `test/runs.c` says of each file: code, rule, hash of the outputs. A report of a sanitizer is a failure."""
+    stream = b"".join(struct.pack("<I", len(data)) + data for data in files)
+    done = subprocess.run([build("test/runs.c", *SANITIZED)], input=stream, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
+    rows = [line.split(" ") for line in done.stdout.decode().splitlines()]
+    return [(int(code), rule, digest) for code, rule, digest in rows]
+
+
+def expected_hash(path: Path) -> str | None:
+    """The same hash by the reference; "" where it refuses the file, None where that would take long."""
+    try:
+        model = qfmt.load(path)
+        feed = {name: _counting(model.tensors[name]) for name in model.graph.inputs}
+        if any(array is None for array in feed.values()):
+            return None
+        with np.errstate(all="ignore"):
+            outputs = model.run(feed)
+    except QfmtError:
+        return ""
+    value = 14695981039346656037
+    for name in model.graph.outputs:
+        for byte in np.ascontiguousarray(outputs[name]).astype(np.int64).tobytes():
+            value = (value ^ byte) * 1099511628211 % (1 << 64)
+    return f"{value:016x}"
+
+
+def _counting(tensor: Tensor) -> Any:
+    """The input that runs.c makes; None for a large one."""
+    shape = [size if isinstance(size, int) else 1 for size in tensor.shape or ()]
+    count = int(np.prod(shape, dtype=object))
+    if count > 1 << 16:
+        return None
+    q = tensor.quantization
+    low, span = (0, 100) if q is None else (q.quant_min, q.quant_max - q.quant_min + 1)
+    numbers = np.array([low + 7 * i % span for i in range(count)], object)
+    return numbers.reshape(shape).astype(numpy_dtype(tensor.dtype))
+
+
+def compare_runs(files: list[bytes], path: Path, what: str) -> Counter[str]:
+    """Where both compute, the integers are equal; what the reference computes C computes, unless it says that it
+    takes too much, or the file is broken where a run does not look."""
+    found: Counter[str] = Counter()
+    for data, (code, rule, digest) in zip(files, hashes(files), strict=True):
+        overwrite(path, data)
+        wanted = expected_hash(path)
+        if wanted is None:
+            found["too large for the reference"] += 1
+        elif code == 0 and wanted:
+            assert digest == wanted
+            found["equal"] += 1
+        elif code == 0:
+            found["computed in C, refused by the reference"] += 1
+        elif wanted:
+            assert code in (*OPENED, UNSUPPORTED, MEMORY, WORK, INPUT), (code, rule)
+            found["computed by the reference, refused in C"] += 1
+        else:
+            found["refused by both"] += 1
+    tell(f"C interpreter, {len(files):,} {what}: {', '.join(f'{n:,} {each}' for each, n in sorted(found.items()))}")
+    return found
+
+
+def test_mutants_of_the_suite(tmp_path: Path) -> None:
+    files = [data for path in SUITE for data in mutants(path.read_bytes(), count=8, seed=1)]
+    assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"] > 100
+
+
+def test_networks_with_something_altered(tmp_path: Path) -> None:
+    """Well-formed files of networks in which a number, a size, an edge or a type is another one."""
+    files = _altered(8, 1, tmp_path / "a.qfb")
+    assert compare_runs(files, tmp_path / "m.qfb", "altered networks")["equal"] > 200
+
+
+def _altered(count: int, seed: int, path: Path) -> list[bytes]:
+    """Of each file of the suite that many, each altered in its own way."""
+    models = enumerate(map(qfmt.load, SUITE))
+    return [data for index, model in models for data in altered(model, count, 1000 * seed + index, path)]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutants(tmp_path: Path) -> None:
+    for seed in range(2, 12):
+        files = [data for path in SUITE for data in mutants(path.read_bytes(), count=26, seed=seed)]
+        files += _altered(26, seed, tmp_path / "a.qfb")
+        compare_runs(files, tmp_path / "m.qfb", "mutants")
+
+
+def test_broken_networks_are_refused(tmp_path: Path) -> None:
+    """All but those in which only what is known about a node is broken, which a run does not need."""
+    needed = [(rule, model) for rule, model in BROKEN if _known_about(model) == _known_about(network())]
+    assert len(needed) >= len(BROKEN) - 6
+    found = hashes(written(model, tmp_path / "m.qfb") for _, model in needed)
+    assert [rule for (rule, _), (code, *_) in zip(needed, found, strict=True) if code == 0] == []
+    assert hashes([written(network(), tmp_path / "m.qfb")])[0][0] == 0
+
+
+def _known_about(model: Model) -> list[Any]:
+    return [[node.attributes.get(key) for key in ("reach_low", "reach_high", "differs")] for node in model.nodes]
+
+
+def linear(count: int, weight: int = 127, rows: int = 1) -> Model:
+    """x · w, with one weight for all."""
+    tensors = [
+        Tensor("x", "uint8", ("N", count), None, Quantization((1.0,), (0,), 0, 255)),
+        Tensor.constant("w", np.full((rows, count), weight, np.int8)),
+        Tensor("y", "int32", ("N", rows)),
+    ]
+    nodes = (Node("qfmt.Linear", ("x", "w"), ("y",), {}, "", 1, "folded"),)
+    return Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+
+
+def test_a_sum_that_leaves_int32_is_an_error(tmp_path: Path) -> None:
+    """The largest that int32 holds is computed; one more product is beyond."""
+    fitting = (2**31 - 1) // (255 * 127)
+    (tmp_path / "x.bin").write_bytes(b"\xff" * fitting)
+    linear(fitting).save(tmp_path / "m.qfb")
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin").stdout == b"%d\n" % (fitting * 255 * 127)
+    (tmp_path / "x.bin").write_bytes(b"\xff" * (fitting + 1))
+    linear(fitting + 1).save(tmp_path / "m.qfb")
+    done = run(tmp_path / "m.qfb", tmp_path / "x.bin")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"node 0 (qfmt.Linear ): a sum leaves int32" in done.stderr
+
+
+def test_work_and_memory_are_limited(tmp_path: Path) -> None:
+    linear(1000, rows=1000).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(1000))
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin", "--work", 1_100_000).returncode == 2
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin", "--memory", 5000).returncode == 2
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin").returncode == 0
+    done = run("--list", tmp_path / "m.qfb", "--shape", "x=2000000000,1000")
+    assert b"more steps than allowed" in done.stderr
+
+
+# The program
+
+
+def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
+    linear(4).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(range(12)))
+    done = run(tmp_path / "m.qfb", tmp_path / "x.bin", "--shape", "x=3,4")
+    assert done.stdout.split() == [b"%d" % (127 * sum(range(at, at + 4))) for at in (0, 4, 8)]
+    raw = run(tmp_path / "m.qfb", tmp_path / "x.bin", "--shape", "x=3,4", "--raw").stdout
+    assert np.frombuffer(raw, "<i4").tolist() == [int(line) for line in done.stdout.split()]
+    listed = run("--list", tmp_path / "m.qfb", "--shape", "x=3,4").stdout.decode()
+    assert "input x uint8 [3,4] scale 1 zero point 0 range 0..255 12 bytes" in listed
+    assert "output y int32 [3,1] 12 bytes" in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("m.qfb", "x.bin", "--shape", "x=3,5"), "tensor 1 (x): takes another size than was given"),
+        (("m.qfb", "x.bin", "--shape", "x=3"), "has not one size for each dimension"),
+        (("m.qfb", "x.bin", "--shape", "z=3,4"), "is not NAME=SIZE"),
+        (("m.qfb", "x.bin"), "has another size than the input"),
+        (("m.qfb",), "takes another number of inputs"),
+        (("m.qfb", "absent.bin"), "No such file"),
+        (("absent.qfb", "x.bin"), "No such file"),
+        (("x.bin", "x.bin"), "is not a .qfb file (rule F1)"),
+        (("--vectors", "m.qfb"), "has no test vectors"),
+        (("--vectors", "float.qfb"), "a test vector has real numbers"),
+        (("float.qfb", "x.bin"), "node 0 (QuantizeLinear ): the operator"),
+        (("range.qfb", "x.bin"), "tensor 0 (x): an integer of the input is out of its range"),
+        ((), "usage"),
+        (("--unknown", "m.qfb"), "usage"),
+    ],
+)
+def test_what_cannot_be_run_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    bytes_, grid = Quantization((1.0,), (0,), 0, 255), Quantization((1.0,), (0,), 0, 10)
+    narrow = [Tensor("x", "uint8", (12,), None, grid), Tensor("y", "uint8", (12,), None, grid)]
+    wide = [Tensor("x", "float32", (12,)), Tensor("y", "uint8", (12,), None, bytes_)]
+    linear(4).save(tmp_path / "m.qfb")
+    one_node("Identity", narrow).save(tmp_path / "range.qfb")
+    feed = {"x": np.zeros(12, np.float32)}
+    one_node("QuantizeLinear", wide, "divide").with_vectors(feed).save(tmp_path / "float.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(range(12)))
+    done = run(*(tmp_path / each if each.endswith((".qfb", ".bin")) else each for each in arguments))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr.decode()
+
+
+def one_node(operator: str, tensors: list[Tensor], rule: str = "") -> Model:
+    """y, computed from x."""
+    nodes = (Node(operator, ("x",), ("y",), {}, "", OPERATORS[operator].version, rule),)
+    return Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+
+
+def test_vectors_that_differ_are_counted(tmp_path: Path) -> None:
+    model = changed("total", weights=(5, -2)).with_vectors({"x": np.full((1, 2, 5, 5), 9, np.uint8)})
+    other = changed("total", weights=(5, 60)).replace(vectors=model.vectors)
+    model.save(tmp_path / "a.qfb")
+    other.save(tmp_path / "b.qfb")
+    done = run("--vectors", tmp_path / "a.qfb", tmp_path / "b.qfb")
+    assert done.returncode == 1
+    first, second = done.stdout.decode().splitlines()
+    assert "150 of 150 integers of 1 test vectors are equal" in first
+    assert "150 of 150" not in second
