@@ -257,7 +257,7 @@ def test_weights_make_a_sum_of_which_the_table_is_a_function(seed: int) -> None:
     assert found
     for pair in found:
         sums = np.add.outer(a * pair[0], b * pair[1]).ravel()
-        steps = of_pairs(sums, table.ravel(), 1.0, 0)
+        steps = of_pairs(sums, table.ravel(), (0, 60), 1.0, 0)
         if pair is found[0]:
             assert steps is not None
         if steps is not None:

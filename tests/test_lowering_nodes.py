@@ -15,6 +15,8 @@ from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_d
 from qfmt.ops import OPERATORS, Inference
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import totals
+from qfmt.passes.lowering.forms import FORMS, WIDTHS
+from qfmt.rules import violations
 
 f32 = np.float32
 Random = np.random.Generator
@@ -480,6 +482,56 @@ def test_numbers_of_which_others_would_make_real_ones() -> None:
     y = net.node("qfmt.Linear", [x, w], Quantization((1e10,), (0,), 0, 255), "float_bias")
     with pytest.raises(NoIntegerForm, match="float32 does not hold"):
         lower_integer(net.model(y))
+
+
+def narrow(rng: Random, dtype: str) -> Quantization:
+    """A grid of any scale that float32 has about, and of any range, down to a single integer."""
+    ends = sorted(int(each) for each in rng.integers(*span(dtype), 2, endpoint=True))
+    low, high = ends if rng.random() < 0.4 else span(dtype)
+    scale = 2.0 ** (rng.uniform(-12, 2) if rng.random() < 0.5 else rng.uniform(-60, 60))
+    return Quantization((float(f32(scale)),), (int(rng.integers(low, high + 1)),), low, high)
+
+
+@pytest.mark.parametrize("start", range(0, 240, 60))
+def test_grids_of_any_scale_and_range(start: int) -> None:
+    """Outputs that are all alike, that are never reached, that overflow: equal, or counted, or refused by name."""
+    for seed in range(start, start + 60):
+        rng = np.random.default_rng(seed)
+        kinds, net = [str(rng.choice(["uint8", "int8"])) for _ in range(2)], Net(rng)
+        out, rule = narrow(rng, kinds[1]), str(rng.choice(sorted(QUANTIZE)))
+        operator = ("qfmt.Linear", "Conv", "Add", "Mul", "Sub", "AveragePool", "Sigmoid", "Concat")[seed % 8]
+        if operator in ("qfmt.Linear", "Conv"):
+            x = net.input(
+                *(3, 6) if operator == "qfmt.Linear" else (1, 6, 5, 5), dtype=kinds[0], q=narrow(rng, kinds[0])
+            )
+            w = weights(rng, net, (4, 6, 3, 3) if operator == "Conv" else (4, 6), None if seed % 3 else 0)
+            b = net.constant((rng.normal(0, 1, 4) * 10.0 ** rng.uniform(-8, 4)).astype(f32))
+            inputs, rule = [x, w, b], str(rng.choice(sorted(REQUANTIZE)))
+        elif operator in ("AveragePool", "Sigmoid"):
+            inputs = [net.input(1, 2, 7, 7, dtype=kinds[0], q=narrow(rng, kinds[0]))]
+        else:
+            inputs = [
+                net.input(5, 60, dtype=kinds[0], q=narrow(rng, kinds[0])),
+                net.input(5, 60, q=narrow(rng, "uint8")),
+            ]
+        a: dict[str, Any] = {**WINDOW, "pads": (1, 0, 1, 1)} if operator in ("Conv", "AveragePool") else {}
+        a |= {"axis": 1} if operator == "Concat" else {}
+        model = net.model(net.node(operator, inputs, out, rule, dtype=kinds[1], **a))
+        form = str(rng.choice(FORMS))
+        try:
+            lowered = lower_integer(model, form=form, bits=int(rng.choice(WIDTHS)), exact=True)
+        except NoIntegerForm as error:
+            assert any(word in str(error) for word in ("beyond int32", "float32 does not hold", "in two ways"))
+            continue
+        assert violations(lowered) == []
+        given = {name: integers(model.tensors[name], rng) for name in model.graph.inputs}
+        with np.errstate(all="ignore"):
+            (want,), (got,) = model.run(given).values(), lowered.run(given).values()
+        counted = COUNTED.setdefault("with grids of any scale", [0, 0])
+        equal = int((got == want).sum())
+        counted[0], counted[1] = counted[0] + equal, counted[1] + want.size
+        assert equal == want.size or lowered.source["integer_only"] != "exact"
+        assert lowered.source["integer_only"] == "exact" or operator == "AveragePool"
 
 
 def test_what_no_form_is_known_for_is_named_all_at_once() -> None:

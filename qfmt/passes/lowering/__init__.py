@@ -90,6 +90,6 @@ def _lowered(model: Model, form: Form) -> Model:
         sums, differs = (sum(each) for each in zip(*counted, strict=True))
         named += f", differs on {differs:,} of {sums:,} sums in reach"
     if form.exact:
-        unsure = totals(made).differs
+        unsure = totals(made).differs + sum(each.differs for each in counted)
         named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
     return replace(made, source={**model.source, KEY: named})

@@ -140,7 +140,8 @@ def quantized_multiplier(real: Floats) -> tuple[Integers, Integers]:
     too_large = multiplier == 1 << 31
     multiplier, shift = np.where(too_large, 1 << 30, multiplier), shift - too_large
     less, more = np.maximum(shift - LARGEST_SHIFT, 0), np.maximum(-shift, 0)
-    return np.maximum(multiplier >> np.minimum(less, 31), 1) << np.minimum(more, 31), np.clip(shift, 0, LARGEST_SHIFT)
+    whole = np.maximum(multiplier >> np.minimum(less, 31), 1) << np.minimum(more, 31)
+    return np.minimum(whole, (1 << 31) - 1), np.clip(shift, 0, LARGEST_SHIFT)
 
 
 def _compared(steps: Steps, rule: str, lines: Lines) -> Requantization:

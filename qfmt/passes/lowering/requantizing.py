@@ -10,7 +10,7 @@ import numpy as np
 from ...model import Node, Tensor
 from ...ops import OPERATORS
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
-from .steps import Integers, Steps, of_pairs, search
+from .steps import Integers, Steps, levels_of, of_pairs, search
 from .sums import Sums
 from .work import Counted, NoForm, Work
 
@@ -36,14 +36,15 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
     zero_point = int(grid.zero_point[0])
     if sums.pairs is not None:
-        steps = of_pairs(*sums.pairs, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
+        limits = grid.quant_min, grid.quant_max
+        steps = of_pairs(*sums.pairs, limits, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
         if steps is None:
             raise NoForm("gives other integers for equal sums")
-        found = _padded(fit(steps, form), steps, grid.quant_min, grid.quant_max)
+        found = _padded(fit(steps, form), steps, *limits)
         if form.exact and found.differs.any():
             raise NoForm(f"rounds {found.differs.sum():,} means of windows of several sizes in two ways")
         return _unsure(found, sums)
-    levels = np.arange(grid.quant_min + 1, grid.quant_max + 1, dtype=np.int64)
+    levels = levels_of(grid.quant_min, grid.quant_max)
     count = len(sums.low)
     step = max(1, CELLS // len(levels)) if form.rule != MULTIPLY_ADD_DIVIDE else count
     parts = [slice(start, start + step) for start in range(0, count, step)]
@@ -70,10 +71,9 @@ def _padded(found: Requantization, steps: Steps, low: int, high: int) -> Requant
     """Thresholds for all levels of the output, where pairs told those that occur."""
     if not len(found.thresholds):
         return found
-    before, after = int(steps.levels[0]) - low - 1, high - int(steps.levels[-1])
-    first, last = np.full((1, max(before, 0)), steps.low[0]), np.full((1, after), steps.high[0] + 1)
-    inner = found.thresholds[:, 1:] if before < 0 else found.thresholds
-    return found._replace(thresholds=np.concatenate([first, inner, last], axis=1))
+    before, after = max(int(steps.levels[0]) - low - 1, 0), high - int(steps.levels[-1])
+    first, last = np.full((1, before), steps.low[0]), np.full((1, after), steps.high[0] + 1)
+    return found._replace(thresholds=np.concatenate([first, found.thresholds, last], axis=1))
 
 
 def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
@@ -94,8 +94,10 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
     if all((each == each[0]).all() for each in arrays.values()):
         arrays = {word: each[:1] for word, each in arrays.items()}
     if by_row.any():
-        reached = found.thresholds <= np.repeat(sums.high[by_row], 1)[:, None]
-        arrays["thresholds"] = np.where(reached, found.thresholds, NEVER).astype(np.int32)
+        grid = work.grid(y)
+        thresholds = found.thresholds[:, : grid.quant_max - grid.quant_min]  # none, where there is one output alone
+        reached = thresholds <= sums.high[by_row][:, None]
+        arrays["thresholds"] = np.where(reached, thresholds, NEVER).astype(np.int32)
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
     words = ("multiplier", "shift", "add", "thresholds", "row")

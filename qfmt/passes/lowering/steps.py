@@ -89,11 +89,18 @@ def search(
 
 
 def of_pairs(
-    values: Integers, outputs: Integers, multiplier: float, zero_point: int, *, nearly: bool = False
+    values: Integers,
+    outputs: Integers,
+    limits: tuple[int, int],
+    multiplier: float,
+    zero_point: int,
+    *,
+    nearly: bool = False,
 ) -> Steps | None:
     """The steps of a function given by all its pairs; None if it is not monotone, or not a function.
 
-    `nearly`: then those of the greatest outputs up to each value; the pairs tell how many differ.
+    `limits` are the least and greatest output that there could be: where they are not reached, the levels next to those
+    that are say so. `nearly`: then those of the greatest outputs up to each value; the pairs tell how many differ.
     """
     order = np.lexsort((outputs, values))
     values, outputs = values[order], outputs[order]
@@ -104,14 +111,17 @@ def of_pairs(
     kept = np.append(~repeated, True)
     points, reached = values[kept], np.maximum.accumulate(outputs)[kept]
     pairs = (points, reached) if is_function else (values, outputs)
-    levels = np.arange(int(reached[0]) + 1, int(reached[-1]) + 1, dtype=np.int64)
-    if not len(levels):
-        levels = reached[:1].astype(np.int64)
+    levels = levels_of(max(int(reached[0]) - 1, limits[0]), min(int(reached[-1]) + 1, limits[1]))
     at = np.searchsorted(reached, levels)
     low, high = points[:1], points[-1:]
     padded = np.concatenate([low - 1, points, high + 1])
     above, below = padded[at + 1][None], padded[at][None]
     return Steps(low, high, levels, above, np.array([multiplier]), zero_point, below, pairs)
+
+
+def levels_of(low: int, high: int) -> Integers:
+    """What outputs in [low, high] may reach: all but the least of them; that one, if it is the only one."""
+    return np.arange(min(low + 1, high), high + 1, dtype=np.int64)
 
 
 def differing(steps: Steps, other: Integers) -> Integers:

@@ -67,6 +67,8 @@ def product(node: Node, work: Work) -> Sums:
         raise NoForm(f"multiplies integers of more than {FACTOR_BITS} bits")
     if not w.is_constant:
         return _of_inputs(node, work)
+    if 0 in (w.shape or ()):
+        raise NoForm("has a weight without elements")
     weights = columns(node, _centred(w))
     a = cast(dict[str, Any], node.attributes)
     repeat = int(a["group"]) if node.operator == "ConvTranspose" else 1
