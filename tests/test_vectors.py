@@ -124,11 +124,25 @@ def test_run_replays_them(tmp_path: Path) -> None:
     }
 
 
+def test_run_records_one(tmp_path: Path) -> None:
+    network().save(tmp_path / "m.qfb")
+    np.save(tmp_path / "image.npy", INPUT["q"])
+    done = run(tmp_path / "m.qfb", "--input", tmp_path / "image.npy", "--record", tmp_path / "tested.qfb")
+    assert done.exit_code == 0, done.output
+    assert qfmt.load(tmp_path / "tested.qfb") == network().with_vectors(INPUT, names=("image",))
+    assert run(tmp_path / "tested.qfb", "--vectors").exit_code == 0
+    done = run(tmp_path / "m.qfb", "--input", tmp_path / "image.npy", "--record", tmp_path / "m.qfb")
+    assert done.exit_code == 2
+    assert "is the source itself" in done.output
+
+
 def test_run_of_a_file_without_any(tmp_path: Path) -> None:
     network().save(tmp_path / "m.qfb")
     done = run(tmp_path / "m.qfb", "--vectors")
     assert done.exit_code == 2
-    assert "there are no test vectors in it; Model.with_vectors makes some" in done.output
+    assert (
+        "there are no test vectors in it; `qfmt run FILE --input X --record DEST` puts one into a copy" in done.output
+    )
     for options in ([], ["--vectors", "--input", tmp_path / "m.qfb"], ["--vectors", "--output", "y.npz"]):
         done = run(tmp_path / "m.qfb", *options)
         assert done.exit_code == 2

@@ -39,26 +39,39 @@ SHOWN = 10
 Examples:
   qfmt run model.qfb --input image.npy                     the only array to the only input
   qfmt run model.qfb --input arrays.npz --output y.npz     arrays to inputs by name
-  qfmt run model.qfb --vectors                             the test vectors in the file
+  qfmt run model.qfb --input image.npy --record tested.qfb the same file, with this run as a test vector
+  qfmt run tested.qfb --vectors                            the test vectors in a file
 
 Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
 )
 @click.argument("file", type=FILE)
 @click.option("--input", "source", type=FILE, help="A .npy or .npz.")
 @click.option("--output", "dest", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="Write FILE to this .qfb, with this run as a test vector."
+)
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and say whether they come out equal.")
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
 @click.pass_context
-def command(ctx: click.Context, file: Path, source: Path | None, dest: Path | None, vectors: bool, json_: bool) -> None:
+def command(
+    ctx: click.Context,
+    file: Path,
+    source: Path | None,
+    dest: Path | None,
+    record: Path | None,
+    vectors: bool,
+    json_: bool,
+) -> None:
     """Run FILE (.qfb, or anything that can be converted) exactly, with NumPy only, and sum up its outputs.
 
     argmax is that of a vector, or of each row of a matrix. Arrays of an .npz that are not inputs of the model
     are left aside.
     """
-    if vectors == (source is not None) or (vectors and dest is not None):
-        raise click.UsageError("either --input, and --output if wanted, or --vectors")
-    if dest is not None:
-        spare(dest, file, *([source] if source else []))
+    results = [path for path in (dest, record) if path is not None]
+    if vectors == (source is not None) or (vectors and results):
+        raise click.UsageError("either --input, with --output and --record if wanted, or --vectors")
+    for path in results:
+        spare(path, file, *([source] if source else []))
     model, _ = open_model(file)
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))
@@ -66,7 +79,10 @@ def command(ctx: click.Context, file: Path, source: Path | None, dest: Path | No
         ctx.exit(_replayed(model, file, json_))
     inputs = matched(model.graph.inputs, arrays(source), source)
     with working(f"running {file.name}"):
-        outputs = model.run(inputs)
+        made = model.with_vectors(inputs, names=(source.stem,))
+        outputs = {name: value.array for name, value in made.vectors[-1].outputs.items()}
+    if record is not None:
+        made.save(record)
     if dest is not None:
         _save(outputs, dest)
     summary = {name: _summary(array) for name, array in outputs.items()}
@@ -82,7 +98,11 @@ def _replayed(model: Model, file: Path, json_: bool) -> int:
     from ..compare import replay
 
     if not model.vectors:
-        raise RunError("there are no test vectors in it", where=str(file), hint="Model.with_vectors makes some")
+        raise RunError(
+            "there are no test vectors in it",
+            where=str(file),
+            hint="`qfmt run FILE --input X --record DEST` puts one into a copy",
+        )
     with working(f"running {file.name}"):
         found = list(replay(model))
     if json_:
