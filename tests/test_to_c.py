@@ -10,7 +10,8 @@ import pytest
 import torch
 from c_program import SANITIZED, Library, Together, compile_c, flat, program, random_inputs, run_main
 from counts import tell
-from networks import LARGE, quantize, quiet, save_as
+from networks import definition, quantize, quiet, save_as
+from networks import flat as flat_tensors
 from onnx_models import through_file
 from test_onnx_integer import expected, network
 from torch import nn
@@ -77,6 +78,25 @@ def equal_on_random_inputs(model: Model, library: Library, count: int, what: str
     assert equal == total > 0
 
 
+def equal_to_real_numbers(model: Model, integers: Model, folder: Path, count: int, what: str) -> None:
+    """The same integers as `model`, which begins by quantizing its one input and ends by dequantizing its output."""
+    library = Library(integers, folder, "-O2")
+    rng = np.random.default_rng(3)
+    (given,), (scores,) = integers.graph.inputs, integers.graph.outputs
+    grids = [integers.tensors[name].quantization for name in (given, scores)]
+    assert grids[0] is not None and grids[1] is not None
+    scales, points = [np.float32(grid.scale[0]) for grid in grids], [grid.zero_point[0] for grid in grids]
+    shape = [size if isinstance(size, int) else 1 for size in integers.tensors[given].shape or ()]
+    equal = total = 0
+    for _ in range(count):
+        q = rng.integers(0, 256, shape).astype(np.uint8)
+        real = (q.astype(np.float32) - points[0]) * scales[0]
+        want = next(iter(model.run({model.graph.inputs[0]: real}).values())) / scales[1] + points[1]
+        equal, total = equal + int((library({given: q}) == np.rint(want).reshape(-1)).sum()), total + want.size
+    tell(f"C: {what}, {count} inputs, {equal} of {total} integers equal to those of the rule of fbgemm")
+    assert equal == total > 0
+
+
 def digits(**options: object) -> tuple[Model, Model]:
     """The example network as it was converted, and of integers alone."""
     model = qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)})
@@ -85,21 +105,7 @@ def digits(**options: object) -> tuple[Model, Model]:
 
 def test_the_digits_are_read_as_the_network_of_real_numbers_reads_them(tmp_path: Path) -> None:
     """End to end: the exact form gives the integers of the rule of PyTorch."""
-    model, integers = digits(exact=True)
-    library = Library(integers, tmp_path / "digits", "-O2")
-    rng = np.random.default_rng(3)
-    (given,), (scores,) = integers.graph.inputs, integers.graph.outputs
-    grid = model.tensors[given].quantization
-    out = model.tensors[scores].quantization
-    assert grid is not None and out is not None
-    equal = total = 0
-    for _ in range(40):
-        q = rng.integers(0, 256, (1, 1, 8, 8)).astype(np.uint8)
-        real = (q.astype(np.float32) - grid.zero_point[0]) * np.float32(grid.scale[0])
-        want = model.run({"x": real})[model.graph.outputs[0]] / np.float32(out.scale[0]) + out.zero_point[0]
-        equal, total = equal + int((library({given: q}) == np.rint(want).reshape(-1)).sum()), total + want.size
-    tell(f"C: digits, 40 inputs, {equal} of {total} integers equal to those of the rule of fbgemm")
-    assert equal == total
+    equal_to_real_numbers(*digits(exact=True), tmp_path / "digits", 40, "digits, exact")
 
 
 @pytest.mark.parametrize(
@@ -161,17 +167,40 @@ def test_a_network_of_requant_shifts_keeps_its_outputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exact", [False, True], ids=["multiply and shift", "exact"])
-def test_the_real_mobilenet(shared_data: Path, tmp_path: Path, exact: bool) -> None:
+def test_the_real_mobilenet(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
-    integers = lower_integer(qfmt.convert(source, input_shapes={"X": ("N", 3, 224, 224)}), exact=exact)
-    library = Library(integers, tmp_path / "mobilenet", "-O2")
-    equal_on_random_inputs(integers, library, 8, f"MobileNetV2, {'exact' if exact else 'multiply and shift'}")
+    integers = lower_integer(qfmt.convert(source, input_shapes={"X": ("N", 3, 224, 224)}))
+    equal_on_random_inputs(integers, Library(integers, tmp_path / "mobilenet", "-O2"), 8, "MobileNetV2")
+
+
+@pytest.mark.slow
+def test_the_real_mobilenet_gives_what_the_rule_of_pytorch_gives(shared_data: Path, tmp_path: Path) -> None:
+    """The exact form, end to end, against the network of real numbers that the file of PyTorch states."""
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    model = qfmt.convert(source, input_shapes={"X": ("N", 3, 224, 224)})
+    equal_to_real_numbers(model, lower_integer(model, exact=True), tmp_path / "mobilenet", 8, "MobileNetV2, exact")
+
+
+INTEGRAL = (
+    "mobilenet_v2", "resnet18", "mobilenet_v3", "shufflenet_v2", "conv1d", "conv3d", "convolutions", "activations",
+    "layout", "two_inputs", "dictionary",
+)  # fmt: skip
+"""The networks of the matrix all of whose nodes have a form in integers."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INTEGRAL)
+def test_a_network_of_the_matrix(name: str, tmp_path: Path) -> None:
+    module, inputs = quantize(name, definition(name).modes[0])
+    path = save_as(module, inputs, "trace", tmp_path / "net.pt")
+    names = qfmt.convert(path).graph.inputs
+    shapes = {given: tuple(each.shape) for given, each in zip(names, flat_tensors(inputs), strict=True)}
+    integers = lower_integer(qfmt.convert(path, input_shapes=shapes), exact=True)
+    equal_on_random_inputs(integers, Library(integers, tmp_path / "net", "-O1"), 3, f"{name}, exact")
 
 
 @pytest.mark.slow
 def test_resnet18(tmp_path: Path) -> None:
-    assert "resnet18_224" in LARGE
     path = save_as(*quantize("resnet18_224", "fx"), "trace", tmp_path / "resnet.pt")
     integers = lower_integer(qfmt.convert(path, input_shapes={"x": ("N", 3, 224, 224)}))
     equal_on_random_inputs(integers, Library(integers, tmp_path / "resnet", "-O2"), 8, "ResNet-18")
