@@ -15,9 +15,11 @@ from ..order import only_read, without_unread
 from .elements import by_element, regridded, tabled
 from .ends import is_input, move_integers, output, take_input, with_integer_fill
 from .forms import MULTIPLY_ADD_DIVIDE, Form
+from .means import mean, window_sizes
+from .products import product
 from .regions import integers
 from .requantizing import requantized
-from .sums import Sums, mean, product, window_sizes
+from .sums import Sums
 from .work import Counted, NoForm, Work
 
 PRODUCTS = ("Conv", "ConvTranspose", "qfmt.Linear", "Gemm", "MatMul")

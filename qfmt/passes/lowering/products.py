@@ -1,0 +1,211 @@
+"""Products: sums of inputs times weights, exact in int32, with the bias among them.
+
+A sum x holds the bias, as the integer nearest to b / at. By `folded` zero points are gone from the inner loop: they
+stand in the bias, and padding is the zero point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arithmetic import REQUANTIZE, f32, requantize
+from ...model import DTYPES, Node, Quantization, Tensor
+from ...ops.accumulation import in_units_of_sums
+from .steps import Array, Integers
+from .sums import FACTOR_BITS, INT32, Sums, unit_of
+from .work import NoForm, Work
+
+
+def product(node: Node, work: Work) -> Sums:
+    """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul by a requantize rule."""
+    x, w, y = (work.tensors[name] for name in (*node.inputs[:2], node.outputs[0]))
+    xq, wq, yq = _grids(node, x, w, y, work)
+    if not w.is_constant:
+        return _of_inputs(node, xq, wq, yq, work)
+    weights, scale, zero = columns(node, _centred(w)), _scales(node, wq), int(xq.zero_point[0])
+    at = f32(xq.scale[0]) * scale.astype(f32)
+    _check_scales(at, yq)
+    bias, real = _bias(node, work, xq, scale, at, len(weights))
+    least, most = _met(node, xq)
+    low, high = _reach(weights, least - zero, most - zero, bias)
+    folded = bias - zero * weights.sum(1)
+    folds = _folds(node, folded) and _stays_in_int32(weights, least, most, folded)
+    if not folds and not _stays_in_int32(weights, least - zero, most - zero, bias):
+        raise NoForm(f"sums may reach {low.min():,} or {high.max():,}, beyond int32")
+
+    def evaluate(sums: Integers, some: slice) -> Array:
+        scales = scale[some, None] if wq.is_per_channel else scale.reshape(())
+        exact, added = (sums, None) if real is None else (sums - bias[some, None], real[some, None])
+        return requantize(exact, added, xq.scale[0], scales, yq, work.kind(y), node.arithmetic)
+
+    axis = 1 if node.operator.startswith("Conv") else work.last_axis(y) if len(weights) > 1 else 0
+    inputs = [x.name, _weight(w, work) if folds else w.name]
+    if (kept := folded if folds else bias).any():
+        inputs.append(_bias_tensor(node, work, kept, "folded" if folds else "integers"))
+    name, rule = work.free(f"{y.name}.sums"), "folded" if folds else "exact"
+    adding = replace(node, inputs=tuple(inputs), outputs=(name,), arithmetic=rule)
+    # No product of scales is rounded to float32: TFLite's multipliers are made so.
+    multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
+    multiplier = np.broadcast_to(multiplier, len(weights)).copy()
+    return Sums(adding, axis, low, high, multiplier, node.arithmetic, unit_of(at, axis, low, high), evaluate)
+
+
+def _grids(node: Node, x: Tensor, w: Tensor, y: Tensor, work: Work) -> tuple[Quantization, Quantization, Quantization]:
+    """The quantizations of input, weight and output; NoForm where sums of integers cannot be made of them."""
+    if node.arithmetic not in REQUANTIZE:
+        raise NoForm("multiplies real numbers")
+    if node.operator == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
+        raise NoForm("scales its product by real numbers")
+    xq, wq, yq = (work.grid(tensor) for tensor in (x, w, y))
+    if xq.is_per_channel or yq.is_per_channel:
+        raise NoForm("has an input or output that is quantized per channel")
+    if max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > FACTOR_BITS:
+        raise NoForm(f"multiplies integers of more than {FACTOR_BITS} bits")
+    if w.is_constant and 0 in (w.shape or ()):
+        raise NoForm("has a weight without elements")
+    return xq, wq, yq
+
+
+def _scales(node: Node, wq: Quantization) -> NDArray[np.float64]:
+    """The scales of a weight for all channels, or the only one; groups of a transposed convolution have the same."""
+    repeated = node.operator == "ConvTranspose" and wq.is_per_channel
+    return np.tile(np.array(wq.scale), cast(int, node.attributes["group"]) if repeated else 1)
+
+
+def _met(node: Node, xq: Quantization) -> tuple[int, int]:
+    """The least and the greatest integer that a weight meets: padding is zero, and so is what is not painted."""
+    low, high, zero = xq.quant_min, xq.quant_max, int(xq.zero_point[0])
+    padded = any(cast(Any, node.attributes.get("pads", ()))) or node.operator == "ConvTranspose"
+    return (min(low, zero), max(high, zero)) if padded else (low, high)
+
+
+def _folds(node: Node, folded: Integers) -> bool:
+    """Whether there is a place for what is folded: MatMul has no bias."""
+    return node.operator in ("Conv", "qfmt.Linear", "Gemm") or (node.operator == "MatMul" and not folded.any())
+
+
+def _check_scales(at: Array, yq: Quantization) -> None:
+    """NoForm where float32 does not hold the unit of sums, or what they are multiplied by: 0 · ∞ is no number."""
+    s = f32(yq.scale[0])
+    for each in (at, f32(1) / s, at / s, at * (f32(1) / s)):
+        if not (np.isfinite(each).all() and (np.asarray(each) > 0).all()):
+            raise NoForm("has scales whose product or quotient float32 does not hold")
+
+
+def columns(node: Node, w: Integers) -> Integers:
+    """Weights as [outputs, products of one sum], of whatever layout the operator has."""
+    if node.operator == "ConvTranspose":
+        group = cast(int, node.attributes["group"])
+        parts = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
+        return parts.transpose(0, 2, 1, 3).reshape(group * w.shape[1], -1)
+    if node.operator in ("Conv", "qfmt.Linear") or node.attributes.get("transB"):
+        return w.reshape(len(w), -1)
+    if w.ndim < 2:
+        return w.reshape(1, -1)
+    if w.ndim > 2:  # the widest of all matrices: their sums of either sign
+        signs = (np.maximum(w, 0).sum(-2), np.minimum(w, 0).sum(-2))
+        lead = tuple(range(w.ndim - 2))
+        return np.stack([signs[0].max(lead), signs[1].min(lead)], axis=1)
+    return w.T
+
+
+def _reach(weights: Integers, low: int, high: int, bias: Integers) -> tuple[Integers, Integers]:
+    """The least and the greatest sum for inputs in [low, high], per channel, with the bias."""
+    positive, negative = np.maximum(weights, 0).sum(1), np.minimum(weights, 0).sum(1)
+    return positive * low + negative * high + bias, positive * high + negative * low + bias
+
+
+def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> bool:
+    """Whether no partial sum leaves int32, in whatever order products and bias are added up."""
+    positive, negative = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
+    most = positive * max(high, 0) + negative * max(-low, 0) + np.maximum(bias, 0)
+    least = positive * max(-low, 0) + negative * max(high, 0) + np.maximum(-bias, 0)
+    return bool(max(most.max(initial=0), least.max(initial=0)) < INT32)
+
+
+def _bias(
+    node: Node, work: Work, xq: Quantization, scale: Array, at: Array, count: int
+) -> tuple[Integers, Array | None]:
+    """The bias as integers in units of sums; and as real numbers, unless the rule adds those integers."""
+    tensor = work.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
+    if tensor is None:
+        return np.zeros(count, np.int64), None
+    if not tensor.is_constant:
+        raise NoForm("has a bias that is computed")
+    if node.operator == "Gemm" and len(tensor.shape or ()) > 1 and (tensor.shape or ())[0] != 1:
+        raise NoForm("has a bias for each row")
+    if in_units_of_sums(tensor.quantization, xq.scale[0], tuple(scale.tolist())):
+        return _spread(tensor.array.astype(np.int64), count), None
+    real = _spread(tensor.dequantize().astype(f32), count)
+    units = np.rint(real / at).astype(np.float64)
+    if not np.abs(units).max(initial=0) < INT32:
+        raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, beyond int32")
+    return units.astype(np.int64), real
+
+
+def _spread(bias: Array, count: int) -> Array:
+    return np.broadcast_to(bias.reshape(-1), count)
+
+
+def _centred(w: Tensor) -> Integers:
+    assert w.quantization is not None
+    if w.quantization.is_blocked or w.quantization.has_float_zero_points:
+        raise NoForm("has weights with scales by blocks")
+    array: Integers = w.array.astype(np.int64)
+    return array - w.quantization.zero_points(array.ndim).astype(np.int64)
+
+
+def _weight(w: Tensor, work: Work) -> str:
+    """The weight less its zero points, which `folded` does not know."""
+    assert w.quantization is not None
+    if not any(w.quantization.zero_point):
+        return w.name
+    centred = _centred(w)
+    name = work.free(f"{w.name}.centred")
+    dtype = next(each for each in ("int8", "int16", "int32") if _holds(each, centred))
+    limits, zero = DTYPES[dtype], (0,) * len(w.quantization.zero_point)
+    grid = replace(w.quantization, zero_point=zero, quant_min=limits.minimum, quant_max=limits.maximum, names=("", ""))
+    work.add(Tensor.constant(name, centred.astype(dtype), grid))
+    return name
+
+
+def _holds(dtype: str, values: Integers) -> bool:
+    limits = DTYPES[dtype]
+    return bool(limits.minimum <= values.min(initial=0) and values.max(initial=0) <= limits.maximum)
+
+
+def _bias_tensor(node: Node, work: Work, values: Integers, word: str) -> str:
+    has_own = len(node.inputs) > 2 and node.inputs[2]
+    name = work.free(f"{node.inputs[2]}.{word}" if has_own else f"{node.outputs[0]}.bias")
+    work.add(Tensor.constant(name, values.astype(np.int32)))
+    return name
+
+
+def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization, work: Work) -> Sums:
+    """MatMul of two computed tensors."""
+    a, b = (work.tensors[name] for name in node.inputs[:2])
+    y = work.tensors[node.outputs[0]]
+    if node.operator != "MatMul" or bq.is_per_channel:
+        raise NoForm("has weights that are computed")
+    length = work.size(a, -1) or work.size(b, -2 if len(b.shape or ()) > 1 else -1)
+    if length is None:
+        raise NoForm("adds up a number of products that is not known", unknown_shape=True)
+    ends = [each - q.zero_point[0] for q in (aq, bq) for each in (q.quant_min, q.quant_max)]
+    products = [int(i * j) for i in ends[:2] for j in ends[2:]]
+    low, high = length * min(0, *products), length * max(0, *products)
+    if max(-low, high) >= INT32:
+        raise NoForm(f"sums may reach {low:,} or {high:,}, beyond int32")
+    at = f32(aq.scale[0]) * np.array(bq.scale[0]).astype(f32)
+    _check_scales(at, yq)
+
+    def evaluate(sums: Integers, _: slice) -> Array:
+        return requantize(sums, None, aq.scale[0], np.array(bq.scale[0]), yq, work.kind(y), node.arithmetic)
+
+    lows, highs = np.array([low]), np.array([high])
+    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), arithmetic="exact")
+    unit = unit_of(np.array([at]), 0, lows, highs)
+    return Sums(adding, 0, lows, highs, np.array([float(at) / yq.scale[0]]), node.arithmetic, unit, evaluate)
