@@ -35,6 +35,7 @@ from conformance import (  # noqa: E402
     refused,
     requantized,
     rescaling,
+    resizing,
     tables,
     telling,
     windows,
@@ -49,9 +50,9 @@ VERSION = "1.0"
 FOLDER = ROOT / "tests" / "golden" / VERSION
 
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
-    "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases),
+    "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases, resizing.nearest),
     "read": (containers.cases,),
-    "float": (requantized.cases, means.cases, elements.cases, dynamic.cases, telling.cases),
+    "float": (requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, telling.cases),
 }
 """What a reader may claim: it reads files; it runs networks of integers alone; it runs those with float rules."""
 

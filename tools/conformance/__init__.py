@@ -1,7 +1,7 @@
 """What the conformance suite is made of; `tools/make_conformance.py` writes it.
 
 networks.py                                   small networks, named tensor by tensor
-products.py windows.py rescaling.py tables.py moves.py    the cases of level `integer`
+products.py windows.py rescaling.py tables.py moves.py resizing.py    the cases of level `integer`
 requantized.py means.py elements.py dynamic.py telling.py    the cases of level `float`
 containers.py                                 the cases of level `read`
 refused.py altered.py                         files that a reader must refuse
