@@ -77,8 +77,9 @@ def test_generated_code_reads_the_golden_files(name: str, model: Callable[[], Mo
 def test_what_our_decoder_accepts_the_cpp_verifier_accepts(witness: Path, tmp_path: Path) -> None:
     """Mutated metadata with a fitting digest: our decoder must be at least as strict as FlatBuffers' verifier."""
     path, refused_by = tmp_path / "m.qfb", {"qfmt": 0, "verifier": 0}
-    golden = [(TESTS / "golden" / name).read_bytes() for name in ("1.0.qfb", "1.0-blocks.qfb")]
-    candidates = [mutant for seed, data in enumerate(golden) for mutant in mutants(data, count=2000, seed=seed)]
+    names = ("1.0.qfb", "1.0-blocks.qfb", "1.0/read/vectors.qfb", "1.0/read/later-header.qfb")
+    golden = [(TESTS / "golden" / name).read_bytes() for name in names]
+    candidates = [mutant for seed, data in enumerate(golden) for mutant in mutants(data, count=1500, seed=seed)]
     accepted = [survives(data, path) and not qfmt.check(path) for data in candidates]
     metadata = [data[: struct.unpack_from("<Q", data, 16)[0]] for data in candidates]
     stream = b"".join(struct.pack("<I", len(part)) + part for part in metadata)
