@@ -217,6 +217,12 @@ def test_a_network_of_real_numbers_is_refused_with_what_to_do(tmp_path: Path) ->
     assert not (tmp_path / "net").exists()
 
 
+def test_a_constant_of_real_numbers_does_not_go_out(tmp_path: Path) -> None:
+    model = Model(Graph((), ("c",), (), {"c": Tensor.constant("c", np.ones(3, np.float32))}))
+    with pytest.raises(DestinationError, match="c: is float32"):
+        write_c(model, tmp_path / "net")
+
+
 def test_sizes_that_are_not_known_are_asked_for(digits: Model, tmp_path: Path) -> None:
     (name,) = digits.graph.inputs
     tensor = replace(digits.tensors[name], shape=("N", 1, "H", None))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import DestinationError
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
 
@@ -177,6 +178,8 @@ class Plan:
         key = value.name, order
         if key not in self._packed:
             assert value.array is not None
+            if value.dtype not in C_TYPES:
+                raise DestinationError(f"is {value.dtype}, and C is written for integers alone", where=value.name)
             array = np.asarray(value.array).astype(value.dtype)
             name = self.constant(array.transpose(order), value.name)
             self._packed[key] = View(Buffer(value.dtype, value.size, name, external=True), value.shape, order)
