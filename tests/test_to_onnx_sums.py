@@ -153,6 +153,19 @@ def test_requantization(rule: str) -> None:
     count(f"Requantize, {rule}", [requantized(rule, np.random.default_rng(seed)) for seed in range(SEEDS)])
 
 
+def test_what_is_clamped_may_be_beyond_int32() -> None:
+    x = np.array([-(1 << 31), (1 << 31) - 1, 0, 5, -(1 << 31), (1 << 31) - 1, 7, -7], np.int32)
+    q = Quantization((0.5,), (7,), -100, 100)
+    for shift in (0, 1, 30, 62):
+        numbers = {"multiplier": np.array([(1 << 31) - 1], np.int32), "shift": np.array([shift], np.uint8)}
+        parameters = [Tensor.constant(name, numbers[name]) if name in numbers else None for name in PARAMETERS]
+        known = {"axis": 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
+        out = Tensor("y", "int8", x.shape, None, q)
+        given = Tensor("x", "int32", x.shape)
+        model = single("qfmt.Requantize", "fixed_point_single", [given, *parameters], out, known)
+        count(f"Requantize to the ends, shift {shift}", [(model, {"x": x})])
+
+
 def plain(name: str, case: Case) -> tuple[Model, dict[str, Array]]:
     parameters = [parameter.name for parameter in OPERATORS[name].inputs]
     tensors: list[Tensor | None] = []

@@ -47,9 +47,14 @@ def floor_divided(site: Site, total: ir.Value, divisor: ir.Value) -> ir.Value:
 
 
 def clipped(site: Site, result: ir.Value) -> ir.Value:
-    """int64 numbers plus the zero point of the output, in its [quant_min, quant_max]."""
+    """int64 numbers plus the zero point of the output, in its [quant_min, quant_max].
+
+    Not by Clip, Max or Min: those of ONNX Runtime 1.31 leave numbers of int64 as they are that are beyond int32.
+    """
     q = site.output().quantization
     assert q is not None
     numbers = {"zero_point": q.zero_point[0], "quant_min": q.quant_min, "quant_max": q.quant_max}
     zero, low, high = (site.constant(name, np.int64(number)) for name, number in numbers.items())
-    return site.emit("Clip", site.emit("Add", result, zero), low, high)
+    moved = site.emit("Add", result, zero)
+    at_least = site.emit("Where", site.emit("Less", moved, low), low, moved)
+    return site.emit("Where", site.emit("Greater", at_least, high), high, at_least)
