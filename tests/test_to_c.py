@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from c_program import SANITIZED, Library, Together, compile_c, flat, program, random_inputs, run_main
+from c_program import SANITIZED, STRICT, Library, Together, compile_c, compiler, flat, program, random_inputs, run_main
 from counts import tell
 from networks import definition, quantize, quiet, save_as
 from networks import flat as flat_tensors
@@ -218,6 +220,35 @@ def test_there_is_no_floating_point(tmp_path: Path) -> None:
     compile_c(folder, "net.o", "-O2", "-mgeneral-regs-only", "-r", leave="main.c")
 
 
+@pytest.mark.parametrize(
+    "target", ["thumbv7em-none-eabi", "thumbv6m-none-eabi", "riscv32-none-elf", "aarch64_be-none-elf"]
+)
+def test_it_compiles_for_machines_without_a_system(tmp_path: Path, target: str) -> None:
+    """Cortex-M4 and M0, RISC-V, and a big-endian ARM: nothing of a C library is needed but what copies memory."""
+    folder = tmp_path / "digits"
+    write_c(digits(exact=True)[1], folder, name="net")
+    made = folder / "net.o"
+    command = [
+        compiler("clang"),
+        f"--target={target}",
+        "-ffreestanding",
+        *STRICT,
+        "-Os",
+        "-c",
+        "-o",
+        made,
+        folder / "net.c",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    listed = subprocess.run(
+        [compiler("llvm-nm"), "-u", made], check=True, capture_output=True, text=True
+    ).stdout.split()
+    needed = {name for name in listed if name != "U" and not name.startswith("net_data_")}
+    assert needed <= {"memcpy", "memset", "__aeabi_memcpy", "__aeabi_memclr", "__aeabi_memset", "__aeabi_idiv",
+                      "__aeabi_lasr", "__aeabi_lmul", "__muldi3", "__ashrdi3", "__mulsi3", "__divsi3", "__modsi3",
+                      "__aeabi_idivmod"}, needed  # fmt: skip
+
+
 def test_it_is_the_same_text_each_time_and_clean_in_both_compilers(tmp_path: Path) -> None:
     integers = digits()[1]
     for name in ("a", "b"):
@@ -229,9 +260,6 @@ def test_it_is_the_same_text_each_time_and_clean_in_both_compilers(tmp_path: Pat
 
 
 def test_the_makefile_builds_it(tmp_path: Path) -> None:
-    import shutil
-    import subprocess
-
     integers = digits()[1]
     if not shutil.which("make"):
         pytest.skip("needs make")
