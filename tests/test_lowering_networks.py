@@ -272,6 +272,9 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
     ("options", "said"),
     [
         (["--exact"], "--exact goes with --integer-only"),
+        (["--output", "fc"], "--output goes with --integer-only"),
+        (["--integer-only", "--output", "nothing"], "no tensor 'nothing'"),
+        (["--integer-only", "--output", "fc.weight"], "a constant, no output: 'fc.weight'"),
         (["--bits", "8"], "--bits goes with --integer-only"),
         (["--requantize", "thresholds"], "--requantize goes with --integer-only"),
         (["--integer-only", "--bits", "12"], "'12' is not one of"),
@@ -289,6 +292,16 @@ def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
     assert not dest.exists()
+
+
+def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits: Model) -> None:
+    """At tensors of the middle; the sizes of the image are not needed then."""
+    dest = stored.with_name("int.qfb")
+    result = invoke("convert", stored, dest, "--integer-only", "--exact", "--output", "residual", "--output", "pool")
+    assert result.exit_code == 0, result.stderr
+    lowered = qfmt.load(dest)
+    assert lowered.graph.outputs == ("residual", "pool")
+    assert compare("digits up to the middle", digits, lowered, [{"x": images}]) == 0
 
 
 def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:
@@ -335,12 +348,17 @@ def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
     assert "with integers alone" not in invoke("inspect", stored).stdout
 
 
-def test_a_failed_lowering_names_every_node(tmp_path: Path) -> None:
-    """A file of torch, in one go."""
+def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> None:
+    """A file of torch, in one go; with what the hint says it is lowered."""
     module, given = networks.quantized("linears", "eager")
     path = networks.save_as(module, given, "trace", tmp_path / "m.pt")
-    result = invoke("convert", path, tmp_path / "m.qfb", "--integer-only", "--input-shape", "x=2,6,24")
+    options = "convert", path, tmp_path / "m.qfb", "--integer-only", "--input-shape", "x=2,6,24"
+    result = invoke(*options)
     assert result.exit_code == 2
     assert "2 nodes have no integer form: " in result.stderr
     assert all(word in result.stderr for word in ("(Softmax)", "(LayerNormalization)"))
     assert not (tmp_path / "m.qfb").exists()
+    _, found, ends = result.stderr.partition("end the network before them: ")
+    assert found
+    ended = invoke(*options, *ends.split())
+    assert ended.exit_code == 0, ended.stderr

@@ -38,6 +38,13 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help=f"How sums become 8 bits: {', '.join(FORMS)}  [default: {FORMS[0]}]",
         ),
         click.option(
+            "--output",
+            "outputs",
+            multiple=True,
+            metavar="NAME",
+            help="End with this tensor, leave out the rest.",
+        ),
+        click.option(
             "--exact", is_flag=True, help="Integers that are the same: thresholds where no multiplier is equal."
         ),
         click.option("--integer-only", is_flag=True, help="Compute with integers alone; differences are counted."),
@@ -53,13 +60,17 @@ class Lowering:
     form: str
     bits: int
     exact: bool
+    outputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, integer_only: bool, exact: bool, requantize: str | None, bits: str | None) -> Lowering | None:
+    def of(
+        cls, integer_only: bool, exact: bool, outputs: tuple[str, ...], requantize: str | None, bits: str | None
+    ) -> Lowering | None:
         """None without `--integer-only`, which the other options need."""
         if integer_only:
-            return cls(requantize or FORMS[0], int(bits or WIDTHS[0]), exact)
-        if given := [word for word, value in (("exact", exact), ("requantize", requantize), ("bits", bits)) if value]:
+            return cls(requantize or FORMS[0], int(bits or WIDTHS[0]), exact, outputs)
+        options = {"exact": exact, "output": outputs, "requantize": requantize, "bits": bits}
+        if given := [word for word, value in options.items() if value]:
             raise click.UsageError(f"--{given[0]} goes with --integer-only")
         return None
 
@@ -69,7 +80,8 @@ class Lowering:
         from ..passes.lowering.facts import totals
 
         try:
-            lowered = lower_integer(model, form=self.form, bits=self.bits, exact=self.exact, input_shapes=shapes)
+            how: dict[str, Any] = {"form": self.form, "bits": self.bits, "exact": self.exact}
+            lowered = lower_integer(model, **how, input_shapes=shapes, outputs=self.outputs)
         except QfmtError as error:
             raise error.at(place) from None
         return lowered, _summary(totals(lowered), lowered)

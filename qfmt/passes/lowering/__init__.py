@@ -13,6 +13,7 @@ from dataclasses import replace
 from ...errors import QfmtError, ValidityError
 from ...model import Dimension, Model
 from ..sizes import with_input_shapes
+from .ends import ended
 from .facts import totals
 from .forms import FORMS, MULTIPLY_ADD_DIVIDE, WIDTHS, Form
 from .graph import lowered, needs_sizes
@@ -34,6 +35,7 @@ def lower_integer(
     bits: int = 32,
     exact: bool = False,
     input_shapes: Shapes | None = None,
+    outputs: Sequence[str] = (),
 ) -> Model:
     """The same network, every node of which computes with integers alone.
 
@@ -45,7 +47,8 @@ def lower_integer(
     inputs and outputs are integers.
 
     `input_shapes` are sizes that the model leaves open: means need them. Of an image of 3 channels 224 × 224 is
-    assumed, which `source["assumed_sizes"]` tells.
+    assumed, which `source["assumed_sizes"]` tells. `outputs` are tensors to end with, instead of the outputs of the
+    model: what comes after, such as a last Softmax, is left out.
 
     Raises NoIntegerForm with every node that computes real numbers, SourceError for shapes that do not fit, QfmtError
     for a model that is lowered already.
@@ -62,6 +65,8 @@ def lower_integer(
 
     if broken := graph_violations(model):
         raise ValidityError(broken)
+    if outputs:
+        model = ended(model, outputs)
     if input_shapes:
         model = replace(model, graph=with_input_shapes(model.graph, input_shapes))
     source = dict(model.source)

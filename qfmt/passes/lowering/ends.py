@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...arithmetic import quantize
-from ...model import Node, Tensor
+from ...errors import SourceError
+from ...model import Model, Node, Tensor
 from ...ops import OPERATORS, Quantized
+from ..order import only_read, without_unread
 from .work import NoForm, Work
 
 
@@ -93,6 +96,43 @@ def take_input(node: Node, work: Work) -> None:
         tensor = y if last else _quantized(work.tensors[move.outputs[0]], own, y)
         work.put(replace(move, inputs=(current, *move.inputs[1:]), outputs=(own,)), [tensor])
         current = own
+
+
+def ended(model: Model, names: Sequence[str]) -> Model:
+    """The model with other outputs: tensors of it, by any name that they had. What only others need is left out."""
+    found = []
+    for name in names:
+        tensor = model.graph.find(name)
+        if tensor is None or tensor.is_constant:
+            what = "no tensor" if tensor is None else "a constant, no output:"
+            raise SourceError(f"{what} {name!r}", hint="`qfmt inspect FILE --nodes` lists what nodes put out")
+        found.append(tensor.name)
+    nodes = without_unread(model.nodes, found)
+    read = {name for node in nodes for name in node.inputs}.union(found)
+    inputs = tuple(name for name in model.graph.inputs if name in read)
+    graph = replace(model.graph, inputs=inputs, outputs=tuple(dict.fromkeys(found)), nodes=nodes)
+    return replace(model, graph=only_read(graph), vectors=())
+
+
+def last_integers(work: Work, outputs: Sequence[str], failed: Sequence[Node]) -> list[str]:
+    """Quantized tensors that the network could end with, so that what failed comes after; none if there are none."""
+    beyond = {name for node in failed for name in node.outputs}
+    for node in work.producer.values():  # in order
+        if beyond.intersection(node.inputs):
+            beyond.update(node.outputs)
+    found: list[str] = []
+    pending = list(outputs)
+    while pending:
+        name = pending.pop(0)
+        if name not in beyond and not work.is_real(name):
+            if work.tensors[name].is_constant or name in found:
+                continue
+            found.append(name)
+        elif name in work.producer:
+            pending.extend(filter(None, work.producer[name].inputs))
+        elif not work.tensors[name].is_constant:
+            return []
+    return [] if any(name in work.model_inputs for name in found) else found
 
 
 def output(name: str, work: Work) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ..order import only_read, without_unread
 from .elements import by_element, regridded, tabled
-from .ends import is_input, move_integers, output, take_input, with_integer_fill
+from .ends import is_input, last_integers, move_integers, output, take_input, with_integer_fill
 from .forms import MULTIPLY_ADD_DIVIDE, Form
 from .means import mean, window_sizes
 from .products import product
@@ -41,6 +42,7 @@ def lowered(model: Model, form: Form) -> tuple[Graph, list[Counted]]:
 
 def _lowered(model: Model, work: Work) -> Graph:
     reasons: dict[str, list[str]] = {}
+    failed: list[Node] = []
     unknown_shape = False
     needed = {name for node in without_unread(model.nodes, model.graph.outputs) for name in node.outputs}
     for node in model.nodes:
@@ -52,15 +54,17 @@ def _lowered(model: Model, work: Work) -> Graph:
         try:
             _lower(node, work)
         except NoForm as error:
-            culprit = error.node or node
-            _note(reasons, error.what, culprit)
+            failed.append(error.node or node)
+            _note(reasons, error.what, failed[-1])
             unknown_shape |= error.unknown_shape
     outputs = [output(name, work) for name in model.graph.outputs]
     for name in filter(work.is_real, outputs):
         if name in work.producer:
-            _note(reasons, "gives real numbers", work.producer[name])
+            failed.append(work.producer[name])
+            _note(reasons, "gives real numbers", failed[-1])
     if reasons:
-        raise NoIntegerForm(reasons, hint=_hint(model, unknown_shape))
+        ends = last_integers(work, model.graph.outputs, failed)
+        raise NoIntegerForm(reasons, hint=_hint(model, unknown_shape, ends))
     inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
     order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
     inputs.sort(key=lambda name: order[work.taken_from.get(name, name)])
@@ -89,13 +93,15 @@ def _is_open(node: Node, work: Work) -> bool:
     return False
 
 
-def _hint(model: Model, unknown_shape: bool) -> str:
+def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     quantized = {node.inputs[0] for node in model.nodes if node.operator == "QuantizeLinear"}
     for name in model.graph.inputs:
         tensor = model.tensors[name]
         is_real = tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized
         if is_real and any(node.operator == "qfmt.RequantShift" for node in model.nodes):
             return f"if an input holds integers, say so at the conversion: --input-quantization {name}=1,0,int8"
+    if not unknown_shape and ends:
+        return f"end the network before them: {' '.join(f'--output {name}' for name in ends)}"
     if not unknown_shape:
         return "leave them out of the network, before or after the part that runs on integers"
     for name in model.graph.inputs:
