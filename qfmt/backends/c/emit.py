@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .memory import place
 from .names import comment
 from .plan import ALIGNMENT, Operand, Plan, Step, View, arena_type
@@ -22,7 +24,11 @@ CHUNK = 3_000_000
 LINE = 108
 """Columns of a line of numbers."""
 
-OTHER = {"int64": "INT64_C({})", "uint64": "UINT64_C({})", "int32": "{}", "uint32": "UINT32_C({})"}
+SUFFIXED = {"int64": "INT64_C({})", "uint64": "UINT64_C({})", "uint32": "UINT32_C({})"}
+"""How C spells numbers that an int may not hold."""
+
+LEAST = {"int32": "INT32_MIN", "int64": "INT64_MIN"}
+"""Numbers that C has no literal for."""
 
 
 def files(plan: Plan) -> dict[str, str]:
@@ -212,19 +218,13 @@ def _weights(plan: Plan) -> dict[str, str]:
 
 
 def _numbers(array: Array) -> Iterator[str]:
+    """Lines of numbers."""
     kind = str(array.dtype)
-    form = OTHER.get(kind, "{}")
     flat = array.reshape(-1).tolist() or [0]  # C has no empty arrays
-    words = [_number(each, kind, form) for each in flat]
-    width = max(map(len, words), default=1) + 1
-    per_line = max(1, LINE // width)
+    words = list(map(SUFFIXED[kind].format if kind in SUFFIXED else str, flat))
+    if kind in LEAST:
+        least = int(np.iinfo(kind).min)
+        words = [LEAST[kind] if number == least else word for number, word in zip(flat, words, strict=True)]
+    per_line = max(1, LINE // (max(map(len, words)) + 1))
     for begin in range(0, len(words), per_line):
         yield "    " + ",".join(words[begin : begin + per_line]) + ","
-
-
-def _number(value: int, kind: str, form: str) -> str:
-    if kind == "int32" and value == -(1 << 31):
-        return "INT32_MIN"
-    if kind == "int64" and value == -(1 << 63):
-        return "INT64_MIN"
-    return form.format(value)

@@ -58,7 +58,8 @@ def mended(rows: Array, reach: Reach, levels: Array, slope: Array, zero_point: i
 
 def _between(ours: Array, theirs: Array) -> dict[int, int] | None:
     """Sum → what is to be added to what thresholds `theirs` count; None where these are too many, or much."""
-    starts, ends = np.minimum(ours, theirs), np.maximum(ours, theirs)
+    apart = ours != theirs
+    starts, ends = np.minimum(ours, theirs)[apart], np.maximum(ours, theirs)[apart]
     if (ends - starts).sum() > 4 * SLOTS:
         return None
     sums = sorted({int(x) for start, end in zip(starts, ends, strict=True) for x in range(int(start), int(end))})
