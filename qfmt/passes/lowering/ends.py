@@ -132,7 +132,8 @@ def last_integers(work: Work, outputs: Sequence[str], failed: Sequence[Node]) ->
             pending.extend(filter(None, work.producer[name].inputs))
         elif not work.tensors[name].is_constant:
             return []
-    return [] if any(name in work.model_inputs for name in found) else found
+    given = work.model_inputs.union(work.taken)
+    return [] if given.intersection(found) else found
 
 
 def output(name: str, work: Work) -> str:

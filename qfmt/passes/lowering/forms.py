@@ -115,8 +115,9 @@ def _filled(steps: Steps, lines: Lines, equal: Flags, bits: int) -> Lines:
 def _common(steps: Steps, bits: int) -> Lines:
     """Lines of one shift, which is what all channels divide by."""
     lines, equal = exact_lines(steps, bits)
-    largest = np.maximum(np.maximum(np.abs(steps.low), np.abs(steps.high)), 1) * np.maximum(steps.multiplier, 2.0**-40)
-    most = int(np.clip(58 - np.ceil(np.log2(largest)).max(initial=0), 0, LARGEST_SHIFT - 4))
+    reach = max(int(np.abs(steps.low).max()), int(np.abs(steps.high).max()), 1)
+    largest = reach * max(float(steps.multiplier.max()), 2.0**-40)  # of any channel, as who checks it sees them
+    most = int(np.clip(58 - np.ceil(np.log2(largest)), 0, LARGEST_SHIFT - 4))
     wanted = int(lines.shift[equal].max(initial=0 if equal.any() else 24))
     return lines_at(steps, min(wanted if equal.all() else max(wanted, 24), most))
 
