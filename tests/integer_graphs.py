@@ -100,9 +100,6 @@ def target(rng: Random) -> tuple[str, Quantization]:
 
 def requantize(rng: Random, rule: str) -> tuple[Model, Feed]:
     dtype, grid = target(rng)
-    if rule == "thresholds" or (rule == "multiply_shift" and rng.random() < 0.5):
-        low = min(grid.quant_min, grid.quant_max - 1)
-        grid = Quantization(grid.scale, (low,), low, max(grid.quant_max, low))
     shape = rng.integers(1, 6, int(rng.integers(1, 5)))
     axis = int(rng.integers(0, len(shape)))
     x = rng.integers(-(1 << int(rng.integers(8, 32))), 1 << int(rng.integers(8, 32)), shape).clip(
@@ -194,6 +191,28 @@ def move(rng: Random, operator: str) -> tuple[Model, Feed]:
     return network(operator, rule, computed, constants, case.attributes, [(dtype, grid)] * count)
 
 
+def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
+    """By nearest neighbour, in every way of rounding float32: sizes, or scales, of some axes."""
+    x = rng.integers(0, 256, rng.integers(1, 16, 3)).astype(np.uint8)
+    grid = Quantization((0.25,), (7,), 0, 255) if rng.random() < 0.6 else None
+    axes = rng.permutation(3)[: rng.integers(1, 4)]
+    sizes = rng.integers(1, 30, len(axes))
+    scales = rng.uniform(0.3, 3, len(axes)).astype(np.float32)
+    if rng.random() < 0.3:
+        scales = (sizes / np.array(x.shape)[axes]).astype(np.float32) + np.float32(1e-6)
+    places = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+    roundings = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
+    attributes = {
+        "axes": tuple(axes.tolist()),
+        "coordinate_transformation_mode": str(rng.choice(places)),
+        "nearest_mode": str(rng.choice(roundings)),
+    }
+    stated = str(rng.choice(["interpolate", "interpolate_fma", *QUANTIZE_RULES])) if grid is not None else ""
+    chosen = {3: (sizes, None)} if rng.random() < 0.5 else {2: (np.maximum(scales, 1 / 30), None)}
+    computed: list[Given | None] = [(x, grid), None, *([None] if 3 in chosen else [])]
+    return network("Resize", stated, computed, chosen, attributes, [("uint8", grid)])
+
+
 def _output_count(operator: str, case: Case) -> int:
     if operator != "Split":
         return 1
@@ -219,7 +238,8 @@ def kinds() -> Iterator[tuple[str, Make]]:
             yield f"{operator} {rule}", lambda rng, operator=operator, rule=rule: sums(rng, operator, rule)
     for rule in OPERATORS["qfmt.Requantize"].rules:
         yield f"qfmt.Requantize {rule}", lambda rng, rule=rule: requantize(rng, rule)
-    for make, rule in ((requant_shift, "multiply_add_divide"), (table, ""), (pair_table, ""), (weighted_sum, "")):
+    makers = (requant_shift, "multiply_add_divide"), (table, ""), (pair_table, ""), (weighted_sum, ""), (resize, "")
+    for make, rule in makers:
         yield make.__name__, lambda rng, make=make, rule=rule: make(rng, rule)
     for operator in MOVES:
         yield operator, lambda rng, operator=operator: move(rng, operator)

@@ -251,6 +251,18 @@ def test_a_sum_that_leaves_int32_is_an_error(tmp_path: Path) -> None:
     assert b"node 0 (qfmt.Linear ): a sum leaves int32" in done.stderr
 
 
+def test_an_input_of_few_bits_keeps_to_its_type(tmp_path: Path) -> None:
+    """It takes a byte for each integer, and the byte may be any; it is the place in a table."""
+    values = Tensor.constant("values", np.arange(16)[::-1].astype(np.uint8))
+    ends = [Tensor("x", "int4", (3,)), Tensor("y", "uint8", (3,))]
+    nodes = (Node("qfmt.Table", ("x", "values"), ("y",), {"axis": -1}),)
+    Model(Graph(("x",), ("y",), nodes, {each.name: each for each in (*ends, values)})).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes([0xF8, 0, 7]))
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin").stdout.split() == [b"15", b"7", b"0"]
+    (tmp_path / "x.bin").write_bytes(bytes([0xF8, 0, 8]))
+    assert b"out of its range" in run(tmp_path / "m.qfb", tmp_path / "x.bin").stderr
+
+
 def test_work_and_memory_are_limited(tmp_path: Path) -> None:
     linear(1000, rows=1000).save(tmp_path / "m.qfb")
     (tmp_path / "x.bin").write_bytes(bytes(1000))

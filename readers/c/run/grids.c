@@ -248,7 +248,8 @@ static qfb_code requant_shift_run(node_t *node)
 /* The place of an integer in a table: q less the smallest of its type. */
 static uint64_t table_index(const value_t *x, uint64_t index)
 {
-    return (uint64_t)(get(x, index) - qfb_dtype_of(x->dtype)->low);
+    const qfb_dtype_info *info = qfb_dtype_of(x->dtype);
+    return (uint64_t)(get(x, index) - info->low) & ((UINT64_C(1) << info->bits) - 1);
 }
 
 /* The last input, a table for operands of one or two types, with values in the range of the output. */

@@ -26,9 +26,9 @@ typedef struct {
     qfb_code (*run)(node_t *node);
 } operator_t;
 
-/* The tables of the operators: sums.c, grids.c, windows.c, layout.c, selection.c. Each ends with a name of NULL. */
+/* The tables of the operators, in the files of those names. Each ends with a name of NULL. */
 extern const operator_t qfb_sum_operators[], qfb_grid_operators[], qfb_window_operators[], qfb_layout_operators[],
-    qfb_selection_operators[];
+    qfb_selection_operators[], qfb_resize_operators[];
 
 /* A failure at the node. */
 qfb_code node_fail(node_t *node, qfb_code code, const char *rule, const char *what);

@@ -15,7 +15,7 @@ size_t qfb_plan_size(const qfb_file *file)
 static const operator_t *find_operator(const qfb_node *node)
 {
     const operator_t *tables[] = {qfb_sum_operators, qfb_grid_operators, qfb_window_operators, qfb_layout_operators,
-                                  qfb_selection_operators};
+                                  qfb_selection_operators, qfb_resize_operators};
     const operator_t *found;
     size_t i;
     for (i = 0; i < sizeof tables / sizeof *tables; i++)
@@ -228,15 +228,22 @@ qfb_code qfb_plan_make(qfb_plan *plan, qfb_file *file, void *memory, size_t size
     return QFB_OK;
 }
 
-/* The integers of a quantized input lie in its range. */
+/* The integers of an input lie in its range; those of types of less than 8 bits, which take a byte each, in that of
+ * their type. */
 static qfb_code check_input(qfb_plan *plan, uint32_t index)
 {
     const value_t *value = &plan->values[index];
+    const qfb_dtype_info *info = qfb_dtype_of(value->dtype);
+    int64_t low = info->low, high = info->high;
     qfb_tensor tensor;
     uint64_t i;
     TRY(qfb_get_tensor(plan->file, index, &tensor));
-    for (i = 0; tensor.is_quantized && qfb_is_integer_type(value->dtype) && i < value->count; i++)
-        if (get(value, i) < tensor.quantization.quant_min || get(value, i) > tensor.quantization.quant_max)
+    if (!qfb_is_integer_type(value->dtype) || !(tensor.is_quantized || info->bits < 8))
+        return QFB_OK;
+    if (tensor.is_quantized)
+        low = tensor.quantization.quant_min, high = tensor.quantization.quant_max;
+    for (i = 0; i < value->count; i++)
+        if (get(value, i) < low || get(value, i) > high)
             return qfb_fail_(plan->file, QFB_INPUT, "", "tensor", index, "an integer of the input is out of its range");
     return QFB_OK;
 }

@@ -1,0 +1,237 @@
+/* Resize by nearest neighbour. Which element is nearest is defined in float32 (spec.md, "Resize"), operation by
+ * operation; here float32 is computed with integers: a number is mantissa * 2^exponent, rounded to 24 bits, halves to
+ * even. Sizes are below 2^24 and scales between 2^-24 and 2^24, so that nothing gets too large or too small. */
+#include "node.h"
+
+enum { MOST_SIZE = 1 << 24 };
+
+typedef struct {
+    int64_t mantissa;
+    int exponent;
+} number_t;
+
+static int length(uint64_t x)
+{
+    int bits = 0;
+    for (; x; x >>= 1)
+        bits++;
+    return bits;
+}
+
+static number_t rounded_number(int64_t mantissa, int exponent)
+{
+    uint64_t size = mantissa < 0 ? (uint64_t)-mantissa : (uint64_t)mantissa, rest, half;
+    int excess = length(size) - 24;
+    number_t result;
+    if (excess > 0) {
+        rest = size & ((UINT64_C(1) << excess) - 1), half = UINT64_C(1) << (excess - 1);
+        size >>= excess, exponent += excess;
+        size += rest > half || (rest == half && (size & 1));
+    }
+    result.mantissa = mantissa < 0 ? -(int64_t)size : (int64_t)size, result.exponent = size ? exponent : 0;
+    return result;
+}
+
+static number_t multiply(number_t a, number_t b)
+{
+    return rounded_number(a.mantissa * b.mantissa, a.exponent + b.exponent);
+}
+
+/* Where the numbers are so far apart that 62 bits do not hold both, the smaller does not count. */
+static number_t add(number_t a, number_t b)
+{
+    number_t large = a.exponent > b.exponent ? a : b, small = a.exponent > b.exponent ? b : a;
+    int apart = large.exponent - small.exponent;
+    uint64_t size = large.mantissa < 0 ? (uint64_t)-large.mantissa : (uint64_t)large.mantissa;
+    if (!small.mantissa || length(size) + apart > 62)
+        return large.mantissa ? large : small;
+    return rounded_number(large.mantissa * (INT64_C(1) << apart) + small.mantissa, small.exponent);
+}
+
+/* a / b of positive integers of at most 24 bits, rounded once; the last bit says whether there was a rest. */
+static number_t divide(int64_t a, int64_t b)
+{
+    int shift = 61 - length((uint64_t)a);
+    uint64_t wide = (uint64_t)a << shift;
+    return rounded_number((int64_t)(wide / (uint64_t)b << 1 | (wide % (uint64_t)b != 0)), -shift - 1);
+}
+
+static int64_t floor_of(number_t x)
+{
+    if (x.exponent >= 0)
+        return x.mantissa * (INT64_C(1) << (x.exponent < 24 ? x.exponent : 24));
+    if (x.exponent < -62)
+        return x.mantissa < 0 ? -1 : 0;
+    return x.mantissa >= 0 ? x.mantissa >> -x.exponent : ~(~x.mantissa >> -x.exponent);
+}
+
+static int64_t ceiling_of(number_t x)
+{
+    x.mantissa = -x.mantissa;
+    return -floor_of(x);
+}
+
+/* ---- The operator ---- */
+
+enum { ASYMMETRIC, HALF_PIXEL, PYTORCH_HALF_PIXEL, ALIGN_CORNERS };
+enum { ROUND_FLOOR, ROUND_CEIL, PREFER_FLOOR, PREFER_CEIL };
+
+typedef struct {
+    int64_t out[QFB_RUN_RANK];
+    number_t step[QFB_RUN_RANK];
+    int place, rounding;
+} resize_t;
+
+/* Which of some words a text attribute is. */
+static qfb_code choice(node_t *node, const char *name, const char *const *words, int count, int *chosen)
+{
+    qfb_attribute found;
+    if (qfb_find_attribute(node->file, &node->node, name, &found) || found.type != QFB_STRING)
+        return INVALID("V42", "an attribute of the operator is missing, or of another type");
+    for (*chosen = 0; *chosen < count; ++*chosen)
+        if (qfb_equals(found.string, words[*chosen]))
+            return QFB_OK;
+    return UNSUPPORTED("Resize of a mode that is not computed with integers here");
+}
+
+static qfb_code resize_modes(node_t *node, resize_t *r)
+{
+    static const char *const nearest[] = {"nearest"}, *const stretch[] = {"stretch"};
+    static const char *const places[] = {"asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"};
+    static const char *const roundings[] = {"floor", "ceil", "round_prefer_floor", "round_prefer_ceil"};
+    int only;
+    TRY(choice(node, "mode", nearest, 1, &only));
+    TRY(choice(node, "keep_aspect_ratio_policy", stretch, 1, &only));
+    TRY(choice(node, "coordinate_transformation_mode", places, 4, &r->place));
+    return choice(node, "nearest_mode", roundings, 4, &r->rounding);
+}
+
+/* A scale, which is a float32: floor(size * scale) positions, 1 / scale apart. */
+static qfb_code scaled(node_t *node, uint32_t bits, int64_t size, int64_t *out, number_t *step)
+{
+    int64_t mantissa = (int64_t)(bits & 0x7fffff) | 0x800000;
+    int exponent = (int)(bits >> 23) - 150;
+    number_t product;
+    if (exponent < -24 - 23 || exponent > 24 - 23) /* negative ones, infinities and NaN are beyond, too */
+        return UNSUPPORTED("a scale that is not between 2^-24 and 2^24");
+    product.mantissa = size * mantissa, product.exponent = exponent;
+    *out = exponent < 0 ? product.mantissa >> -exponent : product.mantissa << exponent;
+    *step = divide(1, mantissa);
+    step->exponent -= exponent;
+    return QFB_OK;
+}
+
+static qfb_code resized_axis(node_t *node, uint32_t axis, uint32_t place, resize_t *r)
+{
+    const value_t *scales = node_input(node, 2), *sizes = node_input(node, 3);
+    int64_t size = node_input(node, 0)->shape[axis];
+    if (sizes && sizes->count)
+        r->out[axis] = qfb_element(sizes, place);
+    else
+        TRY(scaled(node, qfb_u32_(scales->data + 4 * (size_t)place), size, &r->out[axis], &r->step[axis]));
+    if (r->out[axis] == size)
+        return QFB_OK;
+    if (size < 1 || size > MOST_SIZE || r->out[axis] < 0 || r->out[axis] > MOST_SIZE)
+        return UNSUPPORTED("sizes of nothing, or of more than 2^24");
+    if (sizes && sizes->count && r->out[axis])
+        r->step[axis] = divide(size, r->out[axis]);
+    if (r->place == ALIGN_CORNERS && r->out[axis] > 1 && size > 1)
+        r->step[axis] = divide(size - 1, r->out[axis] - 1);
+    if (r->place == ALIGN_CORNERS && size == 1)
+        r->step[axis] = rounded_number(0, 0);
+    return QFB_OK;
+}
+
+static qfb_code resize_read(node_t *node, resize_t *r)
+{
+    const value_t *x = node_input(node, 0), *scales = node_input(node, 2), *sizes = node_input(node, 3);
+    const value_t *given = sizes && sizes->count ? sizes : scales;
+    int used[QFB_RUN_RANK] = {0};
+    uint32_t i, axis, count = x->rank;
+    qfb_list axes;
+    memset(r, 0, sizeof *r);
+    TRY(resize_modes(node, r));
+    TRY(node_ints(node, "axes", &axes));
+    count = axes.count ? axes.count : x->rank;
+    if (!given || given->in_arena || !given->data || given->rank != 1 || given->count != count ||
+        count > QFB_RUN_RANK || (given == sizes ? !qfb_is_integer_type(given->dtype) : given->dtype != QFB_FLOAT32))
+        return UNSUPPORTED("sizes or scales that are no constant (int64; float32), or not one for each dimension");
+    memcpy(r->out, x->shape, sizeof r->out);
+    for (i = 0; i < count; i++) {
+        axis = i;
+        if (axes.count)
+            TRY(axis_from_start(node, qfb_integer(&axes, i), x->rank, &axis));
+        if (used[axis])
+            return INVALID("V43", "an axis stands twice");
+        used[axis] = 1;
+        TRY(resized_axis(node, axis, i, r));
+    }
+    return QFB_OK;
+}
+
+static qfb_code resize_plan(node_t *node)
+{
+    uint64_t places = 0;
+    uint32_t i;
+    resize_t r;
+    TRY(node_moves(node, 0, 0));
+    if (node->node.arithmetic.size && node_input(node, 0)->width > 2)
+        return UNSUPPORTED("integers of more than 16 bits that are rounded");
+    TRY(resize_read(node, &r));
+    TRY(node_give(node, 0, node_input(node, 0)->rank, r.out, node_input(node, 0)->dtype));
+    for (i = 0; i < node_input(node, 0)->rank; i++)
+        places += (uint64_t)r.out[i];
+    TRY(node_scratch(node, places, 8));
+    TRY(node_work(node, places, 64, 1, 1));
+    return node_work(node, node_output(node, 0)->count, node_input(node, 0)->rank + 1, 1, 1);
+}
+
+/* Which element of the input a position of the output takes, along a dimension. */
+static int64_t nearest(const resize_t *r, uint32_t axis, int64_t position, int64_t size)
+{
+    const number_t half = {1, -1}, minus_half = {-1, -1};
+    number_t place = rounded_number(position, 0);
+    if (r->out[axis] == size)
+        return position;
+    if (r->out[axis] == 1 && (r->place == PYTORCH_HALF_PIXEL || r->place == ALIGN_CORNERS))
+        place.mantissa = 0;
+    else if (r->place == HALF_PIXEL || r->place == PYTORCH_HALF_PIXEL)
+        place = add(multiply(add(place, half), r->step[axis]), minus_half);
+    else
+        place = multiply(place, r->step[axis]);
+    switch (r->rounding) {
+    case ROUND_FLOOR: position = floor_of(place); break;
+    case ROUND_CEIL: position = ceiling_of(place); break;
+    case PREFER_FLOOR: position = ceiling_of(add(place, minus_half)); break;
+    default: position = floor_of(add(place, half));
+    }
+    return clamp(position, 0, size - 1);
+}
+
+static qfb_code resize_run(node_t *node)
+{
+    const value_t *x = node_input(node, 0);
+    value_t *y = node_output(node, 0);
+    int64_t *places = (int64_t *)scratch(node), *next = places, *first[QFB_RUN_RANK], low = INT64_MIN, high = INT64_MAX;
+    view_t view, plain;
+    uint64_t i;
+    uint32_t k;
+    int64_t at;
+    resize_t r;
+    TRY(resize_read(node, &r));
+    if (node->node.arithmetic.size && strncmp(node->node.arithmetic.text, "interpolate", 11))
+        TRY(node_range(node, 0, &low, &high)); /* a quantize rule: see Concat in selection.c */
+    view_start(&plain, x->rank, x->shape);
+    for (k = 0; k < x->rank; k++)
+        for (first[k] = next, at = 0; at < r.out[k]; at++)
+            *next++ = nearest(&r, k, at, x->shape[k]) * plain.step[k];
+    view_start(&view, y->rank, y->shape);
+    for (i = 0; i < y->count; i++, view_next(&view)) {
+        for (at = 0, k = 0; k < y->rank; k++)
+            at += first[k][view.at[k]];
+        put(y, i, clamp(get(x, (uint64_t)at), low, high));
+    }
+    return QFB_OK;
+}
+
+const operator_t qfb_resize_operators[] = {{"Resize", 19, resize_plan, resize_run}, {NULL, 0, NULL, NULL}};
