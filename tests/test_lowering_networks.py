@@ -243,6 +243,31 @@ def test_networks_of_integers_stay_what_they_are() -> None:
         lower_integer(qfmt.convert(source))
 
 
+def test_the_conformance_suite() -> None:
+    """What is lowered of it gives the outputs that its test vectors state; the rest is refused by an error of qfmt."""
+    suite = ROOT / "tests" / "golden" / "1.0"
+    lowered_ones = equal = total = 0
+    for path in sorted([*suite.glob("float/*.qfb"), *suite.glob("integer/*.qfb"), *suite.glob("refused/*.qfb")]):
+        try:
+            model = qfmt.load(path)
+            lowered = lower_integer(model, exact=True)
+        except qfmt.QfmtError:
+            continue
+        assert totals(lowered).channels >= 0
+        if path.parent.name == "refused" or lowered.source["integer_only"] != "exact":
+            continue
+        lowered_ones += 1
+        for vector in model.vectors:
+            if set(lowered.graph.inputs) <= set(vector.inputs):
+                got = lowered.run({name: vector.inputs[name].array for name in lowered.graph.inputs})
+                for name in set(got) & set(vector.outputs):
+                    want = vector.outputs[name].array
+                    equal, total = equal + int((got[name] == want).sum()), total + want.size
+    tell(f"conformance suite in integers alone: {equal:,} of {total:,} outputs of {lowered_ones} files equal")
+    assert lowered_ones > 200
+    assert equal == total > 0
+
+
 # The command line
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from ...model import Model, Node
 
 if TYPE_CHECKING:
@@ -79,23 +81,37 @@ WORDS = ("multiplier", "shift", "add", "thresholds", "row")
 def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
     stated = cast(Mapping[str, Any], node.attributes)
     reach = list(zip(stated.get("reach_low", ()), stated.get("reach_high", ()), strict=False))
-    multiplier, row = arrays.get("multiplier"), arrays.get("row")
-    channels = max(len(reach), *(array.size for word, array in arrays.items() if word != "thresholds"), 1)
-    by_rows = channels if node.arithmetic == "thresholds" else 0 if row is None else int((row >= 0).sum())
+    sizes = (array.size for word, array in arrays.items() if word != "thresholds")
+    channels = max(len(reach), len(arrays["thresholds"]) if "thresholds" in arrays else 0, *sizes, 1)
+    by_rows = np.full(channels, node.arithmetic == "thresholds")
+    if "row" in arrays:
+        by_rows = np.broadcast_to(arrays["row"] >= 0, channels)
     widths: Counter[int] = Counter()
-    if multiplier is not None:
-        lines = multiplier.reshape(-1) if row is None or multiplier.size < len(row) else multiplier[row < 0]
-        for each in lines.tolist():
-            bits = int(each).bit_length()
-            widths[next(width for width in BITS if bits <= width or width == BITS[-1])] += 1
-        if len(lines) == 1:
-            widths = Counter(dict.fromkeys(widths, channels - by_rows))
-    most = 0 if multiplier is None else max((int(each).bit_length() for each in multiplier.reshape(-1)), default=0)
-    name, output = node.inputs[0], node.outputs[0]
-    differs, compared = sum(stated.get("differs", ())), str(stated.get("compared", ""))
-    largest = int(stated.get("largest", 0))
-    rule, kinds = node.arithmetic, dict(sorted(widths.items()))
-    return Facts(output, name, rule, channels, kinds, by_rows, most, reach, compared, differs, largest, node, pairs)
+    most = 0
+    if "multiplier" in arrays:
+        lines = np.broadcast_to(arrays["multiplier"].reshape(-1), channels)[~by_rows].tolist()
+        most = max((int(each).bit_length() for each in lines), default=0)
+        widths.update(_width(int(each)) for each in lines)
+    return Facts(
+        output=node.outputs[0],
+        source=node.inputs[0],
+        rule=node.arithmetic,
+        channels=channels,
+        widths=dict(sorted(widths.items())),
+        thresholds=int(by_rows.sum()),
+        bits=most,
+        reach=reach,
+        compared=str(stated.get("compared", "")),
+        differs=sum(stated.get("differs", ())),
+        largest=int(stated.get("largest", 0)),
+        node=node,
+        pairs=pairs,
+    )
+
+
+def _width(multiplier: int) -> int:
+    """The least of BITS that holds a multiplier; the last one if none does."""
+    return next((width for width in BITS if multiplier.bit_length() <= width), BITS[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ...errors import NoIntegerForm
 from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
+from ...ops.registry import SUM_RULES
 from ..order import only_read, without_unread
 from .elements import by_element, regridded, tabled
 from .ends import is_input, last_integers, move_integers, output, take_input, with_integer_fill
@@ -133,6 +134,8 @@ def _lower(node: Node, work: Work) -> None:
     quantized = [work.tensors[name].quantization is not None for name in given]
     if node.operator == "QuantizeLinear" and is_input(node.inputs[0], work):
         take_input(node, work)
+    elif node.arithmetic in SUM_RULES:
+        work.put(node)
     elif operator.quantized is Quantized.INTEGERS or node.arithmetic == MULTIPLY_ADD_DIVIDE:
         _keep_integers(node, work)
     elif node.operator in PRODUCTS and node.arithmetic in REQUANTIZE:
