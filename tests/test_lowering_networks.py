@@ -366,6 +366,34 @@ def test_inspect_integer(stored: Path, options: list[str]) -> None:
     assert len(conv["bias"]) == conv["channels"] == 16
 
 
+@pytest.mark.parametrize("options", [["--exact"], ["--bits", "8"], ["--requantize", "thresholds"],
+                                     ["--requantize", "multiply_add_divide"]], ids=" ".join)  # fmt: skip
+def test_inspect_shows_the_integers_of_each_channel(stored: Path, options: list[str]) -> None:
+    dest = stored.with_name("int.qfb")
+    assert invoke("convert", stored, dest, "--integer-only", *options, "--input-shape", SIZES).exit_code == 0
+    (data,) = json.loads(invoke("inspect", dest, "--integer", "--json", "--tensor", "fc.sums").stdout)
+    shown = invoke("inspect", dest, "--integer", "--tensor", "fc").stdout
+    facts, rows = shown.split("\n\n")
+    assert data["rule"] in facts
+    table = rows.splitlines()
+    heads = table[0].replace("sums in reach", "reach").split()
+    for channel, row in enumerate(table[1:]):
+        cells = dict(zip(heads, row.split(), strict=False))
+        assert cells["channel"] == str(channel)
+        assert cells["bias"] == str(data["bias"][channel])
+        by_row = data["thresholds"] is not None and (data["row"] is None or data["row"][channel] >= 0)
+        for word in ("multiplier", "shift", "add"):
+            if data[word] is not None:
+                values = data[word]
+                assert cells[word] == ("-" if by_row else str(values[channel % len(values)]))
+        if data["differs"] and not by_row:
+            assert cells["differ"].isdigit()
+    assert len(table) == 1 + data["channels"]
+    refused = invoke("inspect", dest, "--integer", "--tensor", "flatten")
+    assert refused.exit_code == 2
+    assert "flatten is not made by a requantization of integers" in refused.stderr
+
+
 def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
     result = invoke("inspect", stored, "--integer")
     assert result.exit_code == 2

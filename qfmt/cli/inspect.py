@@ -11,7 +11,7 @@ import click
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from . import near_misses
-from .integer import show_integers
+from .integer import show_channels, show_integers
 from .notation import quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
@@ -33,6 +33,7 @@ Examples:
   qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any name that it had in its source
   qfmt inspect model.qfb --floats               every floating-point tensor, and why it is one
   qfmt inspect model_int.qfb --integer          multipliers, shifts, thresholds, and the proof of each
+  qfmt inspect model_int.qfb --integer --tensor conv1    the integers of each channel
   qfmt inspect model.qfb --json                 everything, for programs""",
 )
 @click.argument("file", type=FILE)
@@ -48,10 +49,12 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, integer: bo
     Each node is listed with what it puts out; then come the inputs and constants. "zp" is the zero point,
     "range" quant_min..quant_max, "per" tensor, channel(axis, number of scales) or block(sizes, number of scales).
     """
-    if sum((name is not None, floats, integer, nodes, tensors)) > 1:
+    if sum((name is not None and not integer, floats, integer, nodes, tensors)) > 1:
         raise click.UsageError("--tensor, --floats, --integer, --nodes and --tensors exclude each other")
     model, kind = open_model(file)
-    if name is not None:
+    if name is not None and integer:
+        show_channels(model, _named(model, name), json_)
+    elif name is not None:
         _one_tensor(model, name, json_)
     elif floats:
         _floats(model, json_)
@@ -160,13 +163,19 @@ def _floats(model: Model, json_: bool) -> None:
     table(columns, [[tensor.name, tensor.dtype, shape_text(tensor.shape), why] for tensor, why in reasons])
 
 
-def _one_tensor(model: Model, name: str, json_: bool) -> None:
+def _named(model: Model, name: str) -> Tensor:
+    """The tensor of that name, or alias; QfmtError with names that are near it."""
     tensor = model.graph.find(name)
     if tensor is None:
         known = [other for tensor in model.tensors.values() for other in (tensor.name, *tensor.aliases)]
         near = near_misses(name, known)
         hint = f"near: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
         raise QfmtError(f"no tensor {name!r}", hint=hint)
+    return tensor
+
+
+def _one_tensor(model: Model, name: str, json_: bool) -> None:
+    tensor = _named(model, name)
     users = Users(model.graph)
     facts = tensor_facts(tensor, users) | (stored_range(tensor) if tensor.is_constant else {})
     if json_:

@@ -10,10 +10,10 @@ import click
 
 from ..errors import QfmtError
 from .options import Shapes
-from .output import Column, as_json, line, table
+from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..model import Model, Tensor
     from ..passes.lowering.facts import Facts, Totals
 
 FORMS = (
@@ -140,6 +140,79 @@ def show_integers(model: Model, json_: bool) -> None:
     line(_summary(totals(model), model))
     if tables := _tables(model):
         line(tables)
+
+
+FORMULAS = {
+    "multiply_shift": "zero point + ((x · multiplier + add) >> shift)",
+    "fixed_point_single": "zero point + ((x · multiplier + 2^(shift - 1)) >> shift)",
+    "fixed_point_double": "zero point + ((x · multiplier + 2^(shift - 1) ± 2^30) >> shift), 2^30 if shift > 31",
+    "power_of_two": "zero point + ((x + 2^(shift - 1)) >> shift)",
+    "thresholds": "quant_min + the number of thresholds that x reaches",
+    "multiply_add_divide": "zero point + floor((x · multiplier + add) / div + 1/2)",
+}
+"""What spec.md, "Integer rules", says, before the clamp."""
+
+FEW = 6
+"""So many thresholds are printed; `--json` has all."""
+
+
+def show_channels(model: Model, tensor: Tensor, json_: bool) -> None:
+    """The integers by which sums become one tensor, channel by channel; `tensor` is that, its sums, or a parameter."""
+    from ..passes.lowering.facts import requantizations
+
+    found = [each for each in requantizations(model) if tensor.name in (each.output, *each.node.inputs)]
+    if not found:
+        hint = "`qfmt inspect FILE --integer` lists the tensors that are requantized by integers"
+        raise QfmtError(f"{tensor.name} is not made by a requantization of integers", hint=hint)
+    if json_:
+        as_json([_data(each, model) for each in found])
+        return
+    for each in found:
+        _show_channels(each, model)
+
+
+def _show_channels(found: Facts, model: Model) -> None:
+    data, grid = _data(found, model), model.tensors[found.output].quantization
+    facts = [("tensor", found.output), ("sums", f"x = {found.source}")]
+    facts.append(("rule", f"{found.rule}: {FORMULAS.get(found.rule, '')}"))
+    if grid is not None:
+        facts.append(("then", f"zero point {grid.zero_point[0]}, clamped to {grid.quant_min}..{grid.quant_max}"))
+    if data["div"] is not None:
+        facts.append(("div", str(data["div"])))
+    facts.append(("proof", _proof(found.sums if found.compared else 0, found.differs, found.largest)))
+    pairs(facts)
+    line()
+    words = [word for word in ("bias", "multiplier", "shift", "add") if data[word] is not None]
+    columns = [Column(word, right=True) for word in ("channel", "sums in reach", *words)]
+    with_rows = [Column("thresholds")] if data["thresholds"] is not None else []
+    differs = found.node.attributes.get("differs") or ()
+    counted = [Column("differ", right=True)] if isinstance(differs, tuple) and any(differs) else []
+    table([*columns, *with_rows, *counted], [_channel(c, found, data, words, differs) for c in range(found.channels)])
+
+
+def _channel(channel: int, found: Facts, data: dict[str, Any], words: list[str], differs: Any) -> list[str]:
+    """A row: what one channel has, or all of them share."""
+
+    def own(values: Any) -> Any:
+        return values[channel if len(values) > 1 else 0]
+
+    low, high = own(found.reach) if found.reach else (None, None)
+    cells = [str(channel), "-" if low is None else f"{low:,}..{high:,}"]
+    row = -1
+    if data["thresholds"] is not None:
+        rows = range(len(data["thresholds"])) if data["row"] is None else data["row"]
+        row = own(rows)
+    by_line = row < 0
+    cells += [str(own(data[word])) if by_line or word == "bias" else "-" for word in words]
+    if data["thresholds"] is not None:
+        cells.append("-" if by_line else _first(data["thresholds"][row]))
+    return [*cells, str(own(differs))] if any(differs) else cells
+
+
+def _first(thresholds: list[int]) -> str:
+    """The first of them, as text."""
+    more = f", … ({len(thresholds)})" if len(thresholds) > FEW else ""
+    return ", ".join(map(str, thresholds[:FEW])) + more
 
 
 def _cells(found: Facts) -> Iterator[str]:
