@@ -292,6 +292,16 @@ def _with_vectors(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def test_data_that_many_share_are_not_read_again_and_again(tmp_path: Path) -> None:
+    """A million truth values that belong to 2000 tensors: two gigabytes to look at, of a file of one megabyte."""
+    path = tmp_path / "m.qfb"
+    shared = StoredArray.of(np.zeros(1 << 20, np.bool_)).data
+    for count, code in ((20, 0), (2000, 3)):
+        tensors = [Tensor(f"t{at}", "bool", (1 << 20,), shared) for at in range(count)]
+        Model(Graph((), (), (), {each.name: each for each in tensors})).save(path)
+        assert verdicts(build("test/verdicts.c", "-O2"), [path.read_bytes()])[0][0] == code
+
+
 def test_refused_files_of_the_suite_are_refused() -> None:
     """Those that break a rule of the container, or one about a single tensor or vector."""
     folder = GOLDEN / "1.0" / "refused"

@@ -3,6 +3,7 @@ that was made to do harm gives an error."""
 
 from __future__ import annotations
 
+import platform
 import struct
 import subprocess
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from altered_networks import altered, written
-from c_reader import SANITIZED, build
+from c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler
 from counts import tell
 from integer_graphs import kinds
 from integer_networks import BROKEN, changed, network
@@ -122,6 +123,63 @@ def test_mobilenet_with_integers_alone(shared_data: Path, tmp_path: Path) -> Non
     equal, total = compare(model, [*feeds, *({name: block} for block in blocks)], tmp_path)
     assert equal == total == 8000
     tell(f"C interpreter, MobileNetV2: {equal:,} of {total:,} outputs equal to the reference")
+
+
+LOWERED = (
+    "mobilenet_v2", "resnet18", "mobilenet_v3", "shufflenet_v2", "conv1d", "conv3d", "convolutions", "activations",
+    "two_inputs", "dictionary",
+)  # fmt: skip
+"""Networks of tests/networks.py that have a form of integers alone."""
+
+
+@pytest.mark.slow
+def test_networks_of_torch_with_integers_alone(tmp_path: Path) -> None:
+    import networks
+
+    for name in LOWERED:
+        for mode in ("eager", "fx"):
+            module, examples = networks.quantize(name, mode)
+            archive = networks.save_as(module, examples, "trace", tmp_path / "m.pt")
+            ends = qfmt.convert(archive).graph.inputs
+            shapes = {end: tuple(each.shape) for end, each in zip(ends, examples, strict=True)}
+            model = lower_integer(qfmt.convert(archive, input_shapes=shapes), exact=True)
+            own = dict(zip(model.graph.inputs, shapes.values(), strict=True))
+            feeds = [random_feed(model, np.random.default_rng(seed), own) for seed in range(2)]
+            model.with_vectors(*feeds).save(tmp_path / f"{name}-{mode}.qfb")
+    done = run("--vectors", *sorted(tmp_path.glob("*.qfb")), program=build("qfb_run.c"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, files = counted(done)
+    assert (equal, files) == (total, 2 * len(LOWERED))
+    tell(f"C interpreter: {equal:,} of {total:,} outputs of {files} networks of torch equal to the reference")
+
+
+# Machines
+
+
+HEADER = """#include <stddef.h>
+void *memcpy(void *, const void *, size_t), *memmove(void *, const void *, size_t), *memset(void *, int, size_t);
+void *memchr(const void *, int, size_t);
+int memcmp(const void *, const void *, size_t), strncmp(const char *, const char *, size_t);
+size_t strlen(const char *);
+"""
+"""All that is needed of a C library."""
+
+
+@pytest.mark.parametrize("target", ["thumbv6m-none-eabi", "thumbv7m-none-eabi", "riscv32-none-elf", "powerpc-none-elf"])
+def test_it_compiles_for_machines_without_a_system(target: str, tmp_path: Path) -> None:
+    """Of 32 bits, one of them big-endian: no C library but seven functions on bytes."""
+    (tmp_path / "string.h").write_text(HEADER, "utf-8")
+    options = [f"--target={target}", "-ffreestanding", f"-I{tmp_path}", "-fsyntax-only"]
+    done = subprocess.run([compiler("clang"), *STRICT, *options, *INTERPRETER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="-mgeneral-regs-only is an option of x86")
+def test_it_computes_without_registers_for_floats(tmp_path: Path) -> None:
+    for source in INTERPRETER:
+        command = [compiler("gcc"), "-std=c99", "-O1", "-mgeneral-regs-only", "-c", "-o", tmp_path / "o", source]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 # Hostile files

@@ -380,7 +380,7 @@ static inline qfb_code qfb_broken_(qfb_file *file, uint64_t at, const char *what
 static inline qfb_code qfb_spend_(qfb_walk_ *walk, uint64_t bytes, uint32_t at)
 {
     if (bytes > walk->budget)
-        return qfb_broken_(walk->file, at, "the same tables or vectors are referred to again and again");
+        return qfb_broken_(walk->file, at, "the same tables, vectors or data are referred to again and again");
     walk->budget -= bytes;
     return QFB_OK;
 }
@@ -1176,19 +1176,23 @@ static inline qfb_code qfb_check_values_(
 
 static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index, qfb_tensor *tensor, qfb_value *value);
 
-/* The values of all constants and test vectors. */
+/* The values of all constants and test vectors. Many of them may share a buffer; in sum they are read so often only. */
 static inline qfb_code qfb_check_all_values_(qfb_file *file)
 {
     uint32_t i, v, ends = qfb_inputs(file).count + qfb_outputs(file).count;
     qfb_tensor tensor;
     qfb_value value;
+    qfb_walk_ walk;
+    walk.file = file;
+    walk.budget = file->size > UINT64_MAX / QFB_REPETITIONS_ ? UINT64_MAX : QFB_REPETITIONS_ * file->size;
     for (i = 0; i < qfb_tensor_count(file); i++)
         if (qfb_get_tensor(file, i, &tensor) ||
-            (tensor.is_constant && qfb_check_values_(file, i, &tensor, tensor.array, &tensor.shape)))
+            (tensor.is_constant && (qfb_spend_(&walk, tensor.array.size, 0) ||
+                                    qfb_check_values_(file, i, &tensor, tensor.array, &tensor.shape))))
             return file->error.code;
     for (v = 0; v < qfb_vector_count(file); v++)
         for (i = 0; i < ends; i++)
-            if (qfb_nth_value_(file, v, i, &tensor, &value))
+            if (qfb_nth_value_(file, v, i, &tensor, &value) || qfb_spend_(&walk, value.array.size, 0))
                 return file->error.code;
             else if (qfb_check_values_(file, v, &tensor, value.array, &value.shape))
                 return qfb_fail_(file, file->error.code, file->error.rule, "vector", v, file->error.what);
@@ -1238,19 +1242,23 @@ static inline qfb_code qfb_check_tensors_(qfb_file *file)
 enum { QFB_MARKS_ = 8192 };
 
 /* Mark a buffer among QFB_MARKS_ of them. */
-static inline void qfb_mark_(uint8_t *marks, uint32_t first, uint32_t buffer)
+static inline void qfb_mark_(uint8_t *marks, uint64_t first, uint32_t buffer)
 {
     if (buffer >= first && buffer - first < QFB_MARKS_)
         marks[(buffer - first) / 8] |= (uint8_t)(1u << (buffer - first) % 8);
 }
 
 /* Every buffer belongs to a tensor, its blocks or a test vector (rule F13). */
-static inline qfb_code qfb_check_used_(qfb_file *file)
+static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
 {
+    qfb_file *file = walk->file;
     uint8_t marks[QFB_MARKS_ / 8];
-    uint32_t first, i, v, end, k, count = qfb_buffer_count(file);
+    uint32_t i, v, end, k, count = qfb_buffer_count(file);
+    uint64_t first;
     for (first = 0; first < count; first += QFB_MARKS_) {
         memset(marks, 0, sizeof marks);
+        if (qfb_spend_(walk, first ? (uint64_t)8 * qfb_tensor_count(file) : 0, 0))
+            return file->error.code;
         for (i = 0; i < qfb_tensor_count(file); i++) {
             uint32_t tensor = qfb_element_(file, file->tensors, i), blocks;
             uint32_t quantization = qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_);
@@ -1264,10 +1272,12 @@ static inline qfb_code qfb_check_used_(qfb_file *file)
         for (v = 0; v < qfb_vector_count(file); v++)
             for (end = 1; end <= 2; end++) {
                 uint32_t values = qfb_to_(file, qfb_element_(file, file->vectors, v), (int)end);
+                if (qfb_spend_(walk, first ? qfb_count_(file, values) : 0, 0))
+                    return file->error.code;
                 for (k = 0; k < qfb_count_(file, values); k++)
                     qfb_mark_(marks, first, qfb_uint_(file, qfb_element_(file, values, k), 1, UINT32_MAX));
             }
-        for (i = first; i < count && i - first < QFB_MARKS_; i++)
+        for (i = (uint32_t)first; i < count && i - first < QFB_MARKS_; i++)
             if (!(marks[(i - first) / 8] >> (i - first) % 8 & 1))
                 return qfb_fail_(file, QFB_BROKEN, "F13", "buffer", i, "belongs to no tensor");
     }
@@ -1472,7 +1482,7 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
     file->outputs = qfb_to_(file, file->graph, QFB_GRAPH_OUTPUTS_);
     if (qfb_check_layout_(file) || qfb_check_tensors_(file) || qfb_check_nodes_(file) ||
         qfb_check_pairs_(file, file->sources) || qfb_check_pairs_(file, file->metadata) || qfb_check_vectors_(&walk) ||
-        qfb_check_used_(file))
+        qfb_check_used_(&walk))
         return file->error.code;
     return flags & QFB_CHECK_DATA && !(flags & QFB_SKIP_DIGESTS) ? qfb_check_data(file) : QFB_OK;
 }

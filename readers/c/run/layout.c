@@ -284,7 +284,6 @@ static qfb_code bounds(node_t *node, int64_t *low, int64_t *high)
     if (qfb_equals(node->node.operator_name, "Relu")) {
         TRY(node_zero_point(node, (uint32_t)qfb_integer(&node->node.outputs, 0), &zero));
         *low = zero > *low ? zero : *low;
-        *high = *high < *low ? *low : *high;
         return QFB_OK;
     }
     for (i = 1; i < 3; i++) {

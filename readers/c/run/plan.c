@@ -221,9 +221,13 @@ qfb_code qfb_plan_make(qfb_plan *plan, qfb_file *file, void *memory, size_t size
         TRY(qfb_get_node(file, i, &node.node));
         TRY(plan_node(&node));
     }
-    for (i = 0; i < outputs.count; i++)
-        if (!plan->values[qfb_integer(&outputs, i)].known)
-            return qfb_fail_(file, QFB_INVALID, "V34", "tensor", (uint64_t)qfb_integer(&outputs, i), "is not computed");
+    for (i = 0; i < outputs.count; i++) {
+        uint64_t index = (uint64_t)qfb_integer(&outputs, i);
+        if (!plan->values[index].known)
+            return qfb_fail_(file, QFB_INVALID, "V34", "tensor", index, "is not computed");
+        if (!qfb_is_integer_type(plan->values[index].dtype) && plan->values[index].dtype != QFB_BOOL)
+            return qfb_fail_(file, QFB_UNSUPPORTED, "", "tensor", index, "is an output of real numbers");
+    }
     plan->arena_size = plan->values_end + rounded(plan->scratch_size);
     return QFB_OK;
 }

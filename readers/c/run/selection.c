@@ -202,7 +202,7 @@ typedef struct {
     int mode;
 } pad_t;
 
-/* What is added: zero, or an integer on the output's grid. Real numbers but zero would need floats. */
+/* What is added: zero, or an integer on the output's grid, clamped. Real numbers but zero would need floats. */
 static qfb_code pad_fill(node_t *node, int64_t *fill)
 {
     const value_t *value = node_input(node, 2);
@@ -210,6 +210,8 @@ static qfb_code pad_fill(node_t *node, int64_t *fill)
     qfb_tensor tensor;
     uint64_t i;
     TRY(node_zero_point(node, (uint32_t)qfb_integer(&node->node.outputs, 0), fill));
+    TRY(node_range(node, 0, &low, &high));
+    *fill = clamp(*fill, low, high);
     if (!value)
         return QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, 2), &tensor));
@@ -217,7 +219,6 @@ static qfb_code pad_fill(node_t *node, int64_t *fill)
         return UNSUPPORTED("a fill that is computed");
     if (qfb_is_integer_type(value->dtype) && (tensor.is_quantized || value->dtype == node_input(node, 0)->dtype)) {
         TRY(node_moves(node, 2, 0));
-        TRY(node_range(node, 0, &low, &high));
         *fill = clamp(qfb_element(value, 0), low, high);
         return QFB_OK;
     }

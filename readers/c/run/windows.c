@@ -158,8 +158,8 @@ static qfb_code average_read(node_t *node, pool_t *p, uint64_t *multiple)
     TRY(pool_read(node, p));
     TRY(node_int(node, "count_include_pad", &counts_pads));
     p->counts_pads = counts_pads != 0, *multiple = 1;
-    if (p->window.taps > INT32_MAX)
-        return UNSUPPORTED("a window is too large");
+    if (p->window.taps > INT32_MAX || counts_pads < 0 || counts_pads > 1)
+        return UNSUPPORTED("a window is too large, or count_include_pad neither 0 nor 1");
     view_start(&place, 3, p->window.out);
     for (i = 0; i < p->window.outputs; i++, view_next(&place)) {
         meet(&p->window, place.at, &m);
