@@ -213,6 +213,15 @@ def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
     return network("Resize", stated, computed, chosen, attributes, [("uint8", grid)])
 
 
+def position(rng: Random, operator: str) -> tuple[Model, Feed]:
+    """Of few different integers, so that the greatest stands more than once."""
+    case = CASES[operator](rng)
+    dtype = str(rng.choice(["int8", "int16", "int32"]))
+    grid = Quantization((0.25,), (7,), -128, 127) if dtype == "int8" and rng.random() < 0.5 else None
+    x = rng.integers(-3, 3, case.inputs[0].shape).astype(dtype)
+    return network(operator, "", [(x, grid)], {}, case.attributes, [("int64", None)])
+
+
 def _output_count(operator: str, case: Case) -> int:
     if operator != "Split":
         return 1
@@ -241,5 +250,7 @@ def kinds() -> Iterator[tuple[str, Make]]:
     makers = (requant_shift, "multiply_add_divide"), (table, ""), (pair_table, ""), (weighted_sum, ""), (resize, "")
     for make, rule in makers:
         yield make.__name__, lambda rng, make=make, rule=rule: make(rng, rule)
+    for operator in ("ArgMax", "ArgMin"):
+        yield operator, lambda rng, operator=operator: position(rng, operator)
     for operator in MOVES:
         yield operator, lambda rng, operator=operator: move(rng, operator)

@@ -1,4 +1,4 @@
-/* Parts of tensors, and tensors joined: Concat, Split, Slice, Pad, Gather. */
+/* Parts of tensors, tensors joined, where the greatest is: Concat, Split, Slice, Pad, Gather, ArgMax, ArgMin. */
 #include "node.h"
 
 /* ---- Concat ----
@@ -354,7 +354,58 @@ static qfb_code gather_run(node_t *node)
     return QFB_OK;
 }
 
+/* ---- ArgMax, ArgMin ---- */
+
+static qfb_code position_plan(node_t *node)
+{
+    const value_t *x = node_input(node, 0);
+    int64_t shape[QFB_RUN_RANK], keeps, last, zero;
+    uint32_t axis, rank = 0, i;
+    qfb_tensor tensor;
+    TRY(node_integers(node, 0, 32));
+    TRY(qfb_get_tensor(node->file, node_tensor(node, 0), &tensor));
+    if (tensor.is_quantized && x->width > 2)
+        return UNSUPPORTED("real numbers of more than 16 bits: float32 does not tell all of them apart");
+    TRY(node_zero_point(node, node_tensor(node, 0), &zero)); /* one scale for all: the integers have the same order */
+    TRY(node_axis(node, "axis", x->rank, &axis));
+    TRY(node_int(node, "keepdims", &keeps));
+    TRY(node_int(node, "select_last_index", &last));
+    if (!x->shape[axis])
+        return INVALID("V43", "the axis has no elements");
+    for (i = 0; i < x->rank; i++)
+        if (i != axis || keeps)
+            shape[rank++] = i == axis ? 1 : x->shape[i];
+    TRY(node_give(node, 0, rank, shape, QFB_INT64));
+    return node_work(node, x->count, 1, 1, 1);
+}
+
+static qfb_code position_run(node_t *node)
+{
+    const value_t *x = node_input(node, 0);
+    value_t *y = node_output(node, 0);
+    int is_max = qfb_equals(node->node.operator_name, "ArgMax");
+    uint64_t inner = 1, i, k, length;
+    int64_t last;
+    uint32_t axis, d;
+    TRY(node_axis(node, "axis", x->rank, &axis));
+    TRY(node_int(node, "select_last_index", &last));
+    length = (uint64_t)x->shape[axis];
+    for (d = axis + 1; d < x->rank; d++)
+        inner *= (uint64_t)x->shape[d];
+    for (i = 0; i < y->count; i++) {
+        uint64_t start = i / inner * length * inner + i % inner, best = 0;
+        for (k = 1; k < length; k++) {
+            int64_t value = get(x, start + k * inner), most = get(x, start + best * inner);
+            if ((is_max ? value > most : value < most) || (last && value == most))
+                best = k;
+        }
+        put(y, i, (int64_t)best);
+    }
+    return QFB_OK;
+}
+
 const operator_t qfb_selection_operators[] = {
+    {"ArgMax", 13, position_plan, position_run}, {"ArgMin", 13, position_plan, position_run},
     {"Concat", 13, concat_plan, concat_run}, {"Split", 18, split_plan, split_run},
     {"Slice", 13, slice_plan, slice_run},    {"Pad", 23, pad_plan, pad_run},
     {"Gather", 13, gather_plan, gather_run}, {NULL, 0, NULL, NULL}};
