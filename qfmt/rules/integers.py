@@ -112,9 +112,9 @@ def _weighted(node: Node, tensors: Mapping[str, Tensor]) -> str:
     wrong = [tensor.name for tensor in given if tensor is not None and not _is_integer(tensor, 32)]
     if wrong:
         return f"{first_of(wrong)} is no integer of at most 32 bits"
-    bits = [DTYPES[tensor.dtype].bits for tensor in given if tensor is not None]
-    reach = sum(abs(weight) << count for weight, count in zip(weights, bits, strict=True))
-    return "" if reach < 1 << 64 else f"a sum of up to {reach >> 1} is beyond int64"
+    sizes = [DTYPES[tensor.dtype].maximum + 1 for tensor in given if tensor is not None]
+    reach = sum(abs(weight) * size for weight, size in zip(weights, sizes, strict=True))
+    return "" if reach < 1 << 63 else f"a sum of up to {reach} is beyond int64"
 
 
 def _table(node: Node, tensors: Mapping[str, Tensor]) -> str:
