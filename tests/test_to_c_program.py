@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -227,12 +228,26 @@ def test_sizes_that_are_not_known_are_asked_for(digits: Model, tmp_path: Path) -
     (name,) = digits.graph.inputs
     tensor = replace(digits.tensors[name], shape=("N", 1, "H", None))
     model = digits.replace(graph=replace(digits.graph, tensors=dict(digits.tensors) | {name: tensor}))
-    with pytest.raises(DestinationError, match=r"H, \? may be any number.*--input-shape quant=1,3,224,224"):
+    with pytest.raises(DestinationError, match=r"fixed sizes.*\[1,1,H,\?\].*--input-shape quant=1,1,HEIGHT,WIDTH`"):
         write_c(model, tmp_path / "net")
+    for wrong in ((1, 3, 8, 8), (1, 1, 8), (1, 1, 100_000, 100_000)):
+        with pytest.raises(DestinationError, match=r"so it cannot be \[|10,000,000,000 elements"):
+            write_c(model, tmp_path / "net", shapes={name: wrong})
     with pytest.raises(DestinationError, match=r"nobody: is no input.*inputs are quant"):
         write_c(model, tmp_path / "net", shapes={"nobody": (1, 2)})
     write_c(model, tmp_path / "net", shapes={name: (1, 1, 8, 8)})
     assert "[1,1,8,8]" in (tmp_path / "net" / "net.h").read_text()
+
+
+def test_all_inputs_are_asked_for_at_once(tmp_path: Path) -> None:
+    x = Tensor("x", "int8", ("N", None, 5), quantization=GRID)
+    inputs = ("x", "known", "vague")
+    tensors = dict(zip(inputs, (x, replace(x, name="known", shape=("N", 2)), replace(x, name="vague", shape=None)),
+                       strict=True))  # fmt: skip
+    model = Model(Graph(inputs, inputs, (), tensors))
+    asked = r"x, vague: .* \[1,\?,5\], of unknown rank.*--input-shape x=1,SIZE,5 --input-shape vague=1,SIZE,"
+    with pytest.raises(DestinationError, match=asked):
+        write_c(model, tmp_path / "net")
 
 
 def test_a_batch_is_computed_at_once(digits: Model, tmp_path: Path) -> None:
@@ -312,6 +327,19 @@ def test_from_torch_to_c_in_one_command(tmp_path: Path) -> None:
     inputs = random_inputs(model, np.random.default_rng(6))
     got = run_main(compile_c(folder, "main", "-O1"), model, inputs)
     assert got.tolist() == flat(model.run(inputs), model).tolist()
+
+
+def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
+    """Spaces, brackets and what else a shell takes for its own; a name that promises another kind of file."""
+    source, folder = tmp_path / "digits.qfb", tmp_path / "my net-1.0 (ü); $x"
+    digits.save(source)
+    result = CliRunner().invoke(cli, ["convert", str(source), str(folder), "--to", "c"])
+    assert result.exit_code == 0, result.output
+    (said,) = re.findall(r"^next: (.*)$", result.stderr, re.MULTILINE)
+    assert shlex.split(said) == ["make", "-C", str(folder)]
+    for name in ("out.qfb", "out.onnx"):
+        result = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / name), "--to", "c"])
+        assert result.exit_code == 2 and "is to be a folder" in result.stderr and not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(

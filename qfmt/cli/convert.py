@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -134,7 +135,7 @@ def command(
         f"graph  {_graph(model)}",
         f"write  {dest}, {size(_bytes(dest))}, {how}  {written - lowered:.2f} s",
         "",
-        f"next: make -C {dest}" if target else f"next: qfmt inspect {dest}",
+        f"next: make -C {shlex.quote(str(dest))}" if target else f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
 
@@ -194,6 +195,9 @@ def _check_destination(source: Path, dest: Path, opset: int | None, form: str | 
     suffix, place = dest.suffix, str(dest)
     if target and (opset is not None or form is not None):
         raise DestinationError("--opset and --form are for ONNX", where=place, hint="leave --to away, or these")
+    if target and suffix in WRITTEN:
+        what = f"is to be a folder, because a program in C is several files, and {suffix} ends the name of another kind"
+        raise DestinationError(what, where=place, hint="name a folder without it, or leave --to away")
     if target:
         return
     if suffix in (".c", ".h"):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import DestinationError, QfmtError
 from ...interpreter import trace
-from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype, static_shape
+from ...model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
+from ...ops.quantization import is_static
+from ...passes.lowering.graph import open_sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +28,9 @@ C_TYPES = {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bi
 
 INT32 = (1 << 31) - 1
 """The largest sum; and the most elements of a tensor, which are counted in int32."""
+
+MOST = 1 << 26
+"""The most elements of an input: the network is run once on it, to plan its memory."""
 
 _OF_SHAPES = ("Shape", "Size")
 
@@ -64,6 +70,11 @@ class Value:
             return int(kind.min), int(kind.max)
         return max(int(kind.min), self.quantization.quant_min), min(int(kind.max), self.quantization.quant_max)
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The least and greatest integer that it does hold, where its array is known; else its limits."""
+        return self.limits if self.array is None else (int(self.array.min(initial=0)), int(self.array.max(initial=0)))
+
 
 @dataclass(frozen=True)
 class Network:
@@ -81,14 +92,14 @@ class Network:
 def fixed(model: Model, shapes: Shapes) -> Network:
     """The network run once, on inputs of the given shapes, to learn the shape of everything.
 
-    What depends on constants and shapes alone is computed here and now. A first dimension that has only a name is 1.
+    What depends on constants and shapes alone is computed here and now, and so is what has no elements. A first dimension that has only a name is 1.
     """
     tensors = model.tensors
     if unknown := [name for name in shapes if name not in model.graph.inputs]:
         hint = f"its inputs are {', '.join(model.graph.inputs)}"
         raise DestinationError("is no input of the network", where=unknown[0], hint=hint)
     kinds = {name: stored(tensors[name]) for name in model.graph.inputs}
-    sizes = {name: _input_shape(tensors[name], shapes) for name in model.graph.inputs}
+    sizes = _input_shapes(model, shapes)
     known: dict[str, Array] = {}
     found = {name: Value(name, kinds[name], size, tensors[name].quantization, None)
              for name, size in sizes.items()}  # fmt: skip
@@ -97,7 +108,11 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     inputs = {name: _zeros(tensors[name], size) for name, size in sizes.items()}
     for node in trace(model, inputs, running):
         given = [name for name in node.inputs if name]
-        settled = node.operator in _OF_SHAPES or all(name in known or tensors[name].is_constant for name in given)
+        settled = (
+            node.operator in _OF_SHAPES
+            or all(name in known or tensors[name].is_constant for name in given)
+            or not any(running[name].size for name in node.outputs if name)
+        )
         for name in node.outputs:
             if not name:
                 continue
@@ -134,19 +149,49 @@ def stored(tensor: Tensor, constant: bool = False) -> str:
     return f"{'u' if kind.kind == 'u' else ''}int{bits}"
 
 
-def _input_shape(tensor: Tensor, shapes: Shapes) -> tuple[int, ...]:
-    hint = f"state it: `--input-shape {tensor.name}=1,3,224,224`"
-    given = shapes.get(tensor.name)
-    shape = tensor.shape if given is None else tuple(given)
+def _input_shapes(model: Model, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """The shape of every input; DestinationError names all of them that are not settled, or one that cannot be."""
+    tensors = [model.tensors[name] for name in model.graph.inputs]
+    for tensor in tensors:
+        if tensor.name in shapes and not _agrees(tensor.shape, shapes[tensor.name]):
+            what = f"is {_spelled(tensor.shape or ())} in the network, so it cannot be {_spelled(shapes[tensor.name])}"
+            raise DestinationError(what, where=tensor.name)
+    given = {tensor.name: shapes.get(tensor.name, tensor.shape) for tensor in tensors}
+    known = {name: None if shape is None else (*_first(shape), *shape[1:]) for name, shape in given.items()}
+    found = {name: shape for name, shape in known.items() if is_static(shape)}
+    if missing := [tensor for tensor in tensors if tensor.name not in found]:
+        listed = ", ".join("of unknown rank" if (shape := known[tensor.name]) is None else _spelled(shape)
+                           for tensor in missing)  # fmt: skip
+        options = (f"--input-shape {each.name}={','.join(_words(each)) or '1,SIZE,…'}" for each in missing)
+        what = f"C needs inputs of fixed sizes, and {'this is' if len(missing) == 1 else 'these are'} {listed}"
+        where = ", ".join(tensor.name for tensor in missing)
+        raise DestinationError(what, where=where, hint=f"state all sizes: `{' '.join(options)}`")
+    for name, shape in found.items():
+        if prod(shape) > MOST:
+            raise DestinationError(f"has {prod(shape):,} elements; C is written for up to {MOST:,}", where=name)
+    return found
+
+
+def _first(shape: Sequence[Dimension]) -> tuple[Dimension, ...]:
+    """The first size: 1 where it has only a name."""
+    return tuple(size if isinstance(size, int) else 1 for size in shape[:1])
+
+
+def _agrees(shape: Shape, given: Sequence[Dimension]) -> bool:
+    """Whether a shape of numbers is one that the tensor may have."""
     if shape is None:
-        raise DestinationError(
-            "C needs an input of a fixed shape, and its rank is not known", where=tensor.name, hint=hint
-        )
-    fixed_sizes = [1 if axis == 0 and not isinstance(size, int) else size for axis, size in enumerate(shape)]
-    if unknown := [str(size or "?") for size in fixed_sizes if not isinstance(size, int)]:
-        what = f"C needs an input of a fixed shape, and {', '.join(unknown)} may be any number"
-        raise DestinationError(what, where=tensor.name, hint=hint)
-    return tuple(size for size in fixed_sizes if isinstance(size, int))
+        return True
+    pairs = zip(shape, given, strict=False)
+    return len(shape) == len(given) and all(not isinstance(size, int) or size == own for size, own in pairs)
+
+
+def _spelled(shape: Sequence[Dimension]) -> str:
+    return f"[{','.join(str(size or '?') for size in shape)}]"
+
+
+def _words(tensor: Tensor) -> list[str]:
+    """The shape in words, `1 3 HEIGHT WIDTH`; nothing where the rank is not known."""
+    return ["1", *open_sizes(tensor)[1:]] if tensor.shape is not None else []
 
 
 def _zeros(tensor: Tensor, shape: tuple[int, ...]) -> Array:
