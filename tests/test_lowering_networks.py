@@ -271,6 +271,35 @@ def test_the_conformance_suite() -> None:
 # The command line
 
 
+class Upsampled(architectures.Network):
+    """Twice the size by the nearest neighbour, then the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.larger = nn.Conv2d(3, 4, 1), nn.Upsample(scale_factor=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dequant(nn.functional.adaptive_avg_pool2d(self.larger(self.mix(self.quant(x))), 1))
+
+
+@pytest.mark.parametrize("mode", ["eager", "fx"])
+def test_sizes_may_be_stated_at_the_conversion_or_afterwards(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same file either way, without a float: what follows from a size is known behind a Resize by factors, too."""
+    monkeypatch.setattr(networks, "NETWORKS", {"upsampled": networks.Definition(Upsampled, ((1, 3, 15, 17),))})
+    module, given = networks.quantized("upsampled", mode)
+    source = networks.save_as(module, given, "trace", tmp_path / "m.pt")
+    stored, once, later = (tmp_path / f"{name}.qfb" for name in ("open", "once", "later"))
+    options = ("--integer-only", "--exact", "--input-shape", "x=1,3,15,17")
+    for arguments in ((source, once, *options), (source, stored), (stored, later, *options)):
+        result = invoke("convert", *arguments)
+        assert result.exit_code == 0, result.stderr
+    made = [qfmt.load(path) for path in (once, later)]
+    assert made[0].content_id() == made[1].content_id()
+    assert not [name for name, tensor in made[0].tensors.items() if tensor.dtype.startswith("float")]
+
+
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     path = tmp_path / "digits.qfb"

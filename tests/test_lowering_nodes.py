@@ -409,6 +409,32 @@ def test_moves_between_real_numbers_are_moves_of_integers() -> None:
         assert lowered.nodes[-1].operator == ("Identity" if out is None else "qfmt.Table")
 
 
+@pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
+@pytest.mark.parametrize("between_real_numbers", [False, True])
+def test_resizing_by_the_nearest_is_told_by_sizes(mode: str, between_real_numbers: bool) -> None:
+    """No factor is left, unless it takes other elements than the sizes do: 2.3 · 5 are 11, and 11 / 5 is not 2.3."""
+    rng = np.random.default_rng(20)
+    how = {"mode": "nearest", "coordinate_transformation_mode": mode, "nearest_mode": "floor"}
+    left = 0
+    for shape in ((2, 3, 5, 4), (None, 3, 5, 4), (None, 3, None, 4)):
+        for factors in ((1, 1, 2, 3), (1, 1, 1.5, 0.5), (1, 1, 2.3, 1)):
+            net = Net(rng)
+            x = net.input(*shape)  # type: ignore[arg-type]
+            scales = net.constant(np.array(factors, f32))
+            if between_real_numbers:
+                real = net.node("DequantizeLinear", [x], None)
+                real = net.node("Resize", [real, "", scales], None, **how)
+                y = net.node("QuantizeLinear", [real], grid(rng), "divide")
+            else:
+                y = net.node("Resize", [x, "", scales], net.tensors[x].quantization, "interpolate", **how)
+            lowered = same("resizing by the nearest", net.model(y), rng)
+            floats = [name for name, tensor in lowered.tensors.items() if tensor.dtype == "float32"]
+            left += len(floats)
+            if factors == (1, 1, 2, 3) and shape != (None, 3, None, 4):
+                assert not floats
+    assert left > 0
+
+
 def test_the_ends_of_a_graph_are_integers() -> None:
     """QuantizeLinear of inputs and DequantizeLinear of outputs are taken off, with what only moves before and after."""
     rng = np.random.default_rng(19)

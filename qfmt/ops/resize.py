@@ -148,9 +148,23 @@ def _stays(axis: Axis) -> bool:
 def _nearest(x: Array, geometry: list[Axis], mode: str, rounding: str) -> Array:
     for number, axis in enumerate(geometry):
         if not _stays(axis):
-            places = _rounded(_places(axis, mode), rounding)
-            x = np.take(x, np.clip(places, 0, axis.size - 1).astype(np.int64), number)
+            x = np.take(x, _neighbours(axis, mode, rounding), number)
     return x
+
+
+def _neighbours(axis: Axis, mode: str, rounding: str) -> Array:
+    return np.clip(_rounded(_places(axis, mode), rounding), 0, axis.size - 1).astype(np.int64)
+
+
+def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None, size: int | None = None) -> Array:
+    """Which elements of a dimension of `length` elements a Resize by the nearest takes, int64, by its scale or size;
+    `a` are its attributes."""
+    alone = {**a, "axes": ()}
+    scales, sizes = (None if each is None else np.array([each]) for each in (scale, size))
+    (axis,) = _geometry(np.empty(length, np.int8), None, scales, sizes, alone)
+    if _stays(axis):
+        return np.arange(length)
+    return _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])
 
 
 def _linear(x: Array, geometry: list[Axis], mode: str, multiply_add: Callable[..., Array]) -> Array:

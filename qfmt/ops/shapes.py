@@ -6,13 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import QfmtError
-from ..model import Dimension, Shape
+from ..model import Dimension, Shape, Tensor
 from .registry import Inference
 
 
 def same(given: Inference) -> list[Shape]:
     """The shape of the first input. An operator of one input with this rule computes each element by itself."""
     return [given.shapes[0]]
+
+
+def tells_sizes(tensor: Tensor) -> bool:
+    """Whether shape rules ask for the values of a constant: sizes, axes, pads; factors of sizes, which are real."""
+    return tensor.is_constant and (
+        tensor.dtype == "int64" or (len(tensor.shape or ()) == 1 and tensor.quantization is None)
+    )
 
 
 def along_axis(given: Inference) -> list[Shape]:

@@ -12,6 +12,7 @@ from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Shape, Tensor
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
+from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
 from .tensors import shape_of
 
@@ -128,7 +129,7 @@ class Emitter:
         rule = OPERATORS[operator].shape
         missing = [None] * (len(OPERATORS[operator].inputs) - len(inputs))
         shapes = [self.tensors[name].shape if name else None for name in inputs]
-        arrays = [self.value(name) if name and self.tensors[name].dtype == "int64" else None for name in inputs]
+        arrays = [self.value(name) if name and tells_sizes(self.tensors[name]) else None for name in inputs]
         try:
             return rule(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
         except UnknownRank:

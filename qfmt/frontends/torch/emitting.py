@@ -12,7 +12,7 @@ from ...errors import SourceError
 from ...interpreter import execute
 from ...model import Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
-from ...ops.shapes import same
+from ...ops.shapes import same, tells_sizes
 from ..stored import StoredTensor
 from .calls import Place
 from .values import InputSpec, StoredData, TensorValue, stored_quantization
@@ -169,7 +169,7 @@ class Emitter:
 
     def _infer(self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any]) -> list[Shape]:
         known = [None if v is None else self.tensors[v.key] for v in values]
-        arrays = [t.array if t is not None and t.data is not None and t.dtype == "int64" else None for t in known]
+        arrays = [t.array if t is not None and tells_sizes(t) else None for t in known]
         pad = [None] * (len(OPERATORS[operator].inputs) - len(values))
         shapes: list[Shape] = [None if v is None else v.shape for v in values]
         try:

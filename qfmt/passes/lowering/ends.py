@@ -10,6 +10,7 @@ from ...errors import SourceError
 from ...model import Model, Node, Tensor
 from ...ops import OPERATORS, Quantized
 from ..order import only_read, without_unread
+from .resizing import RULE, by_sizes, is_nearest
 from .work import NoForm, Work
 
 
@@ -19,7 +20,8 @@ def move_integers(node: Node, work: Work) -> None:
     That is what a Reshape between DequantizeLinear and QuantizeLinear comes to, as torch.fx leaves it.
     """
     source = work.producer.get(node.inputs[0]) if node.inputs else None
-    if not (_is_move(node) or _pads_with_zero(node, work)) or source is None or source.operator != "DequantizeLinear":
+    is_move = _is_move(node) or is_nearest(node) or _pads_with_zero(node, work)
+    if not is_move or source is None or source.operator != "DequantizeLinear":
         return
     stored = work.tensors[source.inputs[0]]
     grid = stored.quantization
@@ -27,10 +29,11 @@ def move_integers(node: Node, work: Work) -> None:
         return
     outputs = tuple(work.free(f"{name}.quantized") for name in node.outputs)
     tensors = [_quantized(work.tensors[name], own, stored) for name, own in zip(node.outputs, outputs, strict=True)]
-    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs)
+    rule = RULE if is_nearest(node) else node.arithmetic
+    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs, arithmetic=rule)
     for tensor in tensors:
         work.add(tensor)
-    work.put(with_integer_fill(moved, work))
+    work.put(by_sizes(with_integer_fill(moved, work), work))
     for name, own in zip(node.outputs, outputs, strict=True):
         work.producer[name] = replace(source, inputs=(own,), outputs=(name,))
 

@@ -21,6 +21,7 @@ from .means import mean, window_sizes
 from .products import product
 from .regions import integers
 from .requantizing import requantized
+from .resizing import by_sizes, is_nearest
 from .sums import Sums
 from .work import Counted, NoForm, Work
 
@@ -145,7 +146,7 @@ def _lower(node: Node, work: Work) -> None:
     elif node.operator == "Concat" and node.arithmetic:
         _concat(node, work)
     elif _moves(node, work):
-        work.put(with_integer_fill(node, work))
+        work.put(by_sizes(with_integer_fill(node, work), work))
     elif node.arithmetic or node.operator == "Clip":
         by_element(node, work)
     elif node.operator in ("ArgMax", "ArgMin"):
@@ -159,7 +160,7 @@ def _lower(node: Node, work: Work) -> None:
 def _moves(node: Node, work: Work) -> bool:
     """Whether a node only moves integers, or clamps them at the zero point."""
     operator = OPERATORS[node.operator]
-    if node.operator == "Resize" and node.attributes["mode"] == "nearest":
+    if is_nearest(node):
         x, y = (work.tensors[name] for name in (node.inputs[0], node.outputs[0]))
         return x.quantization is not None and x.quantization.same_grid(y.quantization)
     if operator.quantized is not Quantized.MOVES or node.operator == "Clip":

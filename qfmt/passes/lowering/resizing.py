@@ -1,0 +1,55 @@
+"""Resizing by the nearest neighbour: a move of integers, told by sizes instead of real factors where it is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from ...model import Node
+from ...ops.resize import neighbours
+from .work import Work
+
+CROPS = "tf_crop_and_resize"
+RULE = "interpolate"
+"""What a Resize of integers states; where it moves only, all rules are the same."""
+
+LARGEST = 1 << 24
+"""Sizes up to here are compared element by element."""
+
+
+def is_nearest(node: Node) -> bool:
+    """Whether a node takes the nearest element, without a real number of its own beyond the edges."""
+    attributes = node.attributes
+    is_resize = node.operator == "Resize" and attributes["mode"] == "nearest"
+    return is_resize and attributes["coordinate_transformation_mode"] != CROPS
+
+
+def by_sizes(node: Node, work: Work) -> Node:
+    """A Resize by the nearest neighbour that names sizes where it named factors, if it takes the same elements then.
+
+    Sizes that are not known stay: only a factor of 1 lets a dimension alone.
+    """
+    if not is_nearest(node) or len(node.inputs) < 3 or not node.inputs[2] or any(node.inputs[3:]):
+        return node
+    x, scales = (work.tensors[name] for name in (node.inputs[0], node.inputs[2]))
+    if x.shape is None or not scales.is_constant:
+        return node
+    attributes: dict[str, Any] = dict(node.attributes)
+    axes = [axis % len(x.shape) for axis in cast(tuple[int, ...], attributes["axes"])] or list(range(len(x.shape)))
+    factors = dict(zip(axes, scales.array.tolist(), strict=True))
+    if any(not isinstance(x.shape[axis], int) for axis in axes):
+        factors = {axis: factor for axis, factor in factors.items() if factor != 1}
+    known = {axis: size for axis in factors if isinstance(size := x.shape[axis], int) and 0 < size < LARGEST}
+    if not factors or len(known) < len(factors):
+        return node
+    sizes = []
+    for axis, factor in factors.items():
+        wanted = neighbours(known[axis], attributes, scale=factor) if factor * known[axis] < LARGEST else np.empty(0)
+        if not len(wanted) or not np.array_equal(neighbours(known[axis], attributes, size=len(wanted)), wanted):
+            return node
+        sizes.append(len(wanted))
+    attributes["axes"] = () if list(factors) == list(range(len(x.shape))) else tuple(factors)
+    name = work.constant(f"{node.outputs[0]}.sizes", np.array(sizes, np.int64))
+    return replace(node, inputs=(node.inputs[0], "", "", name), attributes=attributes)
