@@ -17,6 +17,7 @@ from counts import tell
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.backends.c.layers import write_nodes
 from qfmt.backends.c.memory import place
@@ -102,6 +103,13 @@ def test_identifiers_and_comments_of_hostile_names(text: str) -> None:
 def test_a_folder_of_any_name_is_a_program(digits: Model, tmp_path: Path, folder: str) -> None:
     write_c(digits, tmp_path / folder)
     compile_c(tmp_path / folder, "main", "-O0")
+
+
+def test_lines_are_as_long_as_people_read(digits: Model) -> None:
+    for model in (digits, *map(qfmt.load, SUITE)):
+        for name, text in texts_of(model, "a_name_that_is_rather_long").items():
+            assert max(map(len, text.split("\n"))) <= 120, name
+            assert not re.search(r"\((u?int\d+_t)\)\(\1\)|[-+] \(0\)", text), name
 
 
 # Memory

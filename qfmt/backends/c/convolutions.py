@@ -23,6 +23,11 @@ UNROLLED = 25
 """Taps of a depthwise filter up to which they are one expression."""
 
 
+AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
+SHIFTED = {"TAKEN": "(uint8_t)(from[c] + 128)", "PADDING": "(uint8_t)(zero + 128)", "HOW": "128 more than they are"}
+"""How inputs are gathered: int8 becomes uint8 where that is faster to multiply."""
+
+
 def conv(plan: Plan, node: Node) -> None:
     """Any number of spatial dimensions up to three, groups, dilations."""
     w = constant_weights(plan, node)
@@ -51,8 +56,8 @@ def _windowed(plan: Plan, node: Node, rows: Array, template: str) -> None:
     channels = x.shape[1] // rows.shape[0]
 
     def gather(fast: Folded, row: str, position: str) -> str:
-        shift = "-128" if fast.x != f.x else "0"
-        name = kernel(plan, template, X=f.x, D=fast.x, SHIFT=shift)
+        words = SHIFTED if fast.x != f.x else AS_THEY_ARE
+        name = kernel(plan, template, X=f.x, D=fast.x, **words)
         start = "x" if rows.shape[0] == 1 else f"x + g * {channels}"
         return f"{name}(&{window_of(plan, node)}, {start}, {position}, {channels}, {f.zero}, {row});"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .memory import place
 from .names import comment
 from .plan import ALIGNMENT, Operand, Plan, Step, View, arena_type
-from .runner import main, makefile, text_of
+from .runner import main, makefile
 from .static import C_TYPES, Value
+from .text import array_of, text_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,15 +19,6 @@ if TYPE_CHECKING:
 
 CHUNK = 3_000_000
 """Numbers of weights in one file: compilers take a gigabyte for ten million."""
-
-LINE = 108
-"""Columns of a line of numbers."""
-
-SUFFIXED = {"int64": "INT64_C({})", "uint64": "UINT64_C({})", "uint32": "UINT32_C({})"}
-"""How C spells numbers that an int may not hold."""
-
-LEAST = {"int32": "INT32_MIN", "int64": "INT64_MIN"}
-"""Numbers that C has no literal for."""
 
 
 def files(plan: Plan) -> dict[str, str]:
@@ -209,22 +199,6 @@ def _weights(plan: Plan) -> dict[str, str]:
         for identifier, array in part:
             shape = "x".join(map(str, array.shape))
             lines += ["", f"/* {shape} */"]
-            kind = C_TYPES[str(array.dtype)]
-            lines.append(f"const {kind} {identifier}[{max(1, array.size)}] {name.upper()}_ALIGNED = {{")
-            lines += _numbers(array)
-            lines.append("};")
+            lines += array_of(f"const {{kind}} {identifier}[{{size}}] {name.upper()}_ALIGNED", array)
         found[f"{name}_weights{f'_{index + 1}' if index else ''}.c"] = text_of(lines)
     return found
-
-
-def _numbers(array: Array) -> Iterator[str]:
-    """Lines of numbers."""
-    kind = str(array.dtype)
-    flat = array.reshape(-1).tolist() or [0]  # C has no empty arrays
-    words = list(map(SUFFIXED[kind].format if kind in SUFFIXED else str, flat))
-    if kind in LEAST:
-        least = int(np.iinfo(kind).min)
-        words = [LEAST[kind] if number == least else word for number, word in zip(flat, words, strict=True)]
-    per_line = max(1, LINE // (max(map(len, words)) + 1))
-    for begin in range(0, len(words), per_line):
-        yield "    " + ",".join(words[begin : begin + per_line]) + ","

@@ -13,7 +13,7 @@ SHORT = {name: name.replace("uint", "u").replace("int", "s") for name in C_TYPES
 """Element types in the names of functions: u8, s8, …"""
 
 
-UNNAMED = ("TERMS", "BETTER")
+UNNAMED = ("TERMS", "BETTER", "TAKEN", "PADDING", "HOW")
 """Words that follow from the others."""
 
 
@@ -25,8 +25,16 @@ def kernel(plan: Plan, name: str, **words: str) -> str:
         replaced = {key: C_TYPES.get(text, text) for key, text in words.items()}
         capitals = re.compile(r"\b(" + "|".join(replaced) + r")\b")
         text = capitals.sub(lambda found: replaced[found.group()], kernel_text(name))
-        plan.kernels[instance] = re.sub(rf"\b{name}(?=\()", instance, text)
+        plan.kernels[instance] = _SIGNATURE.sub(_joined, re.sub(rf"\b{name}(?=\()", instance, text))
     return instance
+
+
+_SIGNATURE = re.compile(r"^static [^\n(]*\([^)]*\)$", re.MULTILINE)
+
+
+def _joined(signature: re.Match[str]) -> str:
+    """A signature in one line, as long as it may be: types have changed its length."""
+    return " ".join(signature.group().split())
 
 
 @cache

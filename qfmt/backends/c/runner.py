@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .names import comment
 from .plan import Plan
 from .static import C_TYPES
+from .text import text_of
 
 
 def main(plan: Plan) -> str:
@@ -53,7 +54,7 @@ def main(plan: Plan) -> str:
             f'            fprintf(stderr, "the input ends too early: {comment(view.buffer.name)}\\n");',
             "            return 2;",
             "        }",
-            f"        {view.buffer.name}[i] = {_signed(kind, view.buffer.width)};",
+            f"        {view.buffer.name}[i] = {_signed(kind)};",
             "    }",
         ]
     arguments = ", ".join(view.buffer.name for view in views)
@@ -68,8 +69,9 @@ def main(plan: Plan) -> str:
     return text_of([*lines, "    return 0;", "}"])
 
 
-def _signed(kind: str, width: int) -> str:
-    return f"({kind})({'u' if not kind.startswith('u') else ''}{kind})value"
+def _signed(kind: str) -> str:
+    """A number as the type of an input: what does not fit a signed one is negative."""
+    return f"({kind})value" if kind.startswith("u") else f"({kind})(u{kind})value"
 
 
 def makefile(name: str, sources: Sequence[str]) -> str:
@@ -92,7 +94,3 @@ def makefile(name: str, sources: Sequence[str]) -> str:
             "\trm -f main $(OBJECTS)",
         ]
     )
-
-
-def text_of(lines: Sequence[str]) -> str:
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-/* The inputs that meet the window at `position`, tap by tap, `channels` of each, less SHIFT; padding is `zero`. */
+/* The inputs that meet the window at `position`, tap by tap, `channels` of each, HOW; padding is `zero`. */
 static void gather(const struct window *g, const X *restrict x, int32_t position, int32_t channels, X zero,
                    D *restrict row)
 {
@@ -21,10 +21,10 @@ static void gather(const struct window *g, const X *restrict x, int32_t position
                 if (inside && w >= 0 && w < g->in[2]) {
                     const X *from = x + (line + w) * g->channels;
                     for (int32_t c = 0; c < length; c++)
-                        row[c] = (D)(from[c] - (SHIFT));
+                        row[c] = TAKEN;
                 } else {
                     for (int32_t c = 0; c < length; c++)
-                        row[c] = (D)(zero - (SHIFT));
+                        row[c] = PADDING;
                 }
                 row += length;
             }

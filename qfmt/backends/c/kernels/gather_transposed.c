@@ -18,10 +18,10 @@ static void gather_transposed(const struct window *g, const X *restrict x, int32
                     const int32_t line = (image * g->in[0] + d / g->stride[0]) * g->in[1] + h / g->stride[1];
                     const X *from = x + (line * g->in[2] + w / g->stride[2]) * g->channels;
                     for (int32_t c = 0; c < channels; c++)
-                        row[c] = (D)(from[c] - (SHIFT));
+                        row[c] = TAKEN;
                 } else {
                     for (int32_t c = 0; c < channels; c++)
-                        row[c] = (D)(zero - (SHIFT));
+                        row[c] = PADDING;
                 }
                 row += channels;
             }

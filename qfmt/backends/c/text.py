@@ -1,0 +1,66 @@
+"""Lines of C: wrapped to a width that people read, and arrays of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .static import C_TYPES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+COLUMNS = 118
+"""Of a line of code or comment."""
+
+NUMBERS = 108
+"""Columns of a line of numbers."""
+
+SUFFIXED = {"int64": "INT64_C({})", "uint64": "UINT64_C({})", "uint32": "UINT32_C({})"}
+"""How C spells numbers that an int may not hold."""
+
+LEAST = {"int32": "INT32_MIN", "int64": "INT64_MIN"}
+"""Numbers that C has no literal for."""
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """The text of a file; lines that are too long are cut where C, and a comment, may be cut."""
+    return "\n".join(part for line in lines for each in line.split("\n") for part in _wrapped(each)) + "\n"
+
+
+def _wrapped(line: str) -> Iterator[str]:
+    """Parts of a line, cut at spaces; strings and what the preprocessor reads stay whole."""
+    indent = len(line) - len(line.lstrip())
+    if line.startswith(("#", "\t")) or '"' in line:
+        yield line
+        return
+    under = indent + (3 if line.lstrip().startswith("/*") else 8)
+    if line.startswith("static ") and 0 < line.find("(") < COLUMNS // 2:
+        under = line.find("(") + 1
+    while len(line) > COLUMNS:
+        cut = max(line.rfind(", ", under, COLUMNS) + 1, 0) or line.rfind(" ", under, COLUMNS + 1)
+        cut = cut if cut > under else line.find(" ", COLUMNS)
+        if cut < 0:
+            break
+        yield line[:cut].rstrip()
+        line = " " * under + line[cut + 1 :].lstrip()
+    yield line
+
+
+def array_of(declared: str, array: Array) -> Iterator[str]:
+    """The lines that define an array of numbers; `declared` is what stands before its size, and after it."""
+    kind = str(array.dtype)
+    yield f"{declared.format(kind=C_TYPES[kind], size=max(1, array.size))} = {{"
+    flat = array.reshape(-1).tolist() or [0]  # C has no empty arrays
+    words = list(map(SUFFIXED[kind].format if kind in SUFFIXED else str, flat))
+    if kind in LEAST:
+        least = int(np.iinfo(kind).min)
+        words = [LEAST[kind] if number == least else word for number, word in zip(flat, words, strict=True)]
+    per_line = max(1, NUMBERS // (max(map(len, words)) + 1))
+    for begin in range(0, len(words), per_line):
+        yield "    " + ",".join(words[begin : begin + per_line]) + ","
+    yield "};"
