@@ -150,6 +150,27 @@ def test_a_renamed_network_is_matched_in_order(digits: Model) -> None:
     assert not any(tensor.different for tensor in found.tensors)
 
 
+def test_a_network_and_what_it_was_lowered_to(digits: Model) -> None:
+    """Weights are the same tensors by their names; what lowering made is new, and no values are set against others."""
+    narrow = qfmt.passes.lower_integer(digits, input_shapes={"x": ("N", 1, 8, 8)})
+    found = qfmt.diff(digits, narrow)
+    only = {"only in the first", "only in the second"}
+    assert all(set(tensor.words) <= only and not tensor.different for tensor in found.tensors)
+    named = {tensor.name for tensor in found.tensors}
+    assert not any(name.endswith(".weight") for name in named)
+    assert {"x", "fc.bias", "fc.bias.folded", "fc.multiplier"} <= named
+    words = {node.name: node.words for node in found.nodes}
+    assert words["fc"][:2] == ("operator qfmt.Linear → qfmt.Requantize", "rule float_bias → multiply_shift")
+    assert words["fc.sums"] == ("only in the second",) and words["quant"] == ("only in the first",)
+    assert "reads quant → quant" not in str(found) and "inf" not in json.dumps(found.to_dict())
+
+
+def test_values_of_another_shape_are_not_compared(digits: Model) -> None:
+    other = Tensor.constant("fc.bias", np.zeros(3, np.float32))
+    (found,) = qfmt.diff(digits, with_tensor(digits, "fc.bias", data=other.data, shape=(3,))).tensors
+    assert str(found) == "shape [10] → [3]" and found.different == 0
+
+
 def test_descriptions(digits: Model) -> None:
     changed = digits.replace(metadata={"trained_on": "digits"}, producer="someone", arithmetic="")
     found = qfmt.diff(digits, changed)

@@ -60,16 +60,17 @@ class Counts(NamedTuple):
     tie: int = 0
     close: int = 0
     saturated: int = 0
+    stated: int = 0
     wrong: int = 0
     largest: float = 0.0
 
     @property
     def total(self) -> int:
-        return self.equal + self.tie + self.close + self.saturated + self.wrong
+        return sum(self[:-1])
 
     def plus(self, other: Counts) -> Counts:
-        equal, tie, close, saturated, wrong = (a + b for a, b in zip(self[:5], other[:5], strict=True))
-        return Counts(equal, tie, close, saturated, wrong, max(self.largest, other.largest))
+        equal, tie, close, saturated, stated, wrong = (a + b for a, b in zip(self[:6], other[:6], strict=True))
+        return Counts(equal, tie, close, saturated, stated, wrong, max(self.largest, other.largest))
 
 
 def classify(
@@ -95,7 +96,9 @@ def classify(
     overflowing = saturated(node, operands, output) if engine == "fbgemm" and off.any() else None
     overflown = off & (theirs == overflowing) if overflowing is not None else np.zeros(off.shape, bool)
     tie, overflow, wrong = (int(which.sum()) for which in (ties, overflown, off & ~overflown))
-    return Counts(mine.size - tie - overflow - wrong, tie, 0, overflow, wrong, float(difference.max()))
+    return Counts(
+        mine.size - tie - overflow - wrong, tie, saturated=overflow, wrong=wrong, largest=float(difference.max())
+    )
 
 
 def _floats(mine: Array, theirs: Array, close_to: float) -> Counts:
@@ -105,7 +108,8 @@ def _floats(mine: Array, theirs: Array, close_to: float) -> Counts:
     same, difference = same_numbers(a, b), distance(a, b)
     near = difference <= close_to * np.abs(b[np.isfinite(b)]).max(initial=0)
     equal, close = int(same.sum()), int((near & ~same).sum())
-    return Counts(equal, 0, close, 0, mine.size - equal - close, float(difference.max(initial=0)))
+    wrong = mine.size - equal - close
+    return Counts(equal, close=close, wrong=wrong, largest=float(difference.max(initial=0)))
 
 
 def same_numbers(a: Array, b: Array) -> Array:

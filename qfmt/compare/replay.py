@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..model import Model
-from .difference import values_differ
+from .words import values_differ
 
 
 @dataclass(frozen=True, slots=True)

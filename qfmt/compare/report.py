@@ -36,7 +36,7 @@ class NodeComparison:
     `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
     "source → file", what the file states otherwise than the source does: rule, attributes, scales. `saturated`
     outputs are those at which torch's own kernel overflows, and which are right in the file (spec.md, "Requantize
-    rules").
+    rules"); `stated` ones those of an integer-only file that the file itself says may differ (`differs`).
     """
 
     name: str
@@ -46,6 +46,7 @@ class NodeComparison:
     tie: int = 0
     close: int = 0
     saturated: int = 0
+    stated: int = 0
     wrong: int = 0
     largest: float = 0.0
     differences: tuple[str, ...] = ()
@@ -78,7 +79,8 @@ class Report:
     `same_source`: whether the file says that it was made from this very source (None: it does not say).
     `missing` are nodes that only the source has; `interface` says what the network as a whole gives otherwise, as
     "source → file". `skipped` says why no nodes were compared, "" if they were;
-    `notes` are remarks that change nothing.
+    `notes` are remarks that change nothing. `integer_only`: the file was lowered to integers, so its nodes are others
+    than those of the source; each that gives a tensor of the source is compared.
     """
 
     source: str
@@ -93,6 +95,7 @@ class Report:
     interface: tuple[str, ...] = ()
     skipped: str = ""
     notes: tuple[str, ...] = field(default=())
+    integer_only: bool = False
 
     @property
     def ok(self) -> bool:

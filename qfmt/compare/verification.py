@@ -15,9 +15,10 @@ from ..frontends.sniff import SAVED, sniff
 from ..interpreter import checked_inputs
 from ..model import Model
 from . import random_inputs
-from .difference import Pairing, node_name, quantization_words, read_by, values_differ
+from .difference import Pairing, node_name, read_by
 from .report import NodeComparison, OutputComparison, Report, WeightComparison
 from .running import SideBySide
+from .words import quantization_words, values_differ
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

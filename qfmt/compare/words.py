@@ -1,0 +1,99 @@
+"""What differs between two tensors, in words: read "in a → in b"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from ..model import Quantization, Tensor
+
+NOWHERE = "nothing"
+ARROW = "→"
+
+
+def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
+    if mine != theirs:
+        yield f"{what} {_shown(mine)} {ARROW} {_shown(theirs)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return (NOWHERE if value is None else str(value)) or "''"
+
+
+def tensor_words(a: Tensor, b: Tensor, provenance: bool) -> Iterator[str]:
+    yield from changed("dtype", a.dtype, b.dtype)
+    yield from changed("shape", sizes(a.shape), sizes(b.shape))
+    yield from quantization_words(a.quantization, b.quantization)
+    if provenance:
+        yield from changed("name", a.name, b.name)
+        yield from changed("aliases", ", ".join(a.aliases), ", ".join(b.aliases))
+        if a.quantization is not None and b.quantization is not None:
+            yield from changed("scale dtype", a.quantization.scale_dtype, b.quantization.scale_dtype)
+            yield from changed("observed", a.quantization.observed, b.quantization.observed)
+
+
+def sizes(shape: Any) -> str:
+    return "?" if shape is None else f"[{','.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterator[str]:
+    """What differs between two quantizations: each field, and of scales and zero points the first that does."""
+    if a is None or b is None:
+        if a is not b:
+            yield "is quantized in one only"
+        return
+    for name in ("axis", "quant_min", "quant_max"):
+        yield from changed(name, getattr(a, name), getattr(b, name))
+    yield from _firstchanged("scale", a.scale, b.scale)
+    if bool(a.zero_point) == bool(b.zero_point):
+        yield from _firstchanged("zero point", a.zero_point, b.zero_point)
+    yield from _blocks_words(a, b)
+
+
+def _blocks_words(a: Quantization, b: Quantization) -> Iterator[str]:
+    mine, theirs = a.blocks, b.blocks
+    if mine is None or theirs is None:
+        if mine is not theirs:
+            yield "has scales by blocks in one only"
+        return
+    yield from changed("blocks", sizes(mine.shape), sizes(theirs.shape))
+    pairs = (("scale", mine.scale, theirs.scale), ("zero point", mine.zero_point, theirs.zero_point))
+    for what, x, y in pairs:
+        if x is None or y is None:
+            if x is not y:
+                yield f"has {what}s for each block in one only"
+        elif (x.dtype, x.shape) != (y.dtype, y.shape):
+            yield from changed(f"{what}s", f"{x.dtype}{sizes(x.shape)}", f"{y.dtype}{sizes(y.shape)}")
+        elif x != y:
+            different, largest = values_differ(x.array, y.array)
+            yield f"{different:,} of {prod(x.shape):,} {what}s of blocks differ by at most {largest:g}"
+
+
+def _firstchanged(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator[str]:
+    if len(a) != len(b):
+        yield f"{len(a)} {ARROW} {len(b)} {what}s"
+        return
+    off = [index for index, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+    if off:
+        index = off[0]
+        place = f"[{index}]" if len(a) > 1 else ""
+        more = f" and {len(off) - 1} more" if len(off) > 1 else ""
+        yield f"{what}{place} {_shown(a[index])} {ARROW} {_shown(b[index])}{more}"
+
+
+def values_differ(a: Any, b: Any) -> tuple[int, float]:
+    """In how many elements two arrays of one dtype and size differ, bit by bit, and by how much at most."""
+    import numpy as np
+
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    x, y = (np.ascontiguousarray(each).reshape(-1) for each in (a, b))
+    off = x.view(bits) != y.view(bits)
+    count = int(off.sum())
+    if not count:
+        return 0, 0.0
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(x[off].astype(np.float64) - y[off].astype(np.float64))
+    return count, float(np.where(np.isnan(distance), np.inf, distance).max())
