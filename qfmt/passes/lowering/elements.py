@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...model import DTYPES, Node, Tensor
 from ...ops import OPERATORS
+from .fits import Lines
 from .forms import Form, Requantization
 from .pairs import weights
 from .regions import Region, evaluate, integers, pair_table, region, table
 from .requantizing import append, best, requantized
 from .steps import Integers
 from .sums import Sums
+from .weighting import FIXED, weighting
 from .work import NoForm, Work
 
 EXACT_IN_FLOAT32 = 1 << 24
@@ -96,8 +98,8 @@ def _rescaled(node: Node, found: Region, work: Work) -> None:
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
     offset = int(grid.zero_point[0])
     sums = Sums(node, 0, low, high, scale, node.arithmetic, None, lambda x, _: evaluate(found, x, work))
-    is_divided = work.form.rule == "multiply_add_divide"  # which would take off the zero point
-    form = work.form._replace(rule="multiply_shift") if offset or is_divided else work.form
+    adds = work.form.rule in ("multiply_shift", "thresholds")  # the others have no place for the zero point
+    form = Form("thresholds") if offset and not adds else work.form
     append(best(sums, y, work, form), sums, leaf.name, y, node, work)
 
 
@@ -174,34 +176,67 @@ def _as_product(node: Node, found: Region, first: Integers, second: Integers, in
 
 def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, work: Work) -> bool:
     """Whether the output is a function of a weighted sum, which then is lowered: by the first weights that make a line
-    equal, or else by those with which it differs least."""
-    chosen: tuple[Requantization, Sums] | None = None
+    equal. Where none do, thresholds: what is behind a sum may be any monotone function, which no line comes near."""
     rule = work.form.rule if work.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
     form = Form(rule, work.form.bits)
+    like: Sums | None = None
     name = work.free(f"{found.output.name}.sums")
     for pair in weights(inner):
-        sums_of_pairs = np.add.outer(first * pair[0], second * pair[1]).ravel()
-        attributes: dict[str, Any] = {"weights": pair}
-        operator = OPERATORS["qfmt.WeightedSum"]
-        inputs = tuple(leaf.name for leaf in found.leaves)
-        adding = Node(operator.name, inputs, (name,), attributes, node.name, operator.version, "", node.scope)
-        sums = _paired(replace(adding, source_operator=node.source_operator), sums_of_pairs, inner.ravel(), 0.0, node)
+        sums = _weighted(node, found, pair, np.add.outer(first * pair[0], second * pair[1]), inner, name)
         try:
             compared = best(sums, found.output, work, form)
         except NoForm:
             continue
-        if chosen is None or compared.differs.sum() < chosen[0].differs.sum():
-            chosen = compared, sums
-        if not compared.differs.any():
+        like = like or sums
+        if not compared.differs.any() and work.form.rule not in FIXED:
             break
-    if chosen is None:
-        return False
-    compared, sums = chosen
-    if work.form.exact and compared.differs.any():
-        compared = best(sums, found.output, work, Form("multiply_shift", work.form.bits, exact=True))
+        if not compared.differs.any() and (fixed := _in_form(sums, compared.lines, found, work)):
+            sums, compared = fixed
+            break
+    else:
+        if like is None:
+            return False
+        sums, compared = like, best(like, found.output, work, Form("thresholds"))
     work.put(sums.node, [work.computed(found.output, name, "int32", None)])
     append(compared, sums, name, found.output, node, work)
     return True
+
+
+def _in_form(sums: Sums, lines: Lines, found: Region, work: Work) -> tuple[Sums, Requantization] | None:
+    """The same with a constant among the sums, in a form that adds none of its own; None where it cannot be had."""
+    pair = cast(tuple[int, int], sums.node.attributes["weights"])
+    reach = sum(abs(weight) << DTYPES[leaf.dtype].bits for weight, leaf in zip(pair, found.leaves, strict=True))
+    chosen = weighting(work.form.rule, lines, reach)
+    if chosen is None or sums.pairs is None:
+        return None
+    factor, constant, multiplier = chosen
+    values = sums.pairs[0] * factor + constant
+    inputs, factors = sums.node.inputs, tuple(weight * factor for weight in pair)
+    if constant:
+        inputs, factors = (*inputs, _one(found.output, work)), (*factors, constant)
+    adding = replace(sums.node, inputs=inputs, attributes={"weights": factors})
+    low, high = np.array([values.min()]), np.array([values.max()])
+    pairs = values, sums.pairs[1]
+    own = replace(sums, node=adding, low=low, high=high, multiplier=np.array([multiplier]), pairs=pairs)
+    compared = best(own, found.output, work, work.form._replace(exact=False))
+    return None if compared.differs.any() else (own, compared)
+
+
+def _one(like: Tensor, work: Work) -> str:
+    """A constant of one element, 1, which broadcasts to a tensor."""
+    name = "one" if like.shape else "one.scalar"
+    if name not in work.tensors or not work.tensors[name].is_constant:
+        name = work.add(Tensor.constant(work.free(name), np.ones((1,) if like.shape else (), np.int8)))
+    return name
+
+
+def _weighted(node: Node, found: Region, pair: tuple[int, int], values: Integers, inner: Integers, name: str) -> Sums:
+    """A weighted sum of the two inputs, and the output for each pair of them."""
+    inputs = tuple(leaf.name for leaf in found.leaves)
+    attributes: dict[str, Any] = {"weights": pair}
+    operator = OPERATORS["qfmt.WeightedSum"]
+    adding = Node(operator.name, inputs, (name,), attributes, node.name, operator.version, "", node.scope)
+    return _paired(replace(adding, source_operator=node.source_operator), values.ravel(), inner.ravel(), 0.0, node)
 
 
 def _paired(adding: Node, values: Integers, outputs: Integers, scale: float, node: Node) -> Sums:

@@ -214,14 +214,14 @@ def _put_sums(sums: Sums, node: Node, work: Work) -> None:
 def _are_the_output(sums: Sums, y: Tensor, work: Work) -> bool:
     """Whether the stated rule changes nothing: one unit, and float32 holds every sum."""
     grid = work.grid(y)
-    if y.dtype != "int32" or any(grid.zero_point) or sums.pairs is not None or sums.evaluate is None:
+    if y.dtype != "int32" or any(grid.zero_point) or not sums.whole or sums.evaluate is None:
         return False
     low, high = int(sums.low.min()), int(sums.high.max())
     if max(-low, high) > EXACT_IN_FLOAT32 or not grid.quant_min <= low <= high <= grid.quant_max:
         return False
     if not (sums.multiplier == 1).all() or grid.scale != (1.0,):
         return False
-    count = len(sums.low)  # a bias that is no whole number would show at each of these
+    count = len(sums.low)
     tried = np.stack([sums.low, sums.high, (sums.low + sums.high) >> 1], axis=1)
     return bool((sums.evaluate(tried, slice(0, count)) == tried).all())
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arithmetic import REQUANTIZE, f32, requantize
+from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
 from ...model import DTYPES, Node, Quantization, Tensor
 from ...ops.accumulation import in_units_of_sums
 from .steps import Array, Integers
@@ -51,7 +51,17 @@ def product(node: Node, work: Work) -> Sums:
     # No product of scales is rounded to float32: TFLite's multipliers are made so.
     multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
     multiplier = np.broadcast_to(multiplier, len(weights)).copy()
-    return Sums(adding, axis, low, high, multiplier, node.arithmetic, unit_of(at, axis, low, high), evaluate)
+    unit = unit_of(at, axis, low, high)
+    whole = node.arithmetic.startswith("integer_bias") or _is_whole(real, at, low - bias, high - bias)
+    return Sums(adding, axis, low, high, multiplier, node.arithmetic, unit, evaluate, whole=whole)
+
+
+def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> bool:
+    """Whether a bias of real numbers is whole in units of sums, and float32 holds every sum without it."""
+    if real is None:
+        return True
+    units = real / at
+    return bool((units == np.rint(units)).all()) and max(-low.min(), high.max()) <= EXACT_IN_FLOAT32
 
 
 def _grids(node: Node, x: Tensor, w: Tensor, y: Tensor, work: Work) -> tuple[Quantization, Quantization, Quantization]:

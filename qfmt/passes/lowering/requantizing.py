@@ -9,6 +9,7 @@ import numpy as np
 
 from ...model import Node, Tensor
 from ...ops import OPERATORS
+from .fits import Lines
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
 from .steps import Integers, Steps, levels_of, of_pairs, search
 from .sums import Sums
@@ -34,13 +35,15 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
     grid = work.grid(y)
     if grid.quant_max - grid.quant_min > LEVELS:
         raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
+    if grid.quant_min == grid.quant_max:
+        return _constant(len(sums.low), form)
     zero_point = int(grid.zero_point[0])
     if sums.pairs is not None:
         limits = grid.quant_min, grid.quant_max
         steps = of_pairs(*sums.pairs, limits, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
         if steps is None:
             raise NoForm("gives other integers for equal sums")
-        found = _padded(fit(steps, form), steps, *limits)
+        found = fit(steps, form)
         if form.exact and found.differs.any():
             raise NoForm(f"rounds {found.differs.sum():,} means of windows of several sizes in two ways")
         return _unsure(found, sums)
@@ -48,11 +51,14 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
     count = len(sums.low)
     step = max(1, CELLS // len(levels)) if form.rule != MULTIPLY_ADD_DIVIDE else count
     parts = [slice(start, start + step) for start in range(0, count, step)]
-    several = [fit(_steps(sums, levels, part, zero_point), form) for part in parts]
-    if len({each.rule for each in several}) > 1:  # some channels have thresholds instead: then all may
-        form = form._replace(rule="multiply_shift")
-        several = [fit(_steps(sums, levels, part, zero_point), form) for part in parts]
-    return _unsure(joined(several), sums)
+    return _unsure(joined([fit(_steps(sums, levels, part, zero_point), form) for part in parts]), sums)
+
+
+def _constant(channels: int, form: Form) -> Requantization:
+    """The parameters for an output of a single level: any line, the clamp does the rest."""
+    zeros = np.zeros(channels, np.int64)
+    rule = "multiply_shift" if form.rule == "thresholds" else form.rule
+    return Requantization(rule, Lines(zeros + 1, zeros, zeros), zeros - 1, np.empty((0, 0), np.int64), zeros, 0)
 
 
 def _unsure(found: Requantization, sums: Sums) -> Requantization:
@@ -65,15 +71,6 @@ def _steps(sums: Sums, levels: Integers, part: slice, zero_point: int) -> Steps:
     evaluate = sums.evaluate
     arguments = sums.low[part], sums.high[part], levels, sums.multiplier[part], zero_point
     return search(lambda x: evaluate(x, part), *arguments)
-
-
-def _padded(found: Requantization, steps: Steps, low: int, high: int) -> Requantization:
-    """Thresholds for all levels of the output, where pairs told those that occur."""
-    if not len(found.thresholds):
-        return found
-    before, after = max(int(steps.levels[0]) - low - 1, 0), high - int(steps.levels[-1])
-    first, last = np.full((1, before), steps.low[0]), np.full((1, after), steps.high[0] + 1)
-    return found._replace(thresholds=np.concatenate([first, found.thresholds, last], axis=1))
 
 
 def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
@@ -94,10 +91,8 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
     if all((each == each[0]).all() for each in arrays.values()):
         arrays = {word: each[:1] for word, each in arrays.items()}
     if by_row.any():
-        grid = work.grid(y)
-        thresholds = found.thresholds[:, : grid.quant_max - grid.quant_min]  # none, where there is one output alone
-        reached = thresholds <= sums.high[by_row][:, None]
-        arrays["thresholds"] = np.where(reached, thresholds, NEVER).astype(np.int32)
+        reached = found.thresholds <= sums.high[by_row][:, None]
+        arrays["thresholds"] = np.where(reached, found.thresholds, NEVER).astype(np.int32)
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
     words = ("multiplier", "shift", "add", "thresholds", "row")

@@ -25,7 +25,8 @@ class Steps:
     `above` [C, K]: the least reachable sum that gives at least the level; high + 1 where none does.
     `below` [C, K]: the greatest reachable sum that gives less; low - 1 where none does. None: `above` - 1.
     `multiplier` [C]: the real number that sums are multiplied by; `zero_point`: what is added then.
-    `pairs`: the reachable sums and what they give, where not all integers from low to high are reachable (C is 1).
+    `pairs`: the reachable sums, what they give and of how many pairs of inputs, where not all integers from low to high
+    are reachable, or not equally often (C is 1).
     """
 
     low: Integers
@@ -35,7 +36,7 @@ class Steps:
     multiplier: NDArray[np.float64]
     zero_point: int
     below: Integers | None = None
-    pairs: tuple[Integers, Integers] | None = None
+    pairs: tuple[Integers, Integers, Integers] | None = None
 
     @property
     def under(self) -> Integers:
@@ -47,10 +48,6 @@ class Steps:
         below = None if self.below is None else self.below[channels]
         low, high, above, multiplier = (each[channels] for each in (self.low, self.high, self.above, self.multiplier))
         return replace(self, low=low, high=high, above=above, multiplier=multiplier, below=below)
-
-    def reachable(self) -> int:
-        """How many sums are reachable, of all channels."""
-        return int((self.high - self.low + 1).sum()) if self.pairs is None else len(self.pairs[0])
 
 
 def search(
@@ -99,8 +96,8 @@ def of_pairs(
 ) -> Steps | None:
     """The steps of a function given by all its pairs; None if it is not monotone, or not a function.
 
-    `limits` are the least and greatest output that there could be: where they are not reached, the levels next to those
-    that are say so. `nearly`: then those of the greatest outputs up to each value; the pairs tell how many differ.
+    `limits` are the least and greatest output that there could be, reached or not. `nearly`: if it is none, the steps
+    of the greatest outputs up to each value; the pairs tell how many differ.
     """
     order = np.lexsort((outputs, values))
     values, outputs = values[order], outputs[order]
@@ -110,8 +107,9 @@ def of_pairs(
         return None
     kept = np.append(~repeated, True)
     points, reached = values[kept], np.maximum.accumulate(outputs)[kept]
-    pairs = (points, reached) if is_function else (values, outputs)
-    levels = levels_of(max(int(reached[0]) - 1, limits[0]), min(int(reached[-1]) + 1, limits[1]))
+    ends = np.flatnonzero(kept | np.append(np.diff(outputs) != 0, True))
+    pairs = values[ends], outputs[ends], np.diff(ends, prepend=-1)
+    levels = levels_of(*limits)
     at = np.searchsorted(reached, levels)
     low, high = points[:1], points[-1:]
     padded = np.concatenate([low - 1, points, high + 1])
@@ -125,14 +123,15 @@ def levels_of(low: int, high: int) -> Integers:
 
 
 def differing(steps: Steps, other: Integers) -> Integers:
-    """How many reachable sums give something else by other thresholds `other` [C, K], channel by channel.
+    """How many reachable sums give something else by other thresholds `other` [C, K], channel by channel; of pairs, how
+    many of these.
 
     Thresholds of both are ascending; between the two of one level lie the sums that the level tells apart.
     """
     low, high = steps.low[:, None], steps.high[:, None]
     theirs = np.clip(other, low, high + 1)
     if steps.pairs is not None:
-        return np.array([np.count_nonzero(_apart(steps, theirs))])
+        return np.array([steps.pairs[2][_apart(steps, theirs) != 0].sum()])
     starts, ends = np.minimum(steps.above, theirs), np.maximum(steps.above, theirs)
     covered = np.concatenate([low, ends[:, :-1]], axis=1)
     return np.asarray(np.maximum(ends - np.maximum(starts, covered), 0).sum(axis=1))
@@ -155,6 +154,6 @@ def largest_difference(steps: Steps, other: Integers, counts: Integers) -> int:
 
 def _apart(steps: Steps, theirs: Integers) -> Integers:
     assert steps.pairs is not None
-    values, outputs = steps.pairs
+    values, outputs, _ = steps.pairs
     got: Integers = steps.levels[0] - 1 + np.searchsorted(theirs[0], values, "right")
     return got - outputs

@@ -26,6 +26,7 @@ class Sums:
     `evaluate(x, channels)`: sums [c, n] of some channels to output integers, by the rule `compared`. `pairs`: all
     reachable sums and what they give, where that is known one by one instead; `nearly`: several outputs for one sum, at
     times. `unsure`: of how many sums it cannot be told what the stated rule gives, because it adds up real numbers.
+    `whole`: the stated rule adds nothing to a sum but whole numbers, in float32 without rounding.
     """
 
     node: Node
@@ -39,6 +40,7 @@ class Sums:
     pairs: tuple[Integers, Integers] | None = None
     unsure: int = 0
     nearly: bool = False
+    whole: bool = True
 
 
 def unit_of(scale: Array, axis: int, low: Integers, high: Integers) -> Quantization:
