@@ -32,12 +32,16 @@ def weighted_sum(plan: Plan, node: Node) -> None:
     """Σ weights · q."""
     weights = node.attributes["weights"]
     assert isinstance(weights, tuple)
-    reach = 0
     factors = [int(weight) for weight in weights]
-    for factor, name in zip(factors, node.inputs, strict=True):
-        kind = np.iinfo(plan.value(name).dtype)
+    reach = low = high = 0
+    for factor, value in zip(factors, map(plan.value, node.inputs), strict=True):
+        kind = np.iinfo(value.dtype)
         reach += abs(factor) * max(int(kind.max), -int(kind.min))
-    wide = reach >= 1 << 31  # a part of the sum may leave int32, though the sum does not
+        ends = [factor * end for end in value.reach]
+        low, high = low + min(ends), high + max(ends)
+    if low < -INT32 - 1 or high > INT32 or reach >= 1 << 63:
+        raise QfmtError("its sums may leave int32")
+    wide = reach > INT32  # a part of the sum may leave int32, though the sum does not
     terms = [f"INT{64 if wide else 32}_C({factor}) * {{}}" for factor in factors]
     _accumulate(plan, node, terms, " + ", wide)
 

@@ -71,7 +71,9 @@ def _header(plan: Plan, sizes: dict[int, int]) -> str:
         for index, (tensor, view) in enumerate(zip(names, views, strict=True)):
             lines += _described(f"{upper}_{role}_{index}", role.lower(), plan.value(tensor), view)
     lines += [
-        "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest. */",
+        "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest.",
+        "   No integer of an input may be beyond the range that is stated for it: sums are proven for that range alone,",
+        "   and one that leaves int32 is undefined in C. */",
         f"void {name}_run({_arguments(plan)});",
         "",
         "#ifdef __cplusplus",
@@ -137,7 +139,8 @@ def _layers(plan: Plan, sizes: dict[int, int]) -> str:
     read = {
         operand.view.buffer.name for step in plan.steps for operand in step.operands if operand.view.buffer.external
     }
-    unread = [f"    (void){view.buffer.name};" for view in plan.inputs if view.buffer.name not in read]
+    ends = (*plan.inputs, *plan.outputs)
+    unread = [f"    (void){view.buffer.name};" for view in ends if view.buffer.name not in read]
     lines += ["", f"void {name}_run({_arguments(plan)})", "{", *unread, *calls, "}"]
     return text_of(lines)
 

@@ -15,7 +15,7 @@ def place(plan: Plan) -> dict[int, int]:
     The largest first, each at the lowest place that is free for as long as it lives. There is an arena for each
     width of elements, because C does not let memory of one type be used as another, but for bytes.
     """
-    found = {operand.view.buffer for step in plan.steps for operand in (*step.operands, *step.scratch)}
+    found = dict.fromkeys(operand.view.buffer for step in plan.steps for operand in (*step.operands, *step.scratch))
     buffers = [buffer for buffer in found if not buffer.external]
     sizes = {}
     for width in WIDTHS:

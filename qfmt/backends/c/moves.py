@@ -112,6 +112,8 @@ def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Arra
 
 def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
     """Copy into `target` what `picks` says: positions in the buffers of the sources, counted one after the other."""
+    if not picks.size:
+        return
     physical = picks.transpose(target.order)
     place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
     body: list[str] = []

@@ -23,6 +23,9 @@ PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 KINDS = {"multiplier": np.int32, "shift": np.uint8, "add": np.int64}
 LARGEST_ADD = 1 << 62
 
+LARGEST = (1 << 63) - (1 << 32)
+"""What int64 holds, with room for a zero point."""
+
 
 def _none() -> Array:
     return np.zeros((0, 0), np.int32)
@@ -61,6 +64,8 @@ def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Nu
     row = _spread(found.get("row", np.arange(len(table))), channels).astype(np.int32)
     if (row < 0).all():
         return plain
+    if rule == "fixed_point_double":  # whose kernel adds by the sign of the sum: rows are counted
+        return replace(plain, row=row, table=table)
     made = {name: np.array(line[name]) if name in line else np.zeros(channels, KINDS[name]) for name in KINDS}
     own = replace(plain, line=made, row=row, table=table)
     y = plan.value(node.outputs[0])
@@ -138,7 +143,11 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
     if np.abs(mul).max(initial=0) >= 1 << 31 or max(np.abs(add).max(initial=0), div) >= LARGEST_ADD >> 1:
         raise QfmtError("its multiplier is no int32, or its divisor or what it adds is too large")
-    add = add + div // 2 - plan.value(node.inputs[0]).zero_point * mul
+    x = plan.value(node.inputs[0])
+    add = add + div // 2 - x.zero_point * mul
+    farthest = max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max))
+    if (np.abs(add) > LARGEST - farthest * np.abs(mul)).any():
+        raise QfmtError("its products and what it adds to them may leave int64")
     mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
     none = np.full(channels, -1, np.int32)
     if div & (div - 1) == 0:

@@ -74,12 +74,15 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
         raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}`, which takes real numbers")
     centred = weights.astype(np.int64)
     bias = np.zeros(bias_count, np.int64)
+    added = np.zeros((1, bias_count), np.int64)
     if len(node.inputs) > 2 and node.inputs[2]:
         given = plan.value(node.inputs[2]).array
         if given is None:
             raise QfmtError("its bias is computed, and C needs it constant")
-        if _is_row(given, bias_count):  # else it is added to the sums
+        if _is_row(given, bias_count):
             bias = bias + given.astype(np.int64).reshape(-1)
+        else:  # it is added to the sums, row by row
+            added = np.broadcast_to(given.astype(np.int64), (len(given), bias_count))
     if node.arithmetic == "exact":
         bias = bias - x.zero_point * centred.sum(2).reshape(-1)
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
@@ -87,8 +90,10 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
     above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
     least, most = above * low - below * high, above * high - below * low
-    parts = max(-low, high, 0) * (above + below)  # no part of a sum is larger, in whatever order it is made
-    if parts.max(initial=0) > INT32:
+    # no part of a sum is larger, in whatever order products, bias and rows are added up
+    up = above * max(high, 0) + below * max(-low, 0) + np.maximum(bias, 0) + np.maximum(added, 0).max(0)
+    down = above * max(-low, 0) + below * max(high, 0) - np.minimum(bias, 0) - np.minimum(added, 0).min(0)
+    if max(up.max(initial=0), down.max(initial=0)) > INT32:
         raise QfmtError("its sums may leave int32")
     return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 

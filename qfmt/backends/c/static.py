@@ -92,7 +92,8 @@ class Network:
 def fixed(model: Model, shapes: Shapes) -> Network:
     """The network run once, on inputs of the given shapes, to learn the shape of everything.
 
-    What depends on constants and shapes alone is computed here and now, and so is what has no elements. A first dimension that has only a name is 1.
+    What depends on constants and shapes alone is computed here and now, and so is what has no elements. A first
+    dimension that has only a name is 1.
     """
     tensors = model.tensors
     if unknown := [name for name in shapes if name not in model.graph.inputs]:
