@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from test_lowering_nodes import Net
 
-from qfmt.model import Model, Quantization, numpy_dtype
+from qfmt.arithmetic import dequantize
+from qfmt.errors import NoIntegerForm
+from qfmt.model import Model, Quantization, Tensor, numpy_dtype
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import totals
 
@@ -109,3 +111,121 @@ def test_an_output_of_one_level_differs_nowhere(form: str) -> None:
         assert "differs on" not in str(lowered.source["integer_only"]) or "differs on 0 " in str(
             lowered.source["integer_only"]
         )
+
+
+def equal(model: Model, given: dict[str, np.ndarray], **options: Any) -> Model:
+    """The model in integers alone, which gives the same; every output by its place."""
+    lowered = lower_integer(model, exact=True, **options)
+    want, got = model.run(given), lowered.run(given)
+    for name, own in zip(model.graph.outputs, lowered.graph.outputs, strict=True):
+        grid = lowered.tensors[own].quantization
+        real = want[name] if want[name].dtype.kind != "f" or grid is None else dequantize(got[own], grid)
+        apart = np.count_nonzero(real != (want[name] if want[name].dtype.kind == "f" else got[own]))
+        print(f"{name}: {want[name].size - apart} of {want[name].size} equal")
+        assert not apart
+    return lowered
+
+
+def test_constants_of_other_names_stay_what_they_are() -> None:
+    net = Net(np.random.default_rng(3))
+    x, other = net.input(1, 3, 4, q=q(1, 0, 0, 255)), net.input(1, q=q(1, 0, -(2**20), 2**20), dtype="int32")
+    mul, add = net.constant(np.array([3.0], f32)), net.constant(np.array([5.0], f32))
+    net.tensors[f"{mul}.integers"] = Tensor.constant(f"{mul}.integers", np.array([7], np.int32))
+    y = net.node("qfmt.RequantShift", [x, mul, add], q(1, 0, 0, 255), "multiply_add_divide", div=4)
+    z = net.node("qfmt.RequantShift", [other, f"{mul}.integers", add], q(1, 0, 0, 255), "multiply_add_divide", div=4)
+    given = {x: np.arange(12, dtype=np.uint8).reshape(1, 3, 4), other: np.array([9], np.int32)}
+    lowered = equal(net.model(y, z), given)
+    assert len({*lowered.nodes[0].inputs} & {*lowered.nodes[1].inputs}) == 1  # the addend, once
+
+
+def test_outputs_that_come_to_the_same_integers_stay_outputs() -> None:
+    net = Net(np.random.default_rng(4))
+    x = net.input(4, 1)
+    y = net.node("Relu", [x], net.tensors[x].quantization)
+    real = net.node("DequantizeLinear", [y], None)
+    given = {x: np.array([[0], [100], [200], [255]], np.uint8)}
+    assert equal(net.model(y, real), given).graph.outputs == (y, real)
+    assert equal(net.model(real), given).graph.outputs == (y,)
+    assert lower_integer(net.model(y, y)).graph.outputs == (y, y)
+    assert lower_integer(net.model(y), outputs=[y, real, y]).graph.outputs == (y, real, y)
+
+
+def test_zeros_that_no_integer_stands_for_are_not_padded_with() -> None:
+    pads = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
+    for low, mode in ((0, "constant"), (50, "reflect"), (50, "constant")):
+        net = Net(np.random.default_rng(5))
+        x = net.input(1, 1, 4, 4, q=q(0.1, 0, low, 200))
+        padded = net.node("Pad", [net.node("DequantizeLinear", [x], None), net.constant(pads)], None, mode=mode)
+        model = net.model(net.node("QuantizeLinear", [padded], q(0.1, 0, 0, 255), "divide"))
+        if low and mode == "constant":
+            with pytest.raises(NoIntegerForm, match="Pad"):
+                lower_integer(model)
+        else:
+            equal(model, {x: np.arange(low, low + 16, dtype=np.uint8).reshape(1, 1, 4, 4)})
+
+
+def test_constants_that_add_dimensions_or_elements_are_refused() -> None:
+    rng = np.random.default_rng(6)
+    for shape, constant, fits in (
+        ((3,), (1, 1, 1), False),
+        ((3,), (1, 1, 3), False),
+        ((1, 3), (4, 1), False),
+        (("N", "M"), (1, 4), False),
+        (("N", 4), (1, 4), True),
+        ((2, 3), (1, 1), True),
+        ((2, 3), (), True),
+    ):
+        for two in (False, True):
+            net = Net(rng)
+            inputs = [net.input(*shape) for _ in range(1 + two)]  # type: ignore[arg-type]
+            real = [net.node("DequantizeLinear", [each], None) for each in inputs]
+            real = [net.node("Mul", real, None)] if two else real
+            real = [net.node("Add", [*real, net.constant(rng.normal(size=constant).astype(f32))], None)]
+            model = net.model(net.node("QuantizeLinear", real, q(0.3, 9, 0, 255), "divide"))
+            if not fits or (two and len(constant) == 2 and constant[1] == 4):
+                with pytest.raises(NoIntegerForm):
+                    lower_integer(model)
+                continue
+            sizes = [size if isinstance(size, int) else 5 for size in shape]
+            equal(model, {name: rng.integers(0, 256, sizes).astype(np.uint8) for name in inputs})
+
+
+def test_real_numbers_that_are_outputs_at_once_are_refused() -> None:
+    for which, said in (("input", "an input"), ("constant", "a constant")):
+        net = Net(np.random.default_rng(7))
+        x, c = net.real(4), net.constant(np.ones(3, f32))
+        y = net.node("QuantizeLinear", [x], q(0.1, 3, 0, 255), "divide")
+        with pytest.raises(NoIntegerForm, match=said):
+            lower_integer(net.model(y, x if which == "input" else c))
+
+
+def test_weights_of_16_bits_whose_centred_integers_need_more() -> None:
+    rng = np.random.default_rng(8)
+    net = Net(rng)
+    x = net.input(40, 4)
+    w = net.constant(np.array([[-30000] * 4, [3] * 4], np.int16), q(0.1, 20000, -32768, 32767), "int16")
+    model = net.model(net.node("qfmt.Linear", [x, w], q(1000, 3, 0, 255), "affine"))
+    assert equal(model, {x: rng.integers(0, 256, (40, 4)).astype(np.uint8)}).nodes[0].arithmetic == "exact"
+
+
+@pytest.mark.parametrize("operator", ["GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean"])
+def test_means_of_nothing_are_refused(operator: str) -> None:
+    net = Net(np.random.default_rng(9))
+    x = net.input(1, 2, 0, 3)
+    inputs = [x, net.constant(np.array([2], np.int64))] if operator == "ReduceMean" else [x]
+    attributes = {"output_size": (1, 1)} if operator.startswith("qfmt") else {}
+    y = net.node(operator, inputs, net.tensors[x].quantization, "mean_stored", **attributes)
+    with pytest.raises(NoIntegerForm, match="no element"):
+        lower_integer(net.model(y))
+
+
+def test_the_place_of_the_largest_needs_numbers_that_differ() -> None:
+    for scale, exponents in ((0.1, True), (3e38, False)):
+        net = Net(np.random.default_rng(10))
+        x = net.input(1, 4, q=q(scale, 0, 0, 255))
+        y = net.node("ArgMax", [net.node("DequantizeLinear", [x], None)], None, axis=1, dtype="int64")
+        if exponents:
+            equal(net.model(y), {x: np.array([[3, 7, 9, 1]], np.uint8)})
+        else:
+            with pytest.raises(NoIntegerForm, match="alike"), np.errstate(over="ignore"):
+                lower_integer(net.model(y))

@@ -20,7 +20,7 @@ from .graph import lowered, needs_sizes
 
 __all__ = ["FORMS", "WIDTHS", "lower_integer"]
 
-KEY, ASSUMED = "integer_only", "assumed_sizes"
+KEY, ASSUMED, LOWERED_FROM = "integer_only", "assumed_sizes", "lowered_from"
 
 IMAGE = (224, 224)
 """The sizes of an image of 3 channels, where they are needed and nothing states them."""
@@ -97,4 +97,10 @@ def _lowered(model: Model, form: Form) -> Model:
     if form.exact:
         unsure = totals(made).differs + sum(each.differs for each in counted)
         named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
-    return replace(made, source={**model.source, KEY: named})
+    stated = {LOWERED_FROM: model.arithmetic} if model.arithmetic else {}
+    made = replace(made, source={**model.source, KEY: named, **stated})
+    from ...rules import graph_violations
+
+    if broken := graph_violations(made):
+        raise ValidityError(broken, where="the network in integers")
+    return made

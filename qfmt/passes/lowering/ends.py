@@ -44,12 +44,19 @@ def _is_move(node: Node) -> bool:
 
 
 def _pads_with_zero(node: Node, work: Work) -> bool:
-    """Whether a Pad adds nothing but zeros, or elements that are there: every grid has them."""
+    """Whether a Pad adds nothing but zeros, or elements that are there: the grid has them."""
     if node.operator != "Pad":
         return False
     fill = node.inputs[2] if len(node.inputs) > 2 else ""
     is_zero = not fill or (work.tensors[fill].is_constant and not work.tensors[fill].dequantize().any())
-    return node.attributes["mode"] != "constant" or is_zero
+    return node.attributes["mode"] != "constant" or (is_zero and _holds_zero(node, work))
+
+
+def _holds_zero(node: Node, work: Work) -> bool:
+    """Whether the range of the integers that a Pad's input is made of contains that of zero."""
+    source = work.producer.get(node.inputs[0])
+    grid = work.tensors[source.inputs[0]].quantization if source is not None and source.inputs[0] else None
+    return grid is not None and all(grid.quant_min <= zero <= grid.quant_max for zero in grid.zero_point)
 
 
 def with_integer_fill(node: Node, work: Work) -> Node:
@@ -113,7 +120,7 @@ def ended(model: Model, names: Sequence[str]) -> Model:
     nodes = without_unread(model.nodes, found)
     read = {name for node in nodes for name in node.inputs}.union(found)
     inputs = tuple(name for name in model.graph.inputs if name in read)
-    graph = replace(model.graph, inputs=inputs, outputs=tuple(dict.fromkeys(found)), nodes=nodes)
+    graph = replace(model.graph, inputs=inputs, outputs=tuple(found), nodes=nodes)
     return replace(model, graph=only_read(graph), vectors=())
 
 
@@ -144,3 +151,16 @@ def output(name: str, work: Work) -> str:
     node = work.producer.get(name)
     is_dequantized = work.is_real(name) and node is not None and node.operator == "DequantizeLinear"
     return node.inputs[0] if node is not None and is_dequantized else name
+
+
+def apart(names: Sequence[str], outputs: Sequence[str], work: Work) -> list[str]:
+    """The outputs; of two that come to the same integers the second is an Identity of them, with its own name."""
+    found: list[str] = []
+    for name, chosen in zip(names, outputs, strict=True):
+        if chosen in found and name not in found and name != chosen:
+            like, entry = work.tensors[chosen], OPERATORS["Identity"]
+            copy = replace(like, name=name, aliases=work.tensors[name].aliases)
+            work.put(Node("Identity", (chosen,), (name,), {}, "", entry.version), [copy])
+            chosen = name
+        found.append(chosen)
+    return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE
+from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
 from ...errors import NoIntegerForm
 from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
@@ -15,7 +15,7 @@ from ...ops import OPERATORS, Operand, Quantized
 from ...ops.registry import SUM_RULES
 from ..order import only_read, without_unread
 from .elements import by_element, regridded, tabled
-from .ends import is_input, last_integers, move_integers, output, take_input, with_integer_fill
+from .ends import apart, is_input, last_integers, move_integers, output, take_input, with_integer_fill
 from .forms import MULTIPLY_ADD_DIVIDE, Form
 from .means import mean, window_sizes
 from .products import product
@@ -64,14 +64,18 @@ def _lowered(model: Model, work: Work) -> Graph:
         if name in work.producer:
             failed.append(work.producer[name])
             _note(reasons, "gives real numbers", failed[-1])
+        else:
+            what = "a constant" if work.tensors[name].is_constant else "an input"
+            reasons.setdefault(f"is an output of real numbers, and {what}", []).append(name)
     if reasons:
         ends = last_integers(work, model.graph.outputs, failed)
         raise NoIntegerForm(reasons, hint=_hint(model, unknown_shape, ends))
     inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
     order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
     inputs.sort(key=lambda name: order[work.taken_from.get(name, name)])
+    outputs = apart(model.graph.outputs, outputs, work)
     nodes = without_unread(work.nodes, outputs)
-    graph = replace(model.graph, inputs=tuple(inputs), outputs=tuple(dict.fromkeys(outputs)), nodes=nodes)
+    graph = replace(model.graph, inputs=tuple(inputs), outputs=tuple(outputs), nodes=nodes)
     return only_read(replace(graph, tensors=work.tensors))
 
 
@@ -181,10 +185,10 @@ def _keep_integers(node: Node, work: Work) -> None:
         if not (np.abs(values) < 2.0**53).all() or not (values == np.rint(values)).all():
             raise NoForm(f"has a constant {name!r} that is not whole")
         narrow = np.abs(values).max(initial=0) < 1 << 31
-        own = f"{name}.integers"
-        if own not in work.tensors:
-            work.add(Tensor.constant(own, values.astype(np.int32 if narrow else np.int64)))
-        inputs[place] = own
+        if name not in work.made_whole:
+            array = values.astype(np.int32 if narrow else np.int64)
+            work.made_whole[name] = work.constant(f"{name}.integers", array)
+        inputs[place] = work.made_whole[name]
     if work.is_real(node.outputs[0]):
         raise NoForm("gives real numbers")
     work.put(replace(node, inputs=tuple(inputs)))
@@ -198,6 +202,9 @@ def _position(node: Node, work: Work) -> None:
     x = work.tensors[name]
     if work.grid(x).is_per_channel:
         raise NoForm("has an input that is quantized per channel")
+    real = dequantize(np.unique(integers(x)).astype(work.kind(x)), work.grid(x))
+    if not (np.diff(real) > 0).all():
+        raise NoForm("has an input of whose real numbers some are alike: float32 does not hold them")
     plain = work.computed(x, work.free(f"{name}.integers"), x.dtype, None)
     tabled(name, integers(x).astype(work.kind(x)), plain, None, node, work)
     work.put(replace(node, inputs=(plain.name,)))

@@ -33,6 +33,8 @@ def mean(node: Node, work: Work) -> Sums:
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"adds up integers of more than {FACTOR_BITS} bits")
     counts = window_sizes(node, work)
+    if not all(counts):
+        raise NoForm("averages over no element")
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
@@ -113,6 +115,8 @@ def window_sizes(node: Node, work: Work) -> list[int]:
         raise NoForm("averages over a number of elements that is not known", unknown_shape=True)
     if node.operator in ("GlobalAveragePool", "ReduceMean"):
         return [prod(sizes)]
+    if 0 in sizes:
+        return [0]
     along = [_window_sizes_along(node, axis, size) for axis, size in enumerate(sizes)]
     return sorted({prod(each) for each in product(*along)})
 

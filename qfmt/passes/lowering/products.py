@@ -33,7 +33,7 @@ def product(node: Node, work: Work) -> Sums:
     least, most = _met(node, xq)
     low, high = _reach(weights, least - zero, most - zero, bias)
     folded = bias - zero * weights.sum(1)
-    folds = _folds(node, folded) and _stays_in_int32(weights, least, most, folded)
+    folds = _folds(node, folded) and _holds("int16", weights) and _stays_in_int32(weights, least, most, folded)
     if not folds and not _stays_in_int32(weights, least - zero, most - zero, bias):
         raise NoForm(f"sums may reach {low.min():,} or {high.max():,}, beyond int32")
 
@@ -176,7 +176,7 @@ def _weight(w: Tensor, work: Work) -> str:
         return w.name
     centred = _centred(w)
     name = work.free(f"{w.name}.centred")
-    dtype = next(each for each in ("int8", "int16", "int32") if _holds(each, centred))
+    dtype = next(each for each in ("int8", "int16") if _holds(each, centred))
     limits, zero = DTYPES[dtype], (0,) * len(w.quantization.zero_point)
     grid = replace(w.quantization, zero_point=zero, quant_min=limits.minimum, quant_max=limits.maximum, names=("", ""))
     work.add(Tensor.constant(name, centred.astype(dtype), grid))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...interpreter import execute
-from ...model import DTYPES, Node, Tensor
+from ...model import DTYPES, Node, Shape, Tensor
 from ...ops import OPERATORS, Operand
-from ...ops.shapes import broadcast, same
+from ...ops.shapes import broadcast, broadcast_pair, same
 from .steps import Array, Integers
 from .work import NoForm, Work
 
@@ -44,7 +44,20 @@ def region(node: Node, work: Work) -> Region:
         work.grid(leaf)
         if leaf.quantization is not None and leaf.quantization.is_per_channel:
             raise NoForm(f"reads {leaf.name!r}, which is quantized per channel", node=node)
+    _check_sizes(found, work)
     return found
+
+
+def _check_sizes(found: Region, work: Work) -> None:
+    """NoForm where a constant adds dimensions, or elements, to those of the leaves: a table adds none."""
+    known: Shape = ()
+    for leaf in found.leaves:
+        known = None if known is None or leaf.shape is None else broadcast_pair(known, leaf.shape)
+    for node in found.nodes:
+        constants = [work.tensors[name] for name in node.inputs if name and work.tensors[name].is_constant]
+        for shape in (each.shape or () for each in constants if OPERATORS[node.operator].shape is broadcast):
+            if len(shape) > 1 if known is None else broadcast_pair(known, shape) != known:
+                raise NoForm("has a constant of real numbers that may add dimensions or elements", node=node)
 
 
 def _grow(found: Region, node: Node, work: Work) -> None:

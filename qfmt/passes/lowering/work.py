@@ -44,6 +44,8 @@ class Work:
         self.taken: list[str] = []
         self.taken_from: dict[str, str] = {}
         """Quantized tensors that are inputs now, and the inputs of real numbers that they were made from."""
+        self.made_whole: dict[str, str] = {}
+        """Constants of real numbers that are whole, and the integers made of them."""
         self.moved: dict[tuple[str, bytes, str], str] = {}
         """A tensor, a table and a type → the tensor that a Table node has made of it."""
 
