@@ -117,7 +117,7 @@ def requantize(rng: Random, rule: str) -> tuple[Model, Feed]:
         given[2] = rng.integers(-(1 << 62) + 1, 1 << 62, channels) >> rng.integers(0, 62, channels)
     if rule == "thresholds":
         given = [None] * 5
-    if rule == "thresholds" or (rule == "multiply_shift" and rng.random() < 0.5):
+    if rule == "thresholds" or rng.random() < 0.5:
         rows = channels if rule == "thresholds" and rng.random() < 0.5 else int(rng.integers(1, 4))
         steps = grid.quant_max - grid.quant_min
         given[3] = np.sort(rng.choice(x.reshape(-1), (rows, steps)), axis=1).astype(np.int32)

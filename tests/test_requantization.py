@@ -29,7 +29,7 @@ from qfmt.interpreter import execute
 from qfmt.interpreter import run as run_unchecked
 from qfmt.model import DTYPES, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS, Operand
-from qfmt.ops.requantization import LARGEST_ADD, RULES
+from qfmt.ops.requantization import LARGEST_ADD, RULES, TAKES
 
 Array = Any
 seeds = st.integers(0, 2**32)
@@ -118,8 +118,10 @@ def test_nothing_overflows_at_the_ends(x: int, m: int, add: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds, mixed=st.booleans())
-def test_thresholds_are_counted(seed: int, mixed: bool) -> None:
+@given(seed=seeds, rule=st.sampled_from(RULES))
+def test_thresholds_are_counted(seed: int, rule: str) -> None:
+    """Of channels with a row, beside any rule for the others."""
+    mixed = rule != "thresholds"
     rng = np.random.default_rng(seed)
     shape = (2, int(rng.integers(1, 6)), 3)
     low, steps = int(rng.integers(-8, 4)), int(rng.integers(0, 12))
@@ -132,15 +134,15 @@ def test_thresholds_are_counted(seed: int, mixed: bool) -> None:
     parameters = {"thresholds": thresholds, "row": row}
     if mixed:
         one = {"multiplier": np.array([7], np.int32), "shift": np.array([4], np.uint8), "add": np.array([5])}
-        parameters |= one
+        parameters |= {name: one[name] for name in TAKES[rule][0]}
     elif rng.random() < 0.5:
         thresholds = thresholds[rng.integers(0, rows, shape[1] if rng.random() < 0.5 else 1)]
         row, parameters = None, {"thresholds": thresholds}
-    y = requantize(x, parameters, "int8", q, "multiply_shift" if mixed else "thresholds", axis=1)
+    y = requantize(x, parameters, "int8", q, rule, axis=1)
     for index in np.ndindex(*shape):
         mine = (index[1] if len(thresholds) > 1 else 0) if row is None else int(row[index[1]])
         if mine < 0:
-            expected = min(max(((int(x[index]) * 7 + 5) >> 4) + 3, low), low + steps)
+            expected = min(max(formula(rule, int(x[index]), 7, 4, 5) + 3, low), low + steps)
         else:
             expected = low + sum(int(x[index]) >= int(t) for t in thresholds[mine])
         assert int(y[index]) == expected

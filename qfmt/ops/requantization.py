@@ -27,9 +27,9 @@ PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 
 TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "multiply_shift": (("multiplier", "shift", "add"), ("thresholds", "row")),
-    "fixed_point_single": (("multiplier", "shift"), ()),
-    "fixed_point_double": (("multiplier", "shift"), ()),
-    "power_of_two": (("shift",), ()),
+    "fixed_point_single": (("multiplier", "shift"), ("thresholds", "row")),
+    "fixed_point_double": (("multiplier", "shift"), ("thresholds", "row")),
+    "power_of_two": (("shift",), ("thresholds", "row")),
     THRESHOLDS: (("thresholds",), ("row",)),
 }
 """Rule → the parameters of Requantize that it needs, and those that it may have."""
@@ -50,8 +50,8 @@ def _requantize_integer(
     axis: int,
     **stated: Any,
 ) -> Array:
-    """a channel has the parameters at its place along `axis`, or the only ones. `multiply_shift` may come with
-    thresholds and rows: a channel whose row is not negative takes that row, by the rule `thresholds`.
+    """a channel has the parameters at its place along `axis`, or the only ones. Every rule may come with thresholds and
+    rows: a channel whose row is not negative takes that row, by the rule `thresholds`.
     """
     result.expect(*RULES)
     rows = None if thresholds is None else _rows(thresholds.array, row)

@@ -201,7 +201,7 @@ def _wrong_values(node: Node, found: Mapping[str, Tensor]) -> str:
         "multiplier": (1, INT32[1]),
         "shift": (0, 62),
         "add": (-LARGEST_ADD, LARGEST_ADD),
-        "row": (-1 if "multiplier" in arrays else 0, rows - 1),
+        "row": (-1 if "shift" in arrays else 0, rows - 1),
     }
     for name, (least, most) in limits.items():
         if name in arrays and not _inside(arrays[name], least, most):

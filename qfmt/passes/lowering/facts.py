@@ -65,7 +65,8 @@ def _pairs(adding: Node | None, model: Model) -> int:
     """How many pairs two tensors have of which a function was lowered."""
     if adding is None or adding.operator not in ("qfmt.WeightedSum", "Mul"):
         return 0
-    grids = [model.tensors[name].quantization for name in adding.inputs]
+    tensors = [model.tensors[name] for name in adding.inputs]
+    grids = [tensor.quantization for tensor in tensors if tensor.quantization or not tensor.is_constant]
     return prod(0 if grid is None else grid.quant_max - grid.quant_min + 1 for grid in grids)
 
 

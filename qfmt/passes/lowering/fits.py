@@ -216,8 +216,8 @@ def _addends_near(steps: Steps, multiplier: Integers, shift: Integers) -> list[I
     return [np.clip(_middle(least, most), -(SAFE >> 1), SAFE >> 1), median, half]
 
 
-def lines_at(steps: Steps, shift: int) -> Lines:
-    """Lines of one shift that differ on few reachable sums, or none."""
+def lines_at(steps: Steps, shift: int, limit: int) -> Lines:
+    """Lines of one shift, and multipliers below `limit`, that differ on few reachable sums, or none."""
     left, right = slopes(steps)
     inside = np.ldexp(np.floor(np.ldexp(left, shift)) + 1, -shift)
     shifts = np.full(len(left), shift, np.int64)
@@ -225,6 +225,6 @@ def lines_at(steps: Steps, shift: int) -> Lines:
     for slope in (inside, steps.multiplier, (left + right) / 2):
         wanted = np.ldexp(np.where(np.isfinite(slope), slope, steps.multiplier), shift)
         for multiplier in (np.floor(wanted), np.ceil(wanted)):
-            whole = np.clip(multiplier, 1, (1 << 31) - 1).astype(np.int64)
+            whole = np.clip(multiplier, 1, limit - 1).astype(np.int64)
             best, fewest = _better(steps, best, fewest, whole, shifts)
     return best

@@ -54,16 +54,18 @@ def fit(steps: Steps, form: Form) -> Requantization:
     if form.rule == "multiply_shift":
         lines, equal = exact_lines(steps, form.bits)
         if form.exact:
-            return _with_rows(steps, lines, equal)
+            return _with_rows(steps, form.rule, lines, equal)
         lines = _filled(steps, lines, equal, form.bits)
     elif form.rule == MULTIPLY_ADD_DIVIDE:
         lines = _common(steps, form.bits)
     else:
-        lines = _rounded(steps, form.rule)
+        lines = _rounded(steps, form)
     found = _compared(steps, form.rule, lines)
-    if form.exact and found.differs.any():
-        return fit(steps, form._replace(rule="multiply_shift"))
-    return found
+    if not form.exact or not found.differs.any():
+        return found
+    if form.rule == MULTIPLY_ADD_DIVIDE:  # an operator without thresholds, for all channels or none
+        return _by_thresholds(steps)
+    return _with_rows(steps, form.rule, lines, found.differs == 0)
 
 
 def joined(parts: list[Requantization]) -> Requantization:
@@ -89,11 +91,11 @@ def _by_thresholds(steps: Steps) -> Requantization:
     return Requantization("thresholds", Lines(none, none, none), row, steps.above, *differs)
 
 
-def _with_rows(steps: Steps, lines: Lines, equal: Flags) -> Requantization:
+def _with_rows(steps: Steps, rule: str, lines: Lines, equal: Flags) -> Requantization:
     """Lines where they are equal, thresholds for the other channels."""
     others = ~equal
     row = np.where(equal, -1, np.cumsum(others) - 1)
-    return Requantization("multiply_shift", lines, row, steps.above[others], *_of_thresholds(steps))
+    return Requantization(rule, lines, row, steps.above[others], *_of_thresholds(steps))
 
 
 def _of_thresholds(steps: Steps) -> tuple[Integers, int]:
@@ -113,36 +115,48 @@ def _filled(steps: Steps, lines: Lines, equal: Flags, bits: int) -> Lines:
 
 
 def _common(steps: Steps, bits: int) -> Lines:
-    """Lines of one shift, which is what all channels divide by."""
+    """Lines of one shift, which is what all channels divide by: of some shifts that with the fewest differences."""
     lines, equal = exact_lines(steps, bits)
+    limit = 1 << min(bits, 31)
     reach = max(int(np.abs(steps.low).max()), int(np.abs(steps.high).max()), 1)
     largest = reach * max(float(steps.multiplier.max()), 2.0**-40)  # of any channel, as who checks it sees them
     most = int(np.clip(58 - np.ceil(np.log2(largest)), 0, LARGEST_SHIFT - 4))
-    wanted = int(lines.shift[equal].max(initial=0 if equal.any() else 24))
-    return lines_at(steps, min(wanted if equal.all() else max(wanted, 24), most))
+    most = max(0, min(most, int(np.floor(np.log2((limit - 1) / steps.multiplier.max())))))
+    wanted = min(int(lines.shift[equal].max(initial=0 if equal.any() else 24)), most)
+    shifts = sorted({wanted, (wanted + most) // 2, most})
+    found: tuple[int, Lines] | None = None
+    for shift in shifts:
+        tried = lines_at(steps, shift, limit)
+        differs = int(differing(steps, thresholds_of(steps, tried)).sum())
+        if found is None or differs < found[0]:
+            found = differs, tried
+        if not differs:
+            break
+    assert found is not None
+    return found[1]
 
 
-def _rounded(steps: Steps, rule: str) -> Lines:
-    """The nearest multiplier of 31 bits, or power of two, and half a unit as addend: no search, as engines do it."""
+def _rounded(steps: Steps, form: Form) -> Lines:
+    """The nearest multiplier of all its bits, or power of two, and half a unit as addend: no search, as engines do it."""
     count = len(steps.low)
-    if rule == "power_of_two":
+    if form.rule == "power_of_two":
         shift = np.clip(-np.rint(np.log2(steps.multiplier)), 0, LARGEST_SHIFT).astype(np.int64)
         multiplier = np.ones(count, np.int64)
     else:
-        multiplier, shift = quantized_multiplier(steps.multiplier)
+        multiplier, shift = quantized_multiplier(steps.multiplier, min(form.bits, 31))
     return Lines(multiplier, shift, (np.int64(1) << shift) >> 1)
 
 
-def quantized_multiplier(real: Floats) -> tuple[Integers, Integers]:
-    """A real number as m · 2^-shift, m of 31 bits, rounded half away from zero: TFLite's QuantizeMultiplier."""
+def quantized_multiplier(real: Floats, bits: int = 31) -> tuple[Integers, Integers]:
+    """A real number as m · 2^-shift, m of 31 bits (or less), rounded half away from zero: TFLite's QuantizeMultiplier."""
     fraction, exponent = np.frexp(real)
-    multiplier = np.floor(np.ldexp(fraction, 31) + 0.5).astype(np.int64)
-    shift = 31 - exponent.astype(np.int64)
-    too_large = multiplier == 1 << 31
-    multiplier, shift = np.where(too_large, 1 << 30, multiplier), shift - too_large
+    multiplier = np.floor(np.ldexp(fraction, bits) + 0.5).astype(np.int64)
+    shift = bits - exponent.astype(np.int64)
+    too_large = multiplier == 1 << bits
+    multiplier, shift = np.where(too_large, 1 << (bits - 1), multiplier), shift - too_large
     less, more = np.maximum(shift - LARGEST_SHIFT, 0), np.maximum(-shift, 0)
-    whole = np.maximum(multiplier >> np.minimum(less, 31), 1) << np.minimum(more, 31)
-    return np.minimum(whole, (1 << 31) - 1), np.clip(shift, 0, LARGEST_SHIFT)
+    whole = np.maximum(multiplier >> np.minimum(less, bits), 1) << np.minimum(more, 31)
+    return np.minimum(whole, (1 << bits) - 1), np.clip(shift, 0, LARGEST_SHIFT)
 
 
 def _compared(steps: Steps, rule: str, lines: Lines) -> Requantization:

@@ -64,9 +64,9 @@ static qfb_code requantize_rule(node_t *node, requantize_t *r, int *has)
         const char *rule;
         int has[4], single, doubled;
     } rules[] = {{"multiply_shift", {1, 1, 1, 2}, 0, 0},
-                 {"fixed_point_single", {1, 1, 0, 0}, 1, 0},
-                 {"fixed_point_double", {1, 1, 0, 0}, 1, 1},
-                 {"power_of_two", {0, 1, 0, 0}, 1, 0},
+                 {"fixed_point_single", {1, 1, 0, 2}, 1, 0},
+                 {"fixed_point_double", {1, 1, 0, 2}, 1, 1},
+                 {"power_of_two", {0, 1, 0, 2}, 1, 0},
                  {"thresholds", {0, 0, 0, 1}, 0, 0}};
     size_t i;
     for (i = 0; i < sizeof rules / sizeof *rules; i++)

@@ -1,0 +1,45 @@
+"""Weighted sums for forms that add nothing of their own: what a line adds goes into the sum, as one more input.
+
+A line (S · m + add) >> s of a sum S is the form (S' · m' + 2^(s' - 1)) >> s' of S' = f · S + c: for a power of two f is m;
+for a multiplier f is a power of two, so that c, a whole number, says precisely what is added.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .fits import Lines
+from .sums import INT32
+
+FIXED = ("fixed_point_single", "fixed_point_double", "power_of_two")
+FINEST = 24
+
+
+class Weighting(NamedTuple):
+    """S' = factor · S + constant, which is multiplied by `multiplier`."""
+
+    factor: int
+    constant: int
+    multiplier: float
+
+
+def weighting(rule: str, lines: Lines, reach: int) -> Weighting | None:
+    """Factor and constant for a line of one channel, as fine as int32 allows; None if it does not hold the sums.
+
+    `reach` is what |S| stays below, partial sums and all values of the types included.
+    """
+    multiplier, shift, add = (int(each[0]) for each in lines)
+    half = (1 << shift) >> 1
+    if rule == "power_of_two":
+        found = Weighting(multiplier, add - half, 2.0**-shift)
+        return found if _fits(found, reach) else None
+    for power in range(FINEST, -1, -1):
+        constant = ((2 * (add - half) << power) + multiplier) // (2 * multiplier)
+        found = Weighting(1 << power, constant, multiplier / (1 << shift) / (1 << power))
+        if _fits(found, reach):
+            return found
+    return None
+
+
+def _fits(found: Weighting, reach: int) -> bool:
+    return found.factor * reach + abs(found.constant) < INT32
