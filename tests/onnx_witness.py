@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
@@ -121,3 +122,16 @@ def initializers(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 def operators(proto: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in proto.graph.node]
+
+
+FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+
+
+def floats(proto: onnx.ModelProto) -> list[str]:
+    """The names of all values that are floats, or of which the type is not known."""
+    graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
+    kinds = {each.name: each.data_type for each in graph.initializer}
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kinds[value.name] = value.type.tensor_type.elem_type
+    made = {name for node in graph.node for name in node.output if name}
+    return sorted(name for name in made | kinds.keys() if kinds.get(name, 0) in FLOATS | {0})

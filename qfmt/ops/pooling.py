@@ -47,7 +47,26 @@ def _pool_shape(given: Inference) -> list[Shape]:
     rank = len(a["kernel_shape"])
     if len(x) != rank + 2:
         raise QfmtError(f"a {rank}-d window needs an input of rank {rank + 2}, not {len(x)}")
+    for i, size in enumerate(x[2:]):
+        _check_window(size, **_along(i, a))
     return [(*x[:2], *_windows(x[2:], a))]
+
+
+def _check_window(size: Dimension, kernel: int, dilation: int, head: int, pads: int, **a: Any) -> None:
+    """QfmtError where a window has no tap, or lies in the padding alone: no element is its largest, or its mean."""
+    if kernel < 1:
+        raise QfmtError(f"a window of {kernel} elements")
+    if not pads:
+        return
+    reach = dilation * (kernel - 1) + 1
+    is_apart = max(head, pads - head) >= reach
+    if isinstance(size, int) and not is_apart:
+        out = positions(size, kernel, a["stride"], pads, dilation, ceil_mode=a["ceil_mode"], head=head)
+        starts = np.arange(out)[:, None] * a["stride"] - head
+        met = starts + np.arange(kernel) * dilation
+        is_apart = not ((met >= 0) & (met < size)).any(1).all()
+    if is_apart:
+        raise QfmtError(f"a window of {kernel} lies in the padding alone, of {head} before and {pads - head} after")
 
 
 def _windows(spatial: tuple[Dimension, ...], a: Any) -> list[Dimension]:
@@ -232,7 +251,7 @@ def _adaptive_shape(given: Inference) -> list[Shape]:
     return [(*x[: -len(size)], *size)]
 
 
-def _bins(size: int, count: int) -> list[slice]:
+def bins(size: int, count: int) -> list[slice]:
     """PyTorch's bins: from floor(i · size / count) to ceil((i + 1) · size / count), which may overlap."""
     return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
@@ -251,11 +270,11 @@ def _adaptive_exact(x: Operand, *, rule: str, output_size: tuple[int, ...]) -> A
 def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
     rank = len(output_size)
     lead = x.ndim - rank
-    bins = [_bins(x.shape[lead + i], output_size[i]) for i in range(rank)]
+    parts = [bins(x.shape[lead + i], output_size[i]) for i in range(rank)]
     total = np.empty((*x.shape[:lead], *output_size), dtype)
     counts = np.empty(output_size, np.int64)
     for position in np.ndindex(*output_size):
-        index: tuple[Any, ...] = (..., *(bins[i][p] for i, p in enumerate(position)))
+        index: tuple[Any, ...] = (..., *(parts[i][p] for i, p in enumerate(position)))
         part = x[index]
         index = (..., *position)
         total[index] = part.sum(tuple(range(lead, x.ndim)), dtype=dtype)

@@ -18,7 +18,21 @@ from ...frontends.onnx.tensors import infer_types
 from ...model import Model, Node, Shape, Tensor
 from ...ops import OPERATORS, Quantized
 from ...passes.constants import unused
-from . import dynamic, grids, integers, moves, older, pools, products, qoperator, recurrent, rescaling, tables
+from . import (
+    clamps,
+    dynamic,
+    grids,
+    integers,
+    moves,
+    older,
+    pools,
+    products,
+    qoperator,
+    recurrent,
+    rescaling,
+    sums,
+    tables,
+)
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
 from .opsets import Lacks, ir_version
@@ -26,7 +40,7 @@ from .opsets import Lacks, ir_version
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FAMILIES = (dynamic, integers, moves, older, pools, products, qoperator, recurrent, rescaling, tables)
+FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, rescaling, sums, tables)
 """Importing them fills the table of what is written otherwise than one-to-one."""
 
 
@@ -35,7 +49,7 @@ class Builder:
 
     def __init__(self, model: Model, form: str, opset: int) -> None:
         self.model, self.form, self.opset = model, form, opset
-        self.is_integer_only = any(_is_of_integers(node) for node in model.nodes)
+        self.is_integer_only = model.arithmetic == "integer" or any(_is_of_integers(node) for node in model.nodes)
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
         self.domains: dict[str, int] = {"": opset}

@@ -17,6 +17,7 @@ from ...model import DTYPES, Node, Tensor, numpy_dtype
 from ...ops import OPERATORS, Operator, Quantized
 from .constants import onnx_dtype
 from .foreign import write_foreign
+from .kernels import NO_TYPE, working_type
 from .opsets import Lacks, schema, since, takes
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Site:
         self.attributes: dict[str, Any] = dict(node.attributes)
         self.name = node.name or node.outputs[0]
         self.on_integers = False
+        self.working = ""
 
     @property
     def only_moves(self) -> bool:
@@ -51,11 +53,27 @@ class Site:
     def output(self, index: int = 0) -> Tensor:
         return self.builder.model.tensors[self.node.outputs[index]]
 
+    def rank(self, index: int) -> int:
+        """How many dimensions an input has; Lacks if that is not known."""
+        shape = self.tensor(index).shape
+        if shape is None:
+            raise Lacks("has an input of which the number of dimensions is not known")
+        return len(shape)
+
     def real(self, index: int) -> ir.Value | None:
         """The real numbers of an input, or its integers, if the node is written on these; None if it is absent."""
-        if self.on_integers:
-            return self.stored(index)
-        return self.builder.real(self.node.inputs[index]) if self.has(index) else None
+        if not self.on_integers:
+            return self.builder.real(self.node.inputs[index]) if self.has(index) else None
+        value = self.stored(index)
+        if self.working and value is not None and self.tensor(index).quantization is not None:
+            return self.emit("Cast", value, to=int(onnx_dtype(self.working)))
+        return value
+
+    def define(self, name: str, value: ir.Value) -> None:
+        """An output that was computed on integers, in the type that they were cast to."""
+        if self.working:
+            value = self.emit("Cast", value, to=int(onnx_dtype(self.builder.model.tensors[name].dtype)))
+        self.builder.define(name, value)
 
     def stored(self, index: int) -> ir.Value | None:
         """An input as the model has it; None if it is absent."""
@@ -137,6 +155,18 @@ def adds_up(*operators: str) -> Callable[[Callable[[Site], ir.Value]], Callable[
     return register
 
 
+AMONG_INTEGERS: dict[str, Lower] = {}
+"""What is written for operators that move or clamp integers, in networks of integers alone; None: nothing."""
+
+
+def among_integers(*operators: str) -> Callable[[Lower], Lower]:
+    def register(function: Lower) -> Lower:
+        AMONG_INTEGERS.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
 def _sums(site: Site) -> None:
     if site.node.operator not in SUMS:
         raise Lacks("gives sums of integers that no operator of ONNX gives")
@@ -153,20 +183,43 @@ def lower(builder: Builder, node: Node) -> None:
     site = Site(builder, node, operator)
     if node.arithmetic in operator.sum_rules:
         return _sums(site)
-    if _computed_on_integers(site):
+    if builder.is_integer_only and _is_quantized(site):
+        made = _among_integers(site)
+    elif _computed_on_integers(site):
         return None
-    site.on_integers = _moves_integers(site)
-    made = LOWER.get(node.operator, one_to_one)(site)
+    else:
+        site.on_integers = _moves_integers(site)
+        made = LOWER.get(node.operator, one_to_one)(site)
     if made is None:
         return None
     values = [made] if isinstance(made, ir.Value) else list(made)
     builder.name(values[0], site.name)
     for name, value in zip(node.outputs, values, strict=True):
         if name and site.on_integers:
-            builder.define(name, value)
+            site.define(name, value)
         elif name:
             builder.define_real(name, value, inside=site.only_moves)
     return None
+
+
+def _is_quantized(site: Site) -> bool:
+    """Whether a node makes quantized tensors of such."""
+    return bool(site.node.inputs) and None not in (site.tensor(0).quantization, site.output().quantization)
+
+
+def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
+    """In a network of integers alone, where nothing is to become a float that can be an integer."""
+    dtype = site.tensor(0).dtype
+    site.working = working_type(site.node.operator, dtype)
+    site.on_integers = True
+    made = AMONG_INTEGERS[site.node.operator](site) if site.node.operator in AMONG_INTEGERS else None
+    if made is not None:
+        return made
+    site.on_integers = site.only_moves and site.working != NO_TYPE
+    site.working = site.working if site.on_integers else ""
+    if not site.on_integers and _computed_on_integers(site):
+        return None
+    return LOWER.get(site.node.operator, one_to_one)(site)
 
 
 def _computed_on_integers(site: Site) -> bool:
@@ -204,7 +257,7 @@ def _moves_integers(site: Site) -> bool:
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
     if x.quantization is None:
         return False
-    if site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32 and not site.builder.is_integer_only:
+    if site.builder.form != "qoperator" and DTYPES[x.dtype].bits < 32:
         return False
     return definition is not None and takes(definition, definition.inputs[0], x.dtype)
 

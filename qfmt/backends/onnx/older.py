@@ -99,9 +99,12 @@ def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
 
 
 @lowers("Pad")
-def pad(site: Site) -> ir.Value | Sequence[ir.Value]:
-    """Before opset 18 there were pads for all axes."""
-    inputs = typed_inputs(site)
+def pad(site: Site) -> Sequence[ir.Value]:
+    return padded(site, typed_inputs(site))
+
+
+def padded(site: Site, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
+    """Pad. Before opset 18 there were pads for all axes."""
     if site.opset >= 18 or not site.has(3):
         return plain(site, inputs, site.attributes)
     shape = site.tensor(0).shape

@@ -1,0 +1,144 @@
+"""Networks of integers alone: what moves integers or clamps them, without a float.
+
+Bounds and constants become integers of the grid here, and the neighbours that a Resize takes become indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...arithmetic import f32, quantize
+from ...model import DTYPES, Tensor, numpy_dtype
+from ...ops.resize import neighbours
+from .grids import grid_of
+from .lowering import Site, among_integers, one_to_one, plain
+from .older import padded, reduced
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+@among_integers("Relu")
+def relu(site: Site) -> ir.Value | None:
+    y = site.output()
+    grid = grid_of(y)
+    if not _is_plain(y):
+        return None
+    return _limited(site, max(int(grid.zero_point[0]), grid.quant_min), grid.quant_max)
+
+
+@among_integers("Clip")
+def clip(site: Site) -> ir.Value | None:
+    y = site.output()
+    grid = grid_of(y)
+    if not _is_plain(y):
+        return None
+    limits = [grid.quant_min, grid.quant_max]
+    low, high = limits
+    for index, is_low in ((1, True), (2, False)):
+        if not site.has(index):
+            continue
+        bound = site.tensor(index)
+        if not bound.is_constant:
+            return None
+        real = bound.array.astype(f32).reshape(())
+        limit = int(quantize(real, grid, numpy_dtype(y.dtype), "reciprocal_offset"))
+        low, high = (max(low, limit), high) if is_low else (low, min(high, limit))
+    return _limited(site, min(low, high), high)  # the upper bound is taken last
+
+
+def _limited(site: Site, low: int, high: int) -> ir.Value:
+    """An integer in [low, high]."""
+    kind = site.working or site.output().dtype
+    bounds = (site.constant(what, np.array(limit, kind)) for what, limit in (("low", low), ("high", high)))
+    return site.emit("Clip", site.real(0), *bounds)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether it has one scale and integers of at most 32 bits."""
+    grid = grid_of(tensor)
+    return len(grid.zero_point) == 1 and not grid.has_float_zero_points and DTYPES[tensor.dtype].is_integer
+
+
+@among_integers("Pad")
+def pad(site: Site) -> Sequence[ir.Value] | None:
+    """What is padded with becomes an integer of the grid."""
+    y = site.output()
+    if not _is_plain(y) or (site.has(2) and not (site.tensor(2).is_constant and site.tensor(2).quantization is None)):
+        return None
+    real = site.tensor(2).array.astype(f32).reshape(()) if site.has(2) else np.zeros((), f32)
+    fill = quantize(real, grid_of(y), numpy_dtype(y.dtype), "divide")
+    is_filled = site.attributes["mode"] == "constant" and int(fill) != 0
+    value = site.constant("fill", fill.astype(site.working or y.dtype)) if is_filled else None
+    return padded(site, [site.real(0), site.stored(1), value, site.stored(3)])
+
+
+@among_integers("Concat")
+def concatenation(site: Site) -> Sequence[ir.Value] | None:
+    """Of one grid: integers stay what they are."""
+    y = site.output()
+    tensors = [site.tensor(index) for index in range(len(site.node.inputs))]
+    if not all(each.dtype == y.dtype and grid_of(y).same_grid(each.quantization) for each in tensors):
+        return None
+    return one_to_one(site)
+
+
+@among_integers("Resize")
+def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
+    """Gather of the neighbours; Resize, where sizes are not known."""
+    a, x, y = site.attributes, site.tensor(0), site.output()
+    if a["mode"] != "nearest" or a["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        return None
+    if x.dtype != y.dtype or not grid_of(y).same_grid(x.quantization):
+        return None
+    indices = _neighbours(site)
+    if indices is None:
+        return None if site.working else _resized(site)
+    value = site.real(0)
+    for axis, each in indices.items():
+        value = site.emit("Gather", value, site.constant("neighbours", each), axis=axis)
+    return value if indices else site.emit("Identity", value)
+
+
+def _neighbours(site: Site) -> dict[int, Array] | None:
+    """Which elements are taken along each axis that changes; None if that is not known here."""
+    shape, a = site.tensor(0).shape, site.attributes
+    given = [site.tensor(index) if site.has(index) else None for index in (2, 3)]
+    if shape is None or a["keep_aspect_ratio_policy"] != "stretch":
+        return None
+    if any(each is not None and not each.is_constant for each in given):
+        return None
+    scales, sizes = ([] if each is None else each.array.tolist() for each in given)
+    found = {}
+    for place, axis in enumerate(a["axes"] or range(len(shape))):
+        length = shape[axis]
+        if not sizes and scales[place] == 1:
+            continue
+        if not isinstance(length, int):
+            return None
+        wanted: dict[str, Any] = {"size": sizes[place]} if sizes else {"scale": scales[place]}
+        indices = neighbours(length, a, **wanted)
+        if not np.array_equal(indices, np.arange(length)):
+            found[axis % len(shape)] = indices
+    return found
+
+
+def _resized(site: Site) -> Sequence[ir.Value]:
+    """On integers; scales are floats by its signature."""
+    inputs = [site.stored(index) for index in range(len(site.node.inputs))]
+    if site.has(2) and site.tensor(2).dtype == "float64":
+        inputs[2] = site.cast(2, "float32")
+    return plain(site, inputs, site.attributes)
+
+
+@among_integers("GlobalMaxPool")
+def global_max_pool(site: Site) -> ir.Value:
+    value = site.real(0)
+    assert value is not None
+    return reduced(site, "ReduceMax", value, list(range(2 - site.rank(0), 0)))

@@ -1,0 +1,23 @@
+"""Which integers ONNX Runtime has kernels for, where it has fewer than ONNX: asked of version 1.31."""
+
+from __future__ import annotations
+
+from ...model import DTYPES
+
+BYTES_ONLY = ("MaxPool", "DepthToSpace", "SpaceToDepth")
+"""Operators that take integers of 8 bits, and no others."""
+
+BYTES_AND_INT32 = ("Clip", "GlobalMaxPool", "Pad", "ReduceMax", "ReduceMin", "Relu")
+"""Operators that take integers of 8 and 32 bits, or are written by such. The others take all of 8 bits and more."""
+
+NO_TYPE = "none"
+
+
+def working_type(operator: str, dtype: str) -> str:
+    """The type that integers are cast to before they are moved; empty: they are not; NO_TYPE: there is none."""
+    bits, kind = DTYPES[dtype].bits, DTYPES[dtype].kind
+    if bits < 8:
+        return "int8" if kind == "i" else "uint8"
+    if operator in BYTES_ONLY and bits > 8:
+        return NO_TYPE
+    return "int32" if operator in BYTES_AND_INT32 and bits == 16 else ""

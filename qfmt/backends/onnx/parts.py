@@ -1,0 +1,77 @@
+"""Integers as sums of bytes, which is all that ConvInteger and MatMulInteger multiply: q = 256 · high + low."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ...model import DTYPES, Tensor
+from ...ops import Operand
+from ...ops.accumulation import whole
+from .constants import onnx_dtype
+from .lowering import Site
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+INT32 = int(ir.DataType.INT32)
+
+
+class Part(NamedTuple):
+    """int8 or uint8 with their zero point (None: 0): q - z is the sum of (value - zero_point) · factor of all parts."""
+
+    value: ir.Value
+    zero_point: ir.Value | None
+    factor: int = 1
+
+    def turned(self, site: Site) -> Part:
+        """Of a matrix, the transpose."""
+        return self._replace(value=site.emit("Transpose", self.value, perm=[1, 0]))
+
+
+def of_tensor(site: Site, index: int) -> list[Part]:
+    """The parts of an input: itself, if it is of bytes with one zero point."""
+    tensor = site.tensor(index)
+    points = (0,) if tensor.quantization is None else tensor.quantization.zero_point
+    bits, several = DTYPES[tensor.dtype].bits, len(set(points)) > 1
+    if tensor.is_constant and (several or bits != 8):
+        return of_constant(site, tensor.name, whole(Operand(tensor.array, tensor.quantization)))
+    value = site.stored(index)
+    assert value is not None
+    kind = "int" if DTYPES[tensor.dtype].kind == "i" else "uint"
+    if bits <= 8:
+        if bits < 8:
+            value = site.emit("Cast", value, to=int(onnx_dtype(f"{kind}8")))
+        return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"))]
+    point = int(points[0])
+    wide, base = site.emit("Cast", value, to=INT32), site.constant("byte", np.int32(256))
+    low = site.emit("Mod", wide, base)
+    high = site.emit("Div", site.emit("Sub", wide, low), base)
+    return [
+        Part(_cast(site, low, "uint8"), _zero_point(site, tensor, point & 255, "uint8")),
+        Part(_cast(site, high, f"{kind}8"), _zero_point(site, tensor, point >> 8, f"{kind}8"), 256),
+    ]
+
+
+def of_constant(site: Site, what: str, values: Array) -> list[Part]:
+    """The parts of integers of up to 17 bits."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    for dtype in ("int8", "uint8"):
+        if DTYPES[dtype].minimum <= low and high <= DTYPES[dtype].maximum:
+            return [Part(site.builder.constant(f"{site.name}.{what}", values.astype(dtype), dtype), None)]
+    first = Part(site.builder.constant(f"{site.name}.{what}.low", (values & 255).astype(np.uint8)), None)
+    return [first, *(part._replace(factor=part.factor * 256) for part in of_constant(site, what, values >> 8))]
+
+
+def _cast(site: Site, value: ir.Value, dtype: str) -> ir.Value:
+    return site.emit("Cast", value, to=int(onnx_dtype(dtype)))
+
+
+def _zero_point(site: Site, tensor: Tensor, points: Any, dtype: str) -> ir.Value | None:
+    if not np.any(points):
+        return None
+    return site.builder.constant(f"{tensor.name}.zero_point", np.array(points), dtype)

@@ -1,0 +1,216 @@
+"""Exact sums of integers: ConvInteger and MatMulInteger, which multiply bytes; wider integers are sums of those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product as pairs
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...ops import Operand
+from ...ops.accumulation import stored_zero, whole
+from ...ops.pooling import bins, unit_factors, window_counts
+from .lowering import Site, adds_up, written_attributes
+from .opsets import Lacks
+from .parts import Part, of_constant, of_tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+INT64 = int(ir.DataType.INT64)
+INT32 = int(ir.DataType.INT32)
+
+LAYOUT = ("kernel_shape", "strides", "dilations")
+
+
+def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Part, Part], ir.Value]) -> ir.Value:
+    """Σ of the products of all parts, each times what the parts count for; int32.
+
+    The sum of all is an int32; what a single one has lost beyond that is a multiple of 2**32.
+    """
+    if len(xs) == len(ws) == 1:
+        return multiply(xs[0], ws[0])
+    total = None
+    for x, w in pairs(xs, ws):
+        term = site.emit("Cast", multiply(x, w), to=INT64)
+        if x.factor * w.factor != 1:
+            term = site.emit("Mul", term, site.constant("factor", np.int64(x.factor * w.factor)))
+        total = term if total is None else site.emit("Add", total, term)
+    assert total is not None
+    return site.emit("Cast", total, to=INT32)
+
+
+@adds_up("Conv")
+def conv(site: Site) -> ir.Value:
+    """ConvInteger pads with the zero point of x, and takes that off: where it is folded, the bias gets it back."""
+    bias, given = _bias(site), written_attributes(site)
+    if site.node.arithmetic == "folded":
+        weight, zero = site.tensor(1).array, stored_zero(Operand(np.zeros(0), site.tensor(0).quantization))
+        bias = bias + zero * weight.astype(np.int64).sum(tuple(range(1, weight.ndim)))
+
+    def multiply(x: Part, w: Part) -> ir.Value:
+        return site.emit("ConvInteger", x.value, w.value, x.zero_point, w.zero_point, **given)
+
+    total = _combined(site, of_tensor(site, 0), of_tensor(site, 1), multiply)
+    return _with_bias(site, total, bias, site.rank(0) - 2)
+
+
+@adds_up("ConvTranspose")
+def conv_transpose(site: Site) -> ir.Value:
+    """ConvInteger, with stride 1, of the input with zeros between its elements and the kernel turned around."""
+    a, w = site.attributes, site.tensor(1)
+    rank, group = len(a["kernel_shape"]), a["group"]
+    weights = np.flip(whole(Operand(w.array, w.quantization)), tuple(range(2, rank + 2)))
+    weights = weights.reshape(group, -1, *weights.shape[1:]).swapaxes(1, 2)  # [group, M/group, C/group, *kernel]
+    weights = weights.reshape(-1, *weights.shape[2:])
+    edges = [(kernel - 1) * step for kernel, step in zip(a["kernel_shape"], a["dilations"], strict=True)]
+    before = [edge - pad for edge, pad in zip(edges, a["pads"][:rank], strict=True)]
+    after = [
+        edge - pad + more - (stride - 1)  # zeros stand behind the last element, too
+        for edge, pad, more, stride in zip(edges, a["pads"][rank:], a["output_padding"], a["strides"], strict=True)
+    ]
+    given = {"kernel_shape": a["kernel_shape"], "dilations": a["dilations"], "group": group}
+    xs = [part._replace(value=_spread(site, part, before, after)) for part in of_tensor(site, 0)]
+
+    def multiply(x: Part, kernel: Part) -> ir.Value:
+        return site.emit("ConvInteger", x.value, kernel.value, x.zero_point, kernel.zero_point, **given)
+
+    return _with_bias(site, _combined(site, xs, of_constant(site, "weight", weights), multiply), _bias(site), rank)
+
+
+def _spread(site: Site, x: Part, before: list[int], after: list[int]) -> ir.Value:
+    """Stride - 1 zeros behind each element, then pads, which may be negative."""
+    strides, value = site.attributes["strides"], x.value
+    rank = len(strides)
+    if any(stride > 1 for stride in strides):
+        size = site.emit("Mul", site.emit("Shape", value), site.constant("strides", np.array([1, 1, *strides])))
+        value = site.emit("Unsqueeze", value, site.constant("axes", np.arange(rank) * 2 + 3))
+        behind = [0, 0, *(each for stride in strides for each in (0, stride - 1))]
+        value = _padded(site, value, [0] * len(behind), behind, x.zero_point)
+        value = site.emit("Reshape", value, size)
+    return _padded(site, value, [0, 0, *before], [0, 0, *after], x.zero_point)
+
+
+def _padded(site: Site, value: ir.Value, before: list[int], after: list[int], zero: ir.Value | None) -> ir.Value:
+    if not any((*before, *after)):
+        return value
+    return site.emit("Pad", value, site.constant("pads", np.array([*before, *after], np.int64)), zero)
+
+
+@adds_up("qfmt.Linear", "MatMul", "Gemm")
+def product(site: Site) -> ir.Value:
+    given, is_linear = written_attributes(site), site.node.operator == "qfmt.Linear"
+    turned = [bool(given.get("transA")), bool(given.get("transB")) or is_linear]
+    xs, ws = ([part.turned(site) if turned[index] else part for part in of_tensor(site, index)] for index in range(2))
+    is_folded = site.node.arithmetic == "folded"
+
+    def multiply(x: Part, w: Part) -> ir.Value:
+        return site.emit("MatMulInteger", x.value, w.value, None if is_folded else x.zero_point, w.zero_point)
+
+    total = _combined(site, xs, ws, multiply)
+    return total if site.node.operator == "MatMul" else _with_bias(site, total, _bias(site), 0)
+
+
+@adds_up("Mul")
+def multiply(site: Site) -> ir.Value:
+    return site.emit("Mul", *(_centred(site, index) for index in range(2)))
+
+
+@adds_up("GlobalAveragePool", "ReduceMean")
+def total(site: Site) -> ir.Value:
+    if site.node.operator == "ReduceMean":
+        axes = site.integers(1, "axes") if site.has(1) else []
+        return _total(site, axes, site.attributes["keepdims"], site.attributes["noop_with_empty_axes"])
+    return _total(site, list(range(2 - site.rank(0), 0)))
+
+
+def _total(site: Site, axes: list[int], keepdims: int = 1, noop_with_empty_axes: int = 0) -> ir.Value:
+    given = [site.constant("axes", np.array(axes, np.int64))] if axes else []
+    return site.emit(
+        "ReduceSum", _centred(site, 0), *given, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes
+    )
+
+
+@adds_up("qfmt.AdaptiveAveragePool")
+def binned(site: Site) -> ir.Value:
+    """Each axis times a matrix of zeros and ones: which element lies in which bin. MatMul takes int32, too."""
+    counts = site.attributes["output_size"]
+    if set(counts) == {1}:
+        return _total(site, list(range(-len(counts), 0)))
+    shape = site.tensor(0).shape
+    sizes = [] if shape is None else [size for size in shape[-len(counts) :] if isinstance(size, int)]
+    if len(sizes) < len(counts):
+        raise Lacks("sums up bins of an input whose sizes are not known")
+    value, lengths = _centred(site, 0), np.ones((), np.int64)
+    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -len(counts)):
+        members = np.zeros((size, count), np.int32)
+        for column, part in enumerate(bins(size, count)):
+            members[part, column] = 1
+        lengths = np.multiply.outer(lengths, members.sum(0, dtype=np.int64))
+        if axis == -2:
+            value = site.emit("MatMul", site.constant("bins", np.ascontiguousarray(members.T)), value)
+            continue
+        perm = list(range(site.rank(0)))
+        perm[axis], perm[-1] = perm[-1], perm[axis]
+        value = value if axis == -1 else site.emit("Transpose", value, perm=perm)
+        value = site.emit("MatMul", value, site.constant("bins", members))
+        value = value if axis == -1 else site.emit("Transpose", value, perm=perm)
+    return _times(site, value, unit_factors(lengths))
+
+
+@adds_up("AveragePool")
+def windows(site: Site) -> ir.Value:
+    """ConvInteger with a kernel of ones for each channel; times L / n, where windows differ."""
+    a, x = site.attributes, site.tensor(0)
+    if x.shape is None or not all(isinstance(size, int) for size in x.shape[1:]):
+        raise Lacks("sums up windows of an input whose sizes are not known")
+    channels, *sizes = (size for size in x.shape[1:] if isinstance(size, int))
+    given = {key: value for key, value in a.items() if key != "count_include_pad"}
+    factors = unit_factors(window_counts(tuple(sizes), a["count_include_pad"], given))
+    before, after = a["pads"][: len(sizes)], list(a["pads"][len(sizes) :])
+    for i, (size, count) in enumerate(zip(sizes, factors.shape[2:], strict=True)):
+        reach = (count - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1
+        after[i] = max(after[i], reach - size - before[i])  # what a last, partial window meets
+    ones = of_constant(site, "ones", np.ones((channels, 1, *a["kernel_shape"]), np.int64))
+    layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
+
+    def add(x: Part, w: Part) -> ir.Value:
+        return site.emit("ConvInteger", x.value, w.value, x.zero_point, **layout)
+
+    return _times(site, _combined(site, of_tensor(site, 0), ones, add), factors)
+
+
+def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
+    if (factors == 1).all():
+        return sums
+    return site.emit("Mul", sums, site.constant("factor", factors.astype(np.int32)))
+
+
+def _centred(site: Site, index: int) -> ir.Value:
+    """The integers minus their zero point, as int32."""
+    wide = site.emit("Cast", site.stored(index), to=INT32)
+    zero = stored_zero(Operand(np.zeros(0), site.tensor(index).quantization))
+    return site.emit("Sub", wide, site.constant("zero_point", np.int32(zero))) if zero else wide
+
+
+def _bias(site: Site) -> Array:
+    """The bias, in int64; Lacks if it is not constant."""
+    if not site.has(2):
+        return np.zeros((), np.int64)
+    if not site.tensor(2).is_constant:
+        raise Lacks("has a bias that is computed")
+    return site.tensor(2).array.astype(np.int64)
+
+
+def _with_bias(site: Site, sums: ir.Value, bias: Array, behind: int) -> ir.Value:
+    """`behind` is how many dimensions follow that of the channels."""
+    if not bias.any():
+        return sums
+    if np.abs(bias).max() >= 1 << 31:
+        raise Lacks("has a bias beyond int32")
+    shaped = bias.astype(np.int32).reshape((*bias.shape, *(1,) * behind))
+    return site.emit("Add", sums, site.constant("bias", shaped))
