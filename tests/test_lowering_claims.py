@@ -229,3 +229,14 @@ def test_the_place_of_the_largest_needs_numbers_that_differ() -> None:
         else:
             with pytest.raises(NoIntegerForm, match="alike"), np.errstate(over="ignore"):
                 lower_integer(net.model(y))
+
+
+def test_convolutions_without_a_channel_give_nothing() -> None:
+    for shape in ((0, 2, 3, 3), (0, 1, 3, 3)):
+        net = Net(np.random.default_rng(11))
+        x = net.input(1, shape[1], 4, 4)
+        w = net.constant(np.zeros(shape, np.int8), q(0.1, 0, -128, 127), "int8")
+        window = {"kernel_shape": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+        model = net.model(net.node("Conv", [x, w], q(0.1, 0, 0, 255), "affine", **window))
+        (got,) = model.run({x: np.zeros((1, shape[1], 4, 4), np.uint8)}).values()
+        assert got.shape == (1, 0, 2, 2)

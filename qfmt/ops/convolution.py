@@ -95,7 +95,7 @@ def _convolve(x: Array, w: Array, padding: int = 0, **a: Any) -> Array:
     if w.shape[1] == 1 and w.shape[0] == group:
         return _depthwise(padded, w.reshape(group, -1), taps, out)
     batch, filters = x.shape[0], w.shape[0] // group
-    matrix = w.reshape(group, filters, -1)
+    matrix = w.reshape(group, filters, prod(w.shape[1:]))
     grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
     result = np.empty((batch, group, filters, prod(out)), x.dtype)
     for image in range(batch):
@@ -152,7 +152,10 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
         edge = a["output_padding"][i] + reach - pads[i] - pads[rank + i]
         size = x[2 + i]
         if isinstance(size, int):
-            spatial.append(a["strides"][i] * (size - 1) + edge)
+            count = a["strides"][i] * (size - 1) + edge
+            if count < 1:
+                raise QfmtError(f"pads of {pads[i]} and {pads[rank + i]} leave {count} elements of dimension {2 + i}")
+            spatial.append(count)
         else:
             spatial.append(size if a["strides"][i] == 1 and edge == 1 else None)
     channels = w[1] * a["group"] if isinstance(w[1], int) else None
@@ -192,7 +195,7 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
         for i in range(rank)
     ]
     total = np.zeros((batch, group * filters, *size), x.dtype)
-    columns = x.reshape(batch, group, channels, -1)
+    columns = x.reshape(batch, group, channels, prod(x.shape[2:]))
     for position in np.ndindex(*kernel):
         matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
