@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ import qfmt
 
 from .output import as_json, line, working
 from .source import FILE
+
+if TYPE_CHECKING:
+    from qfmt.passes import Proofs
 
 BROKEN = 1
 
@@ -20,18 +24,45 @@ BROKEN = 1
 )
 @click.argument("file", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
+@click.option("--proofs", "proven", is_flag=True, help="Compute anew how far the sums of integers reach.")
 @click.pass_context
-def command(ctx: click.Context, file: Path, json_: bool) -> None:
-    """Check FILE, a .qfb, against every rule of the specification, and list all that are broken by number."""
+def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
+    """Check FILE, a .qfb, against every rule of the specification, and list all that are broken by number.
+
+    With --proofs also what a file states of its sums of integers (P1 to P3): that none leaves int32, and that they
+    reach no further than is stated, for any inputs in their ranges.
+    """
     with working(f"checking {file.name}"):
         violations = qfmt.check(file)
+        found = _proofs(file) if proven and not violations else None
+    violations += found.violations if found else []
     if json_:
         listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
-        as_json({"file": str(file), "valid": not violations, "violations": listed})
-    elif violations:
+        told: dict[str, object] = {"file": str(file), "valid": not violations, "violations": listed}
+        if found:
+            told["proofs"] = {"sums": found.sums, "reaches": found.reaches, "unknown": found.unknown}
+        as_json(told)
+    else:
         for broken in violations:
             line(str(broken))
-        line(f"{file}: {len(violations)} violations", err=True)
-    else:
-        line(f"{file}: valid")
+        for where, why in found.unknown.items() if found else ():
+            line(f"unknown {where}: {why}")
+        if violations:
+            line(f"{file}: {len(violations)} violations", err=True)
+        else:
+            line(f"{file}: valid{_counted(found) if found else ''}")
     ctx.exit(BROKEN if violations else 0)
+
+
+def _proofs(file: Path) -> Proofs:
+    from qfmt.passes import Proofs, proofs
+
+    model = qfmt.load(file)
+    return Proofs() if model.no_graph else proofs(model)
+
+
+def _counted(found: Proofs) -> str:
+    unknown = f", {len(found.unknown)} cannot be told" if found.unknown else ""
+    return (
+        f"; the sums of {found.sums} nodes stay in int32, the reach of {found.reaches} requantizations holds{unknown}"
+    )

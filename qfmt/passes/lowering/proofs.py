@@ -1,0 +1,214 @@
+"""What a file in integers alone states of its sums, computed anew: from its constants and the ranges of its inputs.
+
+Nothing is taken from the lowering that wrote it. Ranges that tensors state are proven one after the other: those of
+sums here, those of all others by the clamp of the node that gives them. Those of graph inputs are for inputs to keep.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ...errors import QfmtError, Violation
+from ...model import DTYPES, Model, Node, Tensor
+from ...ops import OPERATORS
+from .forms import Form
+from .means import window_sizes
+from .products import columns
+from .steps import Integers
+from .work import Work
+
+INT32 = -(1 << 31), (1 << 31) - 1
+
+
+class Range(NamedTuple):
+    """The least and the greatest sum for each channel, which run along `axis`; and of any part of one."""
+
+    low: Integers
+    high: Integers
+    least_part: int
+    most_part: int
+    axis: int | None = None
+
+
+@dataclass(slots=True)
+class Proofs:
+    """`violations`: P1 a sum may leave int32, P2 a tensor of sums states too narrow a range, P3 a requantization too
+    small a reach. `sums`, `reaches`: how many nodes were found to keep to P1, and to P3. `unknown`: node → why it
+    cannot be told from the file.
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    sums: int = 0
+    reaches: int = 0
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+def proofs(model: Model) -> Proofs:
+    """Whether the sums of all nodes stay in int32, and within what the file states of them. For valid models."""
+    found, work, ranges = Proofs(), Work(model, Form("thresholds")), dict[str, Range]()
+    for index, node in enumerate(model.nodes):
+        where = f"node {index} ({node.operator} → {', '.join(node.outputs)})"
+        try:
+            if (add := _adder(node)) is not None:
+                ranges[node.outputs[0]] = reached = add(node, work)
+                broken = _beyond(reached, work.tensors[node.outputs[0]], where)
+                found.sums += not any(each.rule == "P1" for each in broken)
+            elif node.attributes.get("reach_low"):
+                broken = _reach(node, work.tensors[node.inputs[0]], ranges.get(node.inputs[0]), where)
+                found.reaches += not broken
+            else:
+                continue
+        except QfmtError as error:
+            found.unknown[where] = error.what
+        else:
+            found.violations += broken
+    return found
+
+
+def _adder(node: Node) -> Callable[[Node, Work], Range] | None:
+    operator = OPERATORS.get(node.operator)
+    if node.operator == "qfmt.WeightedSum":
+        return _weighted
+    if operator is None or operator.sums is None or node.arithmetic not in operator.sum_rules:
+        return None
+    if node.operator == "Mul":
+        return _product
+    return _sums if operator.quantized.name == "ACCUMULATES" else _mean
+
+
+# What nodes add up
+
+
+def limits(tensor: Tensor) -> tuple[int, int]:
+    """The least and the greatest integer that a tensor holds, or may hold."""
+    if tensor.is_constant:
+        return (int(tensor.array.min()), int(tensor.array.max())) if tensor.array.size else (0, 0)
+    kind, grid = DTYPES[tensor.dtype], tensor.quantization
+    low, high = int(kind.minimum), int(kind.maximum)
+    return (low, high) if grid is None else (max(low, grid.quant_min), min(high, grid.quant_max))
+
+
+def _centred(tensor: Tensor) -> tuple[int, int]:
+    zero = _zero_point(tensor)
+    low, high = limits(tensor)
+    return low - zero, high - zero
+
+
+def _zero_point(tensor: Tensor) -> int:
+    return 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
+
+
+def _one(low: int, high: int, parts: tuple[int, int] | None = None) -> Range:
+    return Range(np.array([low]), np.array([high]), *(parts or (low, high)))
+
+
+def _sums(node: Node, work: Work) -> Range:
+    """Σ v · w + B, v the integers of x less the zero point, or by `folded` as they are."""
+    x, w = (work.tensors[name] for name in node.inputs[:2])
+    if not w.is_constant:
+        return _of_two(node, x, w, work)
+    weights = w.array.astype(np.int64)
+    if node.arithmetic == "exact" and w.quantization is not None:
+        weights = weights - w.quantization.zero_points(weights.ndim).astype(np.int64)
+    weights = columns(node, weights)
+    low, high = limits(x) if node.arithmetic == "folded" else _centred(x)
+    if any(cast(Any, node.attributes.get("pads", ()))) or node.operator == "ConvTranspose":
+        padding = _zero_point(x) if node.arithmetic == "folded" else 0
+        low, high = min(low, padding), max(high, padding)
+    above, below = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
+    least, most = _bias(node, work, len(weights))
+    lowest, highest = above * low - below * high + least, above * high - below * low + most
+    up = above * max(high, 0) + below * max(-low, 0) + np.maximum(most, 0)
+    down = above * min(low, 0) - below * max(high, 0) + np.minimum(least, 0)
+    parts = int(down.min(initial=0)), int(up.max(initial=0))
+    axis = 1 if node.operator.startswith("Conv") else len(work.tensors[node.outputs[0]].shape or ()) - 1
+    return Range(lowest, highest, *parts, axis if len(weights) > 1 else None)
+
+
+def _bias(node: Node, work: Work, count: int) -> tuple[Integers, Integers]:
+    """The least and the greatest that is added to the sums of each channel; Gemm has it for each row."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return np.zeros(count, np.int64), np.zeros(count, np.int64)
+    tensor = work.tensors[node.inputs[2]]
+    if not tensor.is_constant:
+        low, high = limits(tensor)
+        return np.full(count, low), np.full(count, high)
+    rows = np.broadcast_to(tensor.array.astype(np.int64), (*tensor.array.shape[:-1], count)).reshape(-1, count)
+    return rows.min(0), rows.max(0)
+
+
+def _of_two(node: Node, a: Tensor, b: Tensor, work: Work) -> Range:
+    length = work.size(a, -1) or work.size(b, -2 if len(b.shape or ()) > 1 else -1)
+    if node.operator != "MatMul" or length is None:
+        raise QfmtError("the number of its products is not known")
+    products = [i * j for i in _centred(a) for j in _centred(b)]
+    low, high = length * min(products), length * max(products)
+    return _one(low, high, (min(0, low), max(0, high)))
+
+
+def _product(node: Node, work: Work) -> Range:
+    a, b = (work.tensors[name] for name in node.inputs)
+    products = [i * j for i in _centred(a) for j in _centred(b)]
+    return _one(min(products), max(products))
+
+
+def _weighted(node: Node, work: Work) -> Range:
+    """Σ weights · q: parts are added in int64, which the rules of validity guard."""
+    weights: Counter[str] = Counter()
+    for name, weight in zip(node.inputs, cast(tuple[int, ...], node.attributes["weights"]), strict=True):
+        weights[name] += weight
+    ends = [sorted(weight * end for end in limits(work.tensors[name])) for name, weight in weights.items()]
+    return _one(sum(low for low, _ in ends), sum(high for _, high in ends))
+
+
+def _mean(node: Node, work: Work) -> Range:
+    multiple = lcm(*window_sizes(node, work))
+    low, high = _centred(work.tensors[node.inputs[0]])
+    if node.attributes.get("count_include_pad"):
+        low, high = min(low, 0), max(high, 0)
+    return _one(low * multiple, high * multiple, (min(low, 0) * multiple, max(high, 0) * multiple))
+
+
+# What the file states of them
+
+
+def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
+    found = []
+    if not INT32[0] <= reached.least_part <= reached.most_part <= INT32[1]:
+        what = f"sums may reach {reached.least_part:,} or {reached.most_part:,}, beyond int32"
+        found.append(Violation("P1", where, what))
+    low, high = int(reached.low.min(initial=0)), int(reached.high.max(initial=0))
+    grid = sums.quantization
+    if grid is not None and reached.low.size and not (grid.quant_min <= low and high <= grid.quant_max):
+        stated = f"[{grid.quant_min:,}, {grid.quant_max:,}]"
+        found.append(Violation("P2", where, f"sums reach [{low:,}, {high:,}], and {sums.name!r} states {stated}"))
+    return found
+
+
+def _reach(node: Node, x: Tensor, reached: Range | None, where: str) -> list[Violation]:
+    nothing_stated = reached is None and x.quantization is None
+    reached = reached or _one(*limits(x))
+    attributes = cast(Mapping[str, Any], node.attributes)
+    low, high = (np.array(attributes[name], np.int64) for name in ("reach_low", "reach_high"))
+    own = reached.low, reached.high
+    channels = max(len(low), len(high))
+    if channels > 1 and (channels, attributes.get("axis", reached.axis)) != (len(own[0]), reached.axis):
+        own = own[0].min(keepdims=True), own[1].max(keepdims=True)
+    narrow = np.flatnonzero((own[0] < low) | (own[1] > high))
+    if not narrow.size:
+        return []
+    if nothing_stated:
+        raise QfmtError(f"nothing states how far {x.name!r} reaches")
+    at = int(narrow[0])
+    least, most, stated_low, stated_high = (
+        int(np.broadcast_to(each, max(channels, len(own[0])))[at]) for each in (*own, low, high)
+    )
+    more = f" (and {narrow.size - 1} more)" if narrow.size > 1 else ""
+    what = f"sums of channel {at}{more} reach [{least:,}, {most:,}], and [{stated_low:,}, {stated_high:,}] is stated"
+    return [Violation("P3", where, what)]
