@@ -195,9 +195,9 @@ def test_sums_that_leave_int32_are_found_before_they_do() -> None:
 
 
 def test_the_range_that_sums_state_holds_them() -> None:
-    x = Tensor("x", "uint8", (1, 2), None, grid(0))
-    for high, rules in ((510, []), (509, ["P2"])):
-        stated = Quantization((1.0,), (0,), 0, high)
+    x = Tensor("x", "uint8", (1, 2), None, grid(0, 10))
+    for low, high, rules in ((20, 510, []), (20, 509, ["P2"]), (21, 510, ["P2"])):
+        stated = Quantization((1.0,), (0,), low, high)
         model = net([adder("qfmt.WeightedSum", ("x",), weights=(2,))], [x], (1, 2), stated)
         assert [each.rule for each in proofs(model).violations] == rules
 

@@ -14,7 +14,7 @@ from counts import tell
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
-from qfmt.errors import InexpressibleNodes
+from qfmt.errors import InexpressibleNodes, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
 from qfmt.rules import violations
@@ -98,6 +98,25 @@ def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
         {"a": np.array([-(1 << 31), LARGEST], np.int32)},
         tmp_path / "net",
     )
+
+
+def test_sums_that_state_a_range_which_they_leave_are_refused(tmp_path: Path) -> None:
+    """What reads them may be right for that range alone."""
+    x = Tensor("x", "int32", (2,), None, Quantization((1.0,), (0,), -(1 << 30), 1 << 30))
+    for high, refused in ((1 << 30, False), (5, True)):
+        stated = Quantization((1.0,), (0,), -(1 << 30), high)
+        s, y = Tensor("s", "int32", (2,), None, stated), Tensor("y", "int32", (2,))
+        nodes = [
+            Node("qfmt.WeightedSum", (a,), (b,), {"weights": (weight,)}, "", 1)
+            for a, b, weight in (("x", "s", 1), ("s", "y", -1))
+        ]
+        model = Model(Graph(("x",), ("y",), nodes, {"x": x, "s": s, "y": y}))
+        assert not violations(model)
+        if refused:
+            with pytest.raises(ValidityError, match=r"P2.*'s' states"):
+                write_c(model, tmp_path / "beyond")
+        else:
+            equal(model, {"x": np.array([1 << 30, -(1 << 30)], np.int32)}, tmp_path / "net")
 
 
 def requant_shift(zero: int, add: int, dtype: str = "int32") -> Model:

@@ -8,7 +8,7 @@ from os import PathLike, fsdecode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import RunError, ValidityError
+from ...errors import RunError, ValidityError, Violation
 from ...rules import graph_violations
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def write_c(
     """
     if model.no_graph:
         raise RunError(model.no_graph)
-    if broken := graph_violations(model):
+    if broken := graph_violations(model) or _untrue_ranges(model):
         raise ValidityError(broken)
     from .folder import check, write
 
@@ -36,6 +36,13 @@ def write_c(
     texts = program(model, name or path.resolve().name, shapes)
     write(path, texts)
     return list(texts)
+
+
+def _untrue_ranges(model: Model) -> list[Violation]:
+    """P2: sums that leave the range which is stated of them. What fits int32 in C is told from that."""
+    from ...passes import proofs
+
+    return [broken for broken in proofs(model).violations if broken.rule == "P2"]
 
 
 def program(model: Model, name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, str]:

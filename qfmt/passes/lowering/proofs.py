@@ -183,9 +183,11 @@ def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
     if not INT32[0] <= reached.least_part <= reached.most_part <= INT32[1]:
         what = f"sums may reach {reached.least_part:,} or {reached.most_part:,}, beyond int32"
         found.append(Violation("P1", where, what))
-    low, high = int(reached.low.min(initial=0)), int(reached.high.max(initial=0))
     grid = sums.quantization
-    if grid is not None and reached.low.size and not (grid.quant_min <= low and high <= grid.quant_max):
+    if grid is None or not reached.low.size:
+        return found
+    low, high = int(reached.low.min()), int(reached.high.max())
+    if not grid.quant_min <= low <= high <= grid.quant_max:
         stated = f"[{grid.quant_min:,}, {grid.quant_max:,}]"
         found.append(Violation("P2", where, f"sums reach [{low:,}, {high:,}], and {sums.name!r} states {stated}"))
     return found
@@ -198,8 +200,10 @@ def _reach(node: Node, x: Tensor, reached: Range | None, where: str) -> list[Vio
     low, high = (np.array(attributes[name], np.int64) for name in ("reach_low", "reach_high"))
     own = reached.low, reached.high
     channels = max(len(low), len(high))
-    if channels > 1 and (channels, attributes.get("axis", reached.axis)) != (len(own[0]), reached.axis):
+    if channels > 1 and own[0].size and (channels, attributes.get("axis", reached.axis)) != (len(own[0]), reached.axis):
         own = own[0].min(keepdims=True), own[1].max(keepdims=True)
+    if not own[0].size:
+        return []
     narrow = np.flatnonzero((own[0] < low) | (own[1] > high))
     if not narrow.size:
         return []
