@@ -1,35 +1,61 @@
-"""The lines whose digest is the content id of a model (spec.md, "Content id")."""
+"""The lines whose digest is the content id of a model (spec.md, "Content id").
+
+No line is ever built as a whole: the same long name may stand in one thousands of times.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
 
 from .model import Attribute, Blocks, Dimension, Model, Quantization, attribute_kind
 
+PIECE = 1 << 16
+"""About how many bytes are digested at once."""
 
-def content_lines(model: Model) -> Iterator[str]:
-    """The lines, without their line feeds."""
+
+def content_digest(model: Model) -> bytes:
+    """The SHA-256 of the lines."""
+    digest, held = hashlib.sha256(), bytearray()
+    for piece in _pieces(model):
+        held += piece
+        if len(held) >= PIECE:
+            digest.update(held)
+            held.clear()
+    digest.update(held)
+    return digest.digest()
+
+
+def content_text(model: Model) -> str:
+    """All lines, to be shown: of a small model."""
+    return b"".join(_pieces(model)).decode()
+
+
+def _pieces(model: Model) -> Iterator[bytes]:
+    """What the lines consist of."""
     graph = model.graph
-    yield "qfb content 1"
-    yield _fields("inputs", *graph.inputs)
-    yield _fields("outputs", *graph.outputs)
+    grids: dict[int, tuple[Quantization, bytes]] = {}  # tensors may share one with very many scales
+    yield b"qfb content 1\n"
+    yield from _line("inputs", *graph.inputs)
+    yield from _line("outputs", *graph.outputs)
     for name in sorted(graph.tensors):
         tensor = graph.tensors[name]
         shape = ["*"] if tensor.shape is None else [_size_word(size) for size in tensor.shape]
-        yield _fields("tensor", name, tensor.dtype, str(len(shape)), *shape)
-        if tensor.quantization is not None:
-            yield _quantization_line(tensor.quantization)
-            if tensor.quantization.blocks is not None:
-                yield _blocks_line(tensor.quantization.blocks)
+        yield from _line("tensor", name, tensor.dtype, str(len(shape)), *shape)
+        quantization = tensor.quantization
+        if quantization is not None:
+            if id(quantization) not in grids:
+                grids[id(quantization)] = quantization, b"".join(_quantization_lines(quantization))
+            yield grids[id(quantization)][1]
         if tensor.data is not None:
-            yield _fields("data", tensor.data.sha256().hex())
+            yield from _line("data", tensor.data.sha256().hex())
     for node in graph.nodes:
-        yield _fields("node", node.operator, str(node.version), node.arithmetic)
-        yield _fields("in", *node.inputs)
-        yield _fields("out", *node.outputs)
+        yield from _line("node", node.operator, str(node.version), node.arithmetic)
+        yield from _line("in", *node.inputs)
+        yield from _line("out", *node.outputs)
         for key in sorted(node.attributes):
-            yield _fields("attribute", key, *_attribute_words(node.attributes[key]))
+            yield from _line("attribute", key, *_attribute_words(node.attributes[key]))
 
 
 def _size_word(size: Dimension) -> str:
@@ -37,18 +63,22 @@ def _size_word(size: Dimension) -> str:
     return "?" if size is None else f"={size}" if isinstance(size, str) else str(size)
 
 
-def _quantization_line(quantization: Quantization) -> str:
+def _quantization_lines(quantization: Quantization) -> Iterator[bytes]:
     axis = "-" if quantization.axis is None else str(quantization.axis)
     scales = (_number_word(scale) for scale in quantization.scale)
     zero_points = (_number_word(zero_point) for zero_point in quantization.zero_point)
     limits = (str(quantization.quant_min), str(quantization.quant_max))
-    return _fields("quantization", axis, *limits, quantization.scale_dtype, *scales, *zero_points)
+    yield from _line("quantization", axis, *limits, quantization.scale_dtype, *scales, *zero_points)
+    if quantization.blocks is not None:
+        yield from _line("blocks", *_block_words(quantization.blocks))
 
 
-def _blocks_line(blocks: Blocks) -> str:
-    own = blocks.zero_point
-    zero_points = () if own is None else (own.dtype, own.data.sha256().hex())
-    return _fields("blocks", *map(str, blocks.shape), blocks.scale.data.sha256().hex(), *zero_points)
+def _block_words(blocks: Blocks) -> Iterator[str]:
+    yield from map(str, blocks.shape)
+    yield blocks.scale.data.sha256().hex()
+    if blocks.zero_point is not None:
+        yield blocks.zero_point.dtype
+        yield blocks.zero_point.data.sha256().hex()
 
 
 def _attribute_words(value: Attribute) -> Iterator[str]:
@@ -63,6 +93,11 @@ def _number_word(value: float) -> str:
     return struct.pack(">d", value).hex() if isinstance(value, float) else str(value)
 
 
-def _fields(*words: str) -> str:
-    """Words joined by spaces, each preceded by its length in bytes, so that no two lists look alike."""
-    return " ".join(f"{len(word.encode())}:{word}" for word in words)
+def _line(*words: str) -> Iterator[bytes]:
+    """Words between spaces, each preceded by its length in bytes, so that no two lists look alike; and a line feed."""
+    space = b""
+    for word in words:
+        text = word.encode()
+        yield b"%b%d:%b" % (space, len(text), text)
+        space = b" "
+    yield b"\n"

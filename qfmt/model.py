@@ -8,7 +8,6 @@ Nothing here imports NumPy until an array is asked for, so that a file can be li
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -306,12 +305,9 @@ class Model:
 
         Producer, source, metadata, test vectors, aliases and scopes do not count. Defined in spec.md, "Content id".
         """
-        from .content import content_lines
+        from .content import content_digest
 
-        digest = hashlib.sha256()
-        for line in content_lines(self):
-            digest.update(line.encode() + b"\n")
-        return digest.digest()
+        return content_digest(self)
 
 
 def attribute_kind(value: Attribute) -> str:

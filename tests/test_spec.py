@@ -10,6 +10,7 @@ import random
 import re
 import struct
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,23 @@ def test_the_content_id_is_that_of_its_lines() -> None:
     stated = re.findall(r"SHA-256: `([0-9a-f]{64})`", text)[0]
     assert hashlib.sha256(code("Content id").encode()).hexdigest() == stated
     assert generate_spec.smallest_model().content_id().hex() == stated
+
+
+def test_the_content_id_of_a_long_line_needs_no_memory_for_it() -> None:
+    """A name of 100 kB that stands in a line 200 times: 20 MB."""
+    name = "n" * 100_000
+    tensors = {each: Tensor(each, "float32", (1,)) for each in (name, "y")}
+    model = Model(Graph((name,), ("y",), (Node("Concat", (name,) * 200, ("y",), {"axis": 0}, "", 13),), tensors))
+    tracemalloc.start()
+    found = model.content_id()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    word = f"{len(name)}:{name}"
+    lines = ["qfb content 1", f"6:inputs {word}", "7:outputs 1:y"]
+    lines += [f"6:tensor {each} 7:float32 1:1 1:1" for each in (word, "1:y")]
+    lines += ["4:node 6:Concat 2:13 0:", "2:in" + f" {word}" * 200, "3:out 1:y", "9:attribute 4:axis 2:si 1:0", ""]
+    assert found == hashlib.sha256("\n".join(lines).encode()).digest()
+    assert most < 2_000_000
 
 
 def test_the_flatbuffers_page_reads_the_smallest_file() -> None:

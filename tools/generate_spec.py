@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import hexdump  # noqa: E402
 from fbs import Field, read_schema  # noqa: E402
 
-from qfmt.content import content_lines  # noqa: E402
+from qfmt.content import content_text  # noqa: E402
 from qfmt.file import CONTAINER_RULES, save  # noqa: E402
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
@@ -107,7 +107,7 @@ def hex_dump() -> str:
 def content_id() -> str:
     model = smallest_model()
     result = f"SHA-256: `{model.content_id().hex()}`"
-    return f"{_block(*content_lines(model))}\n{result}\n"
+    return f"{_block(*content_text(model).splitlines())}\n{result}\n"
 
 
 def schema_tables() -> str:

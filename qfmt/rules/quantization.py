@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from math import frexp, inf, isfinite, isnan
 
 from ..model import DTYPES, Blocks, Quantization, Tensor
@@ -11,6 +12,25 @@ from .rule import Stage, is_int
 
 QUANTIZATION = Stage()
 BLOCKS = Stage()
+
+REMEMBERED = 64
+"""Of how many lists of numbers the verdict is remembered: tensors may share one. Of more lists each is the shorter."""
+
+
+class _Same:
+    """A tuple of numbers that is equal to itself alone: to compare it, or its hash, looks at none of them."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: tuple[float, ...]) -> None:
+        self.values = values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.values is other.values
+
+    def __hash__(self) -> int:
+        return id(self.values)
+
 
 SCALE_DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e8m0fnu")
 
@@ -27,14 +47,21 @@ def _scale(tensor: Tensor, quantization: Quantization) -> str:
         return f"scale_dtype is {quantization.scale_dtype!r}"
     if quantization.blocks is not None:
         return f"{len(scales)} scales, and blocks" if scales else ""
+    return _wrong_scales(_Same(scales), quantization.scale_dtype)
+
+
+@lru_cache(REMEMBERED)
+def _wrong_scales(same: _Same, scale_dtype: str) -> str:
+    """What is wrong with scales that are not those of blocks."""
+    scales = same.values
     if not scales:
         return "there is no scale"
     if set(map(type, scales)) != {float}:
         return "a scale is not a float"
     if not (all(map(isfinite, scales)) and min(scales) > 0):
         return f"scale {next(scale for scale in scales if not (isfinite(scale) and scale > 0))}"
-    if not _representable(scales, quantization.scale_dtype):
-        return f"a scale is not exactly a {quantization.scale_dtype}"
+    if not _representable(scales, scale_dtype):
+        return f"a scale is not exactly a {scale_dtype}"
     wrong = [scale for scale in (min(scales), max(scales)) if not is_float32_scale(scale)]  # rounding is monotone
     return f"scale {wrong[0]} is 0 or infinite as a float32" if wrong else ""
 
@@ -65,15 +92,22 @@ def _axis(tensor: Tensor, quantization: Quantization) -> str:
     "represents exactly. The zero point of floats of 4 and 8 bits is the integer 0.",
 )
 def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
-    zero_points, dtype, blocks = quantization.zero_point, DTYPES[tensor.dtype], quantization.blocks
+    zero_points, blocks = quantization.zero_point, quantization.blocks
     count = len(quantization.scale) if blocks is None else int(blocks.zero_point is None)
     if len(zero_points) != count:
         return f"{len(zero_points)} zero points instead of {count}"
+    return _wrong_zero_points(_Same(zero_points), tensor.dtype, quantization.scale_dtype)
+
+
+@lru_cache(REMEMBERED)
+def _wrong_zero_points(same: _Same, element_type: str, scale_dtype: str) -> str:
+    """What is wrong with zero points of which there are as many as there should be."""
+    zero_points, dtype = same.values, DTYPES[element_type]
     if not dtype.is_integer and set(map(repr, zero_points)) - {"0"}:
-        return f"a zero point of {tensor.dtype} is not 0"
+        return f"a zero point of {element_type} is not 0"
     if set(map(type, zero_points)) == {float}:
-        fits = all(map(isfinite, zero_points)) and _representable(zero_points, quantization.scale_dtype)
-        return "" if fits else f"a zero point is not a finite {quantization.scale_dtype}"
+        fits = all(map(isfinite, zero_points)) and _representable(zero_points, scale_dtype)
+        return "" if fits else f"a zero point is not a finite {scale_dtype}"
     low, high = max(dtype.minimum, -(1 << 31)), min(dtype.maximum, (1 << 31) - 1)
     if (
         set(map(type, zero_points)) <= {int}
@@ -81,7 +115,7 @@ def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
     ):
         return ""
     wrong = next(value for value in zero_points if not is_int(value) or not low <= value <= high)
-    return f"zero point {wrong!r} is not one of {tensor.dtype} and int32"
+    return f"zero point {wrong!r} is not one of {element_type} and int32"
 
 
 @QUANTIZATION.rule(23, "quant_min and quant_max are inside the range of the element type; quant_min ≤ quant_max.")
@@ -113,8 +147,7 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
         return "the observer has no name"
     if count != len(observed.maximum) or count not in (1, len(quantization.scale) or 1):
         return f"{count} minima and {len(observed.maximum)} maxima were observed"
-    pairs = zip(observed.minimum, observed.maximum, strict=True)
-    if any(isnan(low) or isnan(high) or low > high for low, high in pairs):
+    if not _are_ordered(_Same(observed.minimum), _Same(observed.maximum)):
         return "an observed minimum is above its maximum"
     low_limit, high_limit = observed.quant_min, observed.quant_max
     if low_limit is None and high_limit is None:
@@ -123,6 +156,12 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
     if not (ordered and is_int(low_limit) and is_int(high_limit)):
         return f"the observer's range is [{low_limit!r}, {high_limit!r}]"
     return ""
+
+
+@lru_cache(REMEMBERED)
+def _are_ordered(minimum: _Same, maximum: _Same) -> bool:
+    pairs = zip(minimum.values, maximum.values, strict=True)
+    return not any(isnan(low) or isnan(high) or low > high for low, high in pairs)
 
 
 @BLOCKS.rule(
