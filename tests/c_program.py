@@ -119,8 +119,8 @@ def _case(index: int, model: Model) -> str:
 class Library:
     """A network as a shared library, for many runs: `library(inputs)` gives its outputs, one after the other."""
 
-    def __init__(self, model: Model, folder: Path, *flags: str, cc: str = "gcc") -> None:
-        write_c(model, folder, name="net")
+    def __init__(self, model: Model, folder: Path, *flags: str, cc: str = "gcc", compact: bool = False) -> None:
+        write_c(model, folder, name="net", compact=compact)
         path = compile_c(folder, "net.so", *flags, "-shared", "-fPIC", cc=cc, leave="main.c")
         self._model, self._run = model, ctypes.CDLL(str(path)).net_run
         header = (folder / "net.h").read_text(encoding="ascii")

@@ -345,6 +345,11 @@ def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     (said,) = re.findall(r"^next: (.*)$", result.stderr, re.MULTILINE)
     assert shlex.split(said) == ["make", "-C", str(folder)]
+    fewer = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "small"), "--to", "c", "--compact"])
+    assert fewer.exit_code == 0
+    weights = [next(each.glob("*_weights.c")).stat().st_size for each in (tmp_path / "small", folder)]
+    assert weights[0] < weights[1]
+    assert CliRunner().invoke(cli, ["convert", str(source), "m.qfb", "--compact"]).exit_code == 2
     for name in ("out.qfb", "out.onnx"):
         result = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / name), "--to", "c"])
         assert result.exit_code == 2 and "is to be a folder" in result.stderr and not (tmp_path / name).exists()

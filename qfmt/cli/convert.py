@@ -83,6 +83,7 @@ Examples:
     "--form", type=click.Choice(FORMS), help="Floats between Q and DQ, or operators on integers  [default: qdq]"
 )
 @click.option("--to", "target", type=click.Choice(("c",)), help="c: DEST is a folder for a C program of this network.")
+@click.option("--compact", is_flag=True, help="With --to c: take less memory, and more time.")
 def command(
     source: Path,
     dest: Path,
@@ -92,6 +93,7 @@ def command(
     opset: int | None,
     form: str | None,
     target: str | None,
+    compact: bool,
     **integer: Any,
 ) -> None:
     """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file.
@@ -101,6 +103,8 @@ def command(
     left as it was if the conversion fails.
     """
     _check_destination(source, dest, opset, form, target)
+    if compact and not target:
+        raise click.UsageError("--compact goes with --to c")
     lowering = Lowering.of(**integer)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
@@ -125,7 +129,7 @@ def command(
         if target is None:
             how = _write(model, dest, opset, form or FORMS[0])
         else:
-            how = _write_c(model, dest, shapes if opened and lowering is None else {})
+            how = _write_c(model, dest, shapes if opened and lowering is None else {}, compact)
     written = time.monotonic()
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     for text in (
@@ -169,14 +173,14 @@ def _write(model: Model, dest: Path, opset: int | None, form: str) -> str:
         raise error.at(str(dest)) from None
 
 
-def _write_c(model: Model, dest: Path, shapes: Shapes) -> str:
+def _write_c(model: Model, dest: Path, shapes: Shapes, compact: bool) -> str:
     """Write a program in C, for inputs of these shapes where the conversion has not settled them."""
     from ..backends.c import write_c
 
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
         raise DestinationError("C needs numbers for all its sizes", where=f"--input-shape {named[0]}")
-    return f"{len(write_c(model, dest, shapes=sizes))} files"
+    return f"{len(write_c(model, dest, shapes=sizes, compact=compact))} files"
 
 
 def _bytes(dest: Path) -> int:

@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 
 
 def write_c(
-    model: Model, folder: str | PathLike[str], *, name: str = "", shapes: Mapping[str, Sequence[int]] | None = None
+    model: Model,
+    folder: str | PathLike[str],
+    *,
+    name: str = "",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    compact: bool = False,
 ) -> list[str]:
     """Write `NAME.h`, `NAME.c`, `NAME_weights.c`, `main.c` and a Makefile into a new folder; the result lists them.
 
     `NAME_run(inputs…, outputs…)` computes what `model.run` computes, on every integer. `name` is the folder's if not
     given. `shapes` are those of inputs whose sizes are not all known; a first dimension that has only a name is 1.
+    `compact` fills up no rows of weights with zeros, which takes less memory and more time. Test vectors of the
+    model become `NAME_check.c`, whose `NAME_check()` counts the outputs that differ.
     A folder that this function wrote is replaced. Raises DestinationError for any other that is not empty, for inputs
     of no fixed shape and for tensors of real numbers, InexpressibleNodes with every node that has no form in C.
     """
@@ -33,7 +40,7 @@ def write_c(
 
     path = Path(fsdecode(folder))
     check(path)
-    texts = program(model, name or path.resolve().name, shapes)
+    texts = program(model, name or path.resolve().name, shapes, compact=compact)
     write(path, texts)
     return list(texts)
 
@@ -45,7 +52,9 @@ def _untrue_ranges(model: Model) -> list[Violation]:
     return [broken for broken in proofs(model).violations if broken.rule == "P2"]
 
 
-def program(model: Model, name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, str]:
+def program(
+    model: Model, name: str, shapes: Mapping[str, Sequence[int]] | None = None, *, compact: bool = False
+) -> dict[str, str]:
     """The texts of the files, by their names."""
     from .emit import files
     from .layers import write_nodes
@@ -53,6 +62,6 @@ def program(model: Model, name: str, shapes: Mapping[str, Sequence[int]] | None 
     from .plan import Plan
     from .static import fixed
 
-    plan = Plan(fixed(model, shapes or {}), Names(re.sub(r"_+$", "", identifier(name))))
+    plan = Plan(fixed(model, shapes or {}), Names(re.sub(r"_+$", "", identifier(name))), compact)
     write_nodes(plan)
     return files(plan)

@@ -108,7 +108,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     order = channels_last(len(x.shape))
     view = plan.read(node.inputs[0], order)
     window = window_of(plan, node)
-    weights = plan.constant(f.weights[:, 0].T.astype(f.dtype), node.inputs[1])
+    weights = plan.constant(f.weights[:, 0].T.astype(f.dtype), node.inputs[1], aligned=True)
     bias = plan.constant(f.bias.astype(np.int32), f"{node.outputs[0]} bias")
     zeros = plan.constant(np.full(channels, f.zero, f.x), f"{node.outputs[0]} padding")
     target, finish = target_of(plan, node, order, channels, f.reach)

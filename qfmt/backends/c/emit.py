@@ -1,15 +1,15 @@
-"""The text of the program: header, layers, weights."""
+"""The text of the program: layers and weights, and the list of its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .check import check, fitting
+from .header import arguments, header
 from .memory import place
-from .names import comment
-from .plan import ALIGNMENT, Operand, Plan, Step, View, arena_type
+from .plan import Operand, Plan, Step, arena_type
 from .runner import main, makefile
-from .static import C_TYPES, Value
+from .static import C_TYPES
 from .text import array_of, text_of
 
 if TYPE_CHECKING:
@@ -26,83 +26,18 @@ def files(plan: Plan) -> dict[str, str]:
     name = plan.names.name
     sizes = place(plan)
     weights = _weights(plan)
-    sources = [f"{name}.c", *weights, "main.c"]
+    vectors = fitting(plan)
+    checks = {f"{name}_check.c": check(plan, vectors)} if vectors else {}
+    memory = sum(width * size for width, size in sizes.items())
     return {
-        f"{name}.h": _header(plan, sizes),
+        f"{name}.h": header(plan, memory, _constant_bytes(plan), len(vectors)),
         f"{name}.c": _layers(plan, sizes),
         f"{name}_weights.h": _declarations(plan),
         **weights,
-        "main.c": main(plan),
-        "Makefile": makefile(name, sources),
+        **checks,
+        "main.c": main(plan, bool(vectors)),
+        "Makefile": makefile(name, [f"{name}.c", *weights, *checks], plan.alignment, bool(vectors)),
     }
-
-
-# The header
-
-
-def _header(plan: Plan, sizes: dict[int, int]) -> str:
-    name, upper = plan.names.name, plan.names.name.upper()
-    model = plan.network.model
-    arena = sum(width * size for width, size in sizes.items())
-    constants = sum(array.nbytes for _, array in plan.constants.values())
-    lines = [
-        f"#ifndef {upper}_H",
-        f"#define {upper}_H",
-        "",
-        f"/* {name}: a quantized network in integers alone, written by qfmt.",
-        "",
-        f"   Memory, all of it static, nothing allocated: {arena} bytes that change, {constants} bytes of constants.",
-        "   Not reentrant: one run at a time, because runs share that memory. */",
-        "",
-        "#include <stdint.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
-        f"#define {upper}_MEMORY_BYTES {arena}",
-        f"#define {upper}_CONSTANT_BYTES {constants}",
-        "",
-    ]
-    for role, names, views in (
-        ("INPUT", model.graph.inputs, plan.inputs),
-        ("OUTPUT", model.graph.outputs, plan.outputs),
-    ):
-        for index, (tensor, view) in enumerate(zip(names, views, strict=True)):
-            lines += _described(f"{upper}_{role}_{index}", role.lower(), plan.value(tensor), view)
-    lines += [
-        "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest.",
-        "   No integer of an input may be beyond the range that is stated for it: sums are proven for that range alone,",
-        "   and one that leaves int32 is undefined in C. */",
-        f"void {name}_run({_arguments(plan)});",
-        "",
-        "#ifdef __cplusplus",
-        "}",
-        "#endif",
-        "",
-        "#endif",
-    ]
-    return text_of(lines)
-
-
-def _described(macro: str, role: str, value: Value, view: View) -> Iterator[str]:
-    grid = value.quantization
-    low, high = value.limits
-    shape = ",".join(map(str, value.shape))
-    meaning = ""
-    if grid is not None and len(grid.scale) == 1:
-        meaning = f", real = (q - {value.zero_point}) * {grid.scale[0]!r}"
-    yield f"/* {role} {view.buffer.name}: {comment(value.name)}, {value.dtype} [{shape}], {low} to {high}{meaning} */"
-    yield f"#define {macro}_SIZE {value.size}"
-    if grid is not None and len(set(grid.zero_point)) == 1:
-        yield f"#define {macro}_ZERO_POINT {value.zero_point}"
-    yield ""
-
-
-def _arguments(plan: Plan) -> str:
-    inputs = [f"const {C_TYPES[view.dtype]} *{view.buffer.name}" for view in plan.inputs]
-    outputs = [f"{C_TYPES[view.dtype]} *{view.buffer.name}" for view in plan.outputs]
-    return ", ".join((*inputs, *outputs)) or "void"
 
 
 # The layers
@@ -141,7 +76,7 @@ def _layers(plan: Plan, sizes: dict[int, int]) -> str:
     }
     ends = (*plan.inputs, *plan.outputs)
     unread = [f"    (void){view.buffer.name};" for view in ends if view.buffer.name not in read]
-    lines += ["", f"void {name}_run({_arguments(plan)})", "{", *unread, *calls, "}"]
+    lines += ["", f"void {name}_run({arguments(plan)})", "{", *unread, *calls, "}"]
     return text_of(lines)
 
 
@@ -173,10 +108,13 @@ def _declarations(plan: Plan) -> str:
         "",
         "#include <stdint.h>",
         "",
+        "/* Where arrays begin that the inner loops read. It may be defined beforehand, as nothing, too. */",
+        f"#ifndef {name.upper()}_ALIGNED",
         "#if defined(__GNUC__)",
-        f"#define {name.upper()}_ALIGNED __attribute__((aligned({ALIGNMENT})))",
+        f"#define {name.upper()}_ALIGNED __attribute__((aligned({plan.alignment})))",
         "#else",
         f"#define {name.upper()}_ALIGNED",
+        "#endif",
         "#endif",
         "",
     ]
@@ -202,6 +140,16 @@ def _weights(plan: Plan) -> dict[str, str]:
         for identifier, array in part:
             shape = "x".join(map(str, array.shape))
             lines += ["", f"/* {shape} */"]
-            lines += array_of(f"const {{kind}} {identifier}[{{size}}] {name.upper()}_ALIGNED", array)
+            aligned = f" {name.upper()}_ALIGNED" if identifier in plan.aligned else ""
+            lines += array_of(f"const {{kind}} {identifier}[{{size}}]{aligned}", array)
         found[f"{name}_weights{f'_{index + 1}' if index else ''}.c"] = text_of(lines)
     return found
+
+
+def _constant_bytes(plan: Plan) -> int:
+    """What a linker makes of the constants: arrays where their alignment lets them begin, structures beside them."""
+    end = 0
+    for identifier, array in plan.constants.values():
+        step = plan.alignment if identifier in plan.aligned else array.itemsize
+        end = -(-end // step) * step + max(1, array.size) * array.itemsize
+    return end + plan.struct_bytes

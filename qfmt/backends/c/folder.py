@@ -30,7 +30,8 @@ def _is_ours(folder: Path) -> bool:
     if len(headers) != 1:
         return False
     name = headers[0].stem
-    made = {f"{name}.h", f"{name}.c", f"{name}_weights.h", "main.c", "Makefile", "main", "main.exe"}
+    made = {f"{name}.h", f"{name}.c", f"{name}_weights.h", f"{name}_check.c", f"lib{name}.a", "main.c", "Makefile",
+            "main", "main.exe"}  # fmt: skip
     return all(
         path.is_file() and (path.name in made or path.suffix == ".o" or path.name.startswith(f"{name}_weights"))
         for path in folder.iterdir()

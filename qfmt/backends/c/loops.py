@@ -56,7 +56,7 @@ def nest(
         words = [] if walk.start == 0 else [str(walk.start)]
         for counter, dimension in zip(counters, dimensions, strict=False):
             if dimension.table is not None:
-                words.append(f"{plan.constant(dimension.table, 'places')}[{counter}]")
+                words.append(f"{plan.constant(narrowest(dimension.table), 'places')}[{counter}]")
             elif dimension.step:
                 words.append(counter if dimension.step == 1 else f"{counter} * {dimension.step}")
         places[walk.name] = " + ".join(words) or "0"
@@ -72,6 +72,15 @@ def nest(
     indent = "    " * len(lines)
     closing = ["    " * (len(lines) - 1) + "}"] if len(body) > 1 else []
     return [*lines, *(indent + line for line in body), *closing]
+
+
+def narrowest(places: Array) -> Array:
+    """Integers in the smallest type of C that holds them all."""
+    for kind in (np.uint8, np.int16):
+        limits = np.iinfo(kind)
+        if places.min(initial=0) >= limits.min and places.max(initial=0) <= limits.max:
+            return places.astype(kind)
+    return places
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:

@@ -32,7 +32,7 @@ def matmul(plan: Plan, node: Node) -> None:
     other = (*b.shape, 1) if len(b.shape) == 1 else b.shape
     lead = np.broadcast_shapes(left[:-2], other[:-2])
     rows, length, columns = left[-2], left[-1], other[-1]
-    unit = unit_of(length)
+    unit = unit_of(plan, length)
     padded = -(-length // unit) * unit
     full = -(-columns // ROWS) * ROWS
     views = [View(view.buffer, shape, plain(len(shape)), view.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .plan import ALIGNMENT, Buffer, Plan
+from .plan import Buffer, Plan
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -22,7 +22,7 @@ def place(plan: Plan) -> dict[int, int]:
         own = sorted((each for each in buffers if each.width == width), key=lambda b: (-b.size, b.first, b.name))
         placed: list[Buffer] = []
         for buffer in own:
-            buffer.offset = _lowest(buffer, placed, ALIGNMENT // width)
+            buffer.offset = _lowest(buffer, placed, max(1, plan.alignment // width))
             placed.append(buffer)
         if placed:
             sizes[width] = max(each.offset + each.size for each in placed)

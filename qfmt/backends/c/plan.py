@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     Order = tuple[int, ...]
 
 ALIGNMENT = 64
-"""Bytes that every array begins at a multiple of."""
+"""Memory, and the weights of inner loops, begin at multiples of so many bytes: a line of a cache, or a register."""
+
+COMPACT_ALIGNMENT = 4
+"""The same where bytes count more than speed: a word."""
 
 
 @dataclass(eq=False, slots=True)
@@ -123,11 +126,15 @@ class Step:
 class Plan:
     """Steps and constants as they grow, and where each tensor can be read."""
 
-    def __init__(self, network: Network, names: Names) -> None:
+    def __init__(self, network: Network, names: Names, compact: bool = False) -> None:
         self.network = network
         self.names = names
+        self.compact = compact
+        self.alignment = COMPACT_ALIGNMENT if compact else ALIGNMENT
         self.steps: list[Step] = []
         self.constants: dict[tuple[str, bytes], tuple[str, Array]] = {}
+        self.aligned: set[str] = set()
+        self.struct_bytes = 0
         self.types: list[str] = []
         self.structs: list[str] = []
         self.kernels: dict[str, str] = {}
@@ -214,13 +221,16 @@ class Plan:
     def step(self, title: str, operands: Iterable[Operand], body: Iterable[str]) -> None:
         self.steps.append(Step(title, list(operands), list(body)))
 
-    def constant(self, array: Any, label: str) -> str:
-        """The identifier of a constant array; equal arrays are written once."""
+    def constant(self, array: Any, label: str, aligned: bool = False) -> str:
+        """The identifier of a constant array; equal arrays are written once. `aligned`: if it is not small."""
         numbers = np.ascontiguousarray(array)
         key = str(numbers.dtype), numbers.tobytes()
         if key not in self.constants:
             self.constants[key] = self.names.constant(label), numbers
-        return self.constants[key][0]
+        name = self.constants[key][0]
+        if aligned and numbers.nbytes >= 4 * self.alignment:
+            self.aligned.add(name)
+        return name
 
     def declare(self, text: str) -> None:
         """A type of the program, once."""
@@ -230,6 +240,7 @@ class Plan:
     def struct(self, kind: str, label: str, fields: dict[str, str]) -> str:
         """The identifier of a constant `struct kind`."""
         name = self.names.constant(label)
+        self.struct_bytes += 4 * sum(text.count(",") + 1 for text in fields.values())  # a pointer may be longer
         inner = ",\n".join(f"    .{field_name} = {text}" for field_name, text in fields.items())
         self.structs.append(f"static const struct {kind} {name} = {{\n{inner},\n}};")
         return name

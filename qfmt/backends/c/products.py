@@ -109,7 +109,10 @@ def constant_weights(plan: Plan, node: Node) -> Array:
 # Dot products
 
 
-def unit_of(length: int) -> int:
+def unit_of(plan: Plan, length: int) -> int:
+    """What the length of a row is made a multiple of."""
+    if plan.compact:
+        return 1
     return next((unit for unit in UNITS if -(-length // unit) * unit <= WASTE * length), UNITS[-1])
 
 
@@ -121,7 +124,8 @@ def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, int]
     weights[:, :outputs, :length] = f.weights
     bias = np.zeros((groups, full), np.int32)
     bias[:, :outputs] = f.bias.reshape(groups, outputs)
-    return plan.constant(weights, node.inputs[1]), plan.constant(bias, f"{node.outputs[0]} bias"), full
+    name = plan.constant(weights, node.inputs[1], aligned=True)
+    return name, plan.constant(bias, f"{node.outputs[0]} bias"), full
 
 
 def target_of(
@@ -164,7 +168,7 @@ def dot_rows(
 ) -> None:
     """A step that makes `rows` rows of sums, four at a time; `gather(group, row)` fills in the inputs of one."""
     groups, outputs, length = f.weights.shape
-    unit = unit_of(length)
+    unit = unit_of(plan, length)
     fast = f.unsigned or f
     blocks = -(-length // unit)
     weights, bias, full = packed(plan, node, fast, unit)

@@ -2,63 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from .names import comment
 from .plan import Plan
 from .static import C_TYPES
 from .text import text_of
 
+NUMBER = """
+static int number(FILE *file, int bytes, uint64_t *value)
+{
+    *value = 0;
+    for (int i = 0; i < bytes; i++) {
+        const int byte = getc(file);
+        if (byte == EOF)
+            return 0;
+        *value |= (uint64_t)byte << (8 * i);
+    }
+    return 1;
+}"""
 
-def main(plan: Plan) -> str:
+WRONG_SIZE = """
+static int wrong_size(const char *how)
+{
+    fprintf(stderr, "main: the input is too %s: TAKES\\n", how);
+    return 2;
+}"""
+
+
+def main(plan: Plan, with_vectors: bool) -> str:
+    """The program for a computer with files: nothing of it goes onto a device."""
     name = plan.names.name
+    taken = sum(view.size * view.buffer.width for view in plan.inputs)
+    takes = f"it takes {taken} bytes, as {name}.h says"
+    usage = "main [FILE]" + (" or main --check" if with_vectors else "")
     lines = [
-        f"/* Run {name}: main [FILE] reads the inputs one after the other, raw little-endian integers, from FILE or",
-        "   standard input, and prints the integers of the outputs, one a line. */",
+        f"/* Try {name} on a computer with files: nothing of this belongs on a device.",
+        "",
+        "   `main [FILE]` reads the inputs one after the other, raw integers with the lowest byte first, from FILE or",
+        f"   standard input, and prints the integers of the outputs, one a line.{'' if with_vectors else ' */'}",
+        *(["   `main --check` compares the outputs for the test vectors. */"] if with_vectors else []),
         "",
         "#include <stdio.h>",
+        *(["#include <string.h>"] if with_vectors else []),
         "",
         f'#include "{name}.h"',
         "",
     ]
     views = [*plan.inputs, *plan.outputs]
     lines += [f"static {C_TYPES[view.dtype]} {view.buffer.name}[{max(1, view.size)}];" for view in views]
+    if plan.inputs:
+        lines += [NUMBER, WRONG_SIZE.replace("TAKES", takes)]
     lines += [
-        "",
-        "static int number(FILE *file, int bytes, uint64_t *value)",
-        "{",
-        "    *value = 0;",
-        "    for (int i = 0; i < bytes; i++) {",
-        "        const int byte = getc(file);",
-        "        if (byte == EOF)",
-        "            return 0;",
-        "        *value |= (uint64_t)byte << (8 * i);",
-        "    }",
-        "    return 1;",
-        "}",
         "",
         "int main(int argc, char **argv)",
         "{",
-        "    uint64_t value;",
-        '    FILE *file = argc > 1 ? fopen(argv[1], "rb") : stdin;',
-        "    if (!file) {",
-        '        fprintf(stderr, "%s: cannot be read\\n", argv[1]);',
+        "    if (argc > 2) {",
+        f'        fprintf(stderr, "usage: {usage}\\n");',
         "        return 2;",
         "    }",
+        *(_checking(name) if with_vectors else ()),
+        *(_reading(plan) if plan.inputs else ("    (void)argv;",)),
     ]
-    for view in plan.inputs:
-        kind = C_TYPES[view.dtype]
-        lines += [
-            f"    for (int32_t i = 0; i < {view.size}; i++) {{",
-            f"        if (!number(file, {view.buffer.width}, &value)) {{",
-            f'            fprintf(stderr, "the input ends too early: {comment(view.buffer.name)}\\n");',
-            "            return 2;",
-            "        }",
-            f"        {view.buffer.name}[i] = {_signed(kind)};",
-            "    }",
-        ]
-    arguments = ", ".join(view.buffer.name for view in views)
-    lines.append(f"    {name}_run({arguments});")
+    lines.append(f"    {name}_run({', '.join(view.buffer.name for view in views)});")
     for view in plan.outputs:
         unsigned = view.dtype.startswith("u")
         form, cast = ("%llu", "unsigned long long") if unsigned else ("%lld", "long long")
@@ -69,28 +75,93 @@ def main(plan: Plan) -> str:
     return text_of([*lines, "    return 0;", "}"])
 
 
+def _checking(name: str) -> list[str]:
+    return [
+        '    if (argc > 1 && strcmp(argv[1], "--check") == 0) {',
+        f"        const long wrong = (long){name}_check();",
+        f'        printf("%ld of %ld outputs differ\\n", wrong, (long){name.upper()}_CHECKED);',
+        "        return wrong ? 1 : 0;",
+        "    }",
+    ]
+
+
+def _reading(plan: Plan) -> list[str]:
+    """Lines that read all inputs, no fewer bytes than they have, and no more."""
+    lines = [
+        '    FILE *file = argc > 1 ? fopen(argv[1], "rb") : stdin;',
+        "    uint64_t value;",
+        "    if (!file) {",
+        '        fprintf(stderr, "main: %s cannot be read\\n", argv[1]);',
+        "        return 2;",
+        "    }",
+    ]
+    for view in plan.inputs:
+        lines += [
+            f"    for (int32_t i = 0; i < {view.size}; i++) {{",
+            f"        if (!number(file, {view.buffer.width}, &value))",
+            '            return wrong_size("short");',
+            f"        {view.buffer.name}[i] = {_signed(C_TYPES[view.dtype])};",
+            "    }",
+        ]
+    return [*lines, "    if (getc(file) != EOF)", '        return wrong_size("long");']
+
+
 def _signed(kind: str) -> str:
     """A number as the type of an input: what does not fit a signed one is negative."""
     return f"({kind})value" if kind.startswith("u") else f"({kind})(u{kind})value"
 
 
-def makefile(name: str, sources: Sequence[str]) -> str:
-    objects = " ".join(source.replace(".c", ".o") for source in sources)
-    return text_of(
-        [
-            "# `make -j` builds the program `main`; CFLAGS may say for which processor.",
-            "CFLAGS = -O3 -march=native",
-            f"OBJECTS = {objects}",
-            "",
-            "main: $(OBJECTS)",
-            "\t$(CC) $(LDFLAGS) -o $@ $(OBJECTS)",
-            "",
-            f"$(OBJECTS): {name}.h {name}_weights.h",
-            "",
-            ".c.o:",
-            "\t$(CC) -std=c99 $(CFLAGS) -c -o $@ $<",
-            "",
-            "clean:",
-            "\trm -f main $(OBJECTS)",
-        ]
-    )
+MAKEFILE = """\
+# For GNU make.
+#
+#   make             `main`, for this computer: it reads inputs from a file and prints the outputs
+#   make lib<NAME>.a
+#                    the network alone, for a program of your own: no files, no heap, no real numbers
+<CHECK>#   make clean
+#
+# For another processor, after `make clean`:
+#
+#   make CC=arm-none-eabi-gcc CFLAGS="-Os -mcpu=cortex-m4 -mthumb" lib<NAME>.a
+#
+# Some constants begin at multiples of <ALIGNMENT> bytes; they do not with this in CFLAGS:
+#
+#   -D<UPPER>_ALIGNED=
+
+NATIVE := $(shell $(CC) -march=native -E -x c /dev/null > /dev/null 2>&1 && echo -march=native)
+CFLAGS = -O3 $(NATIVE)
+AR := $(or $(shell $(CC) -print-prog-name=ar 2> /dev/null),ar)
+OBJECTS = <OBJECT_FILES>
+
+main: main.o lib<NAME>.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o lib<NAME>.a
+
+lib<NAME>.a: $(OBJECTS)
+	$(AR) rcs $@ $(OBJECTS)
+
+main.o $(OBJECTS): <NAME>.h <NAME>_weights.h
+
+%.o: %.c
+	$(CC) -std=c99 $(CFLAGS) -c -o $@ $<
+<CHECKING>
+clean:
+	rm -f main main.o lib<NAME>.a $(OBJECTS)
+
+.PHONY: clean<PHONY>
+"""
+
+CHECK = "#   make check       compares the outputs for the test vectors that the file of the network holds\n"
+CHECKING = "\ncheck: main\n\t./main --check\n"
+
+
+def makefile(name: str, sources: Sequence[str], alignment: int, with_vectors: bool) -> str:
+    """Targets for this computer and for others. `sources`: those of the library."""
+    words = {
+        "CHECK": CHECK if with_vectors else "",
+        "CHECKING": CHECKING if with_vectors else "",
+        "PHONY": " check" if with_vectors else "",
+        "OBJECT_FILES": " ".join(source.replace(".c", ".o") for source in sources),
+        "ALIGNMENT": str(alignment),
+        "UPPER": name.upper(),
+        "NAME": name,
+    }
+    return re.sub("<(" + "|".join(words) + ")>", lambda found: words[found[1]], MAKEFILE)

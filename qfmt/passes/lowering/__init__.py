@@ -20,7 +20,7 @@ from .graph import lowered, needs_sizes
 
 __all__ = ["FORMS", "WIDTHS", "lower_integer"]
 
-KEY, ASSUMED, LOWERED_FROM = "integer_only", "assumed_sizes", "lowered_from"
+KEY, ASSUMED, LOWERED_FROM, INPUTS = "integer_only", "assumed_sizes", "lowered_from", "quantized_inputs"
 
 IMAGE = (224, 224)
 """The sizes of an image of 3 channels, where they are needed and nothing states them."""
@@ -97,10 +97,18 @@ def _lowered(model: Model, form: Form) -> Model:
     if form.exact:
         unsure = totals(made).differs + sum(each.differs for each in counted)
         named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
-    stated = {LOWERED_FROM: model.arithmetic} if model.arithmetic else {}
+    stated = {LOWERED_FROM: model.arithmetic, INPUTS: _quantized_inputs(model, made)}
+    stated = {key: value for key, value in stated.items() if value}
     made = replace(made, source={**model.source, KEY: named, **stated})
     from ...rules import graph_violations
 
     if broken := graph_violations(made):
         raise ValidityError(broken, where="the network in integers")
     return made
+
+
+def _quantized_inputs(model: Model, lowered: Model) -> str:
+    """What the integers that go in are made of, and by which rule: `quant = reciprocal_fma(x)`."""
+    producers = {name: node for node in model.nodes for name in node.outputs if node.operator == "QuantizeLinear"}
+    taken = [(name, producers[name]) for name in lowered.graph.inputs if name in producers]
+    return "; ".join(f"{name} = {node.arithmetic}({node.inputs[0]})" for name, node in taken if node.arithmetic)

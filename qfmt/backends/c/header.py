@@ -1,0 +1,163 @@
+"""The header: where the network is from, what was proven of it, how its inputs are made and what its outputs mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ...model import Model
+from ...passes.lowering.facts import requantizations, totals
+from .check import outputs_of
+from .names import comment
+from .plan import Plan, View
+from .static import C_TYPES, Value
+from .text import text_of
+
+QUANTIZE = {
+    "divide": "round(real / SCALE) + ZERO_POINT",
+    "reciprocal": "round(real * (1 / SCALE)) + ZERO_POINT",
+    "reciprocal_offset": "round(real * (1 / SCALE) + ZERO_POINT)",
+    "reciprocal_fma": "round(fma(real, 1 / SCALE, ZERO_POINT))",
+    "premultiplied": "round(real * (1 / SCALE)) + ZERO_POINT",
+}
+"""spec.md, "Quantize rules", as C may say it in a comment."""
+
+ROUND = "each step in IEEE binary32, halves to even"
+
+
+def header(plan: Plan, memory: int, constants: int, vectors: int) -> str:
+    """`memory`, `constants`: bytes of each. `vectors`: how many test vectors the program has."""
+    name, upper = plan.names.name, plan.names.name.upper()
+    model = plan.network.model
+    lines = [
+        f"#ifndef {upper}_H",
+        f"#define {upper}_H",
+        "",
+        *_about(name, model),
+        "",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "/* All memory is static. Compilers leave some constants out, or put a few of their own beside them. */",
+        f"#define {upper}_MEMORY_BYTES {memory}",
+        f"#define {upper}_CONSTANT_BYTES {constants}",
+        "",
+    ]
+    for role, names, views in (
+        ("input", model.graph.inputs, plan.inputs),
+        ("output", model.graph.outputs, plan.outputs),
+    ):
+        for index, (tensor, view) in enumerate(zip(names, views, strict=True)):
+            lines += _described(f"{upper}_{role.upper()}_{index}", role, plan.value(tensor), view, model)
+    lines += [
+        "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest.",
+        "   Inputs and outputs may not overlap. No integer of an input may be beyond the range that is stated for it:",
+        "   sums are proven for that range alone, and one that leaves int32 is undefined in C.",
+        "   Not reentrant: one run at a time, because runs share their memory. */",
+        f"void {name}_run({arguments(plan)});",
+        *(_checked(plan, vectors) if vectors else ()),
+        "",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "",
+        "#endif",
+    ]
+    return text_of(lines)
+
+
+def arguments(plan: Plan) -> str:
+    """The parameters of the program."""
+    inputs = [f"const {C_TYPES[view.dtype]} *{view.buffer.name}" for view in plan.inputs]
+    outputs = [f"{C_TYPES[view.dtype]} *{view.buffer.name}" for view in plan.outputs]
+    return ", ".join((*inputs, *outputs)) or "void"
+
+
+def _about(name: str, model: Model) -> Iterator[str]:
+    from ... import __version__
+
+    yield f"/* {name}: a quantized network in integers alone, written by qfmt {__version__}."
+    yield ""
+    yield f"   network  content id {model.content_id().hex()}"
+    source = model.source
+    if "format" in source:
+        digest = f", sha256 {comment(source['sha256'])}" if "sha256" in source else ""
+        yield f"   source   {comment(source['format'])}{digest}"
+    if "integer_only" in source:
+        yield f"   form     {comment(source['integer_only'])}"
+    yield f"   proof    {_proof(model)} */"
+
+
+def _proof(model: Model) -> str:
+    """What was compared, and what came out."""
+    found = totals(model)
+    if not found.count:
+        return "nothing is requantized"
+    rules = sorted({each.compared for each in requantizations(model) if each.compared})
+    if not rules:
+        return "not compared with the rules of the source"
+    named = ", ".join(rule if re.fullmatch("[a-z0-9_]{1,40}", rule) else comment(rule) for rule in rules)
+    came = f"equal on all {found.sums:,} sums in reach"
+    if found.differs:
+        came = f"differs on {found.differs:,} of {found.sums:,} sums in reach, by {found.largest} at most"
+    without = f"; {found.unproven} of {found.count} requantizations are not compared" if found.unproven else ""
+    return f"compared with {named}: {came}{without}"
+
+
+def _described(macro: str, role: str, value: Value, view: View, model: Model) -> Iterator[str]:
+    """A comment on an input or output, and what a caller may need of it as macros."""
+    grid = value.quantization
+    low, high = value.limits
+    shape = ",".join(map(str, value.shape))
+    lines = [f"{role} {view.buffer.name}: {comment(value.name)}, {value.dtype} [{shape}], {low} to {high}"]
+    per_tensor = grid is not None and len(grid.scale) == 1 and not grid.has_float_zero_points
+    if per_tensor:
+        point = f"(q - {value.zero_point})" if value.zero_point else "q"
+        lines.append(f"real = {point} * {macro}_SCALE")
+    if role == "input" and per_tensor:
+        rule, real = _quantized(value.name, model)
+        formula = re.sub(r"SCALE|ZERO_POINT", lambda word: f"{macro}_{word.group()}", QUANTIZE[rule])
+        what = f", where real is {comment(real)} of the source" if real else "; so ONNX does, the source says nothing"
+        lines.append(f"q = {formula}, clamped; {ROUND}{what}")
+    yield from _comment(lines)
+    yield f"#define {macro}_SIZE {value.size}"
+    yield f"#define {macro}_MIN {_literal(low)}"
+    yield f"#define {macro}_MAX {_literal(high)}"
+    if grid is not None and per_tensor:
+        yield f"#define {macro}_ZERO_POINT {_literal(value.zero_point)}"
+        yield f"#define {macro}_SCALE {grid.scale[0]!r}"
+    yield ""
+
+
+def _literal(number: int) -> str:
+    """An integer as an expression of C of which it does not matter what stands around it."""
+    least = {-(1 << 31): "INT32_MIN", -(1 << 63): "INT64_MIN"}.get(number)
+    wide = (
+        f"UINT64_C({number})" if number >= 1 << 63 else f"INT64_C({number})" if abs(number) >= 1 << 31 else str(number)
+    )
+    return least or (f"({wide})" if number < 0 else wide)
+
+
+def _comment(lines: Iterable[str]) -> Iterator[str]:
+    text = "\n   ".join(lines)
+    yield from f"/* {text} */".split("\n")
+
+
+def _quantized(name: str, model: Model) -> tuple[str, str]:
+    """The rule by which an input is quantized, and what: a name of the source. ONNX's rule where nothing says."""
+    for each in model.source.get("quantized_inputs", "").split("; "):
+        if found := re.fullmatch(re.escape(name) + r" = (\w+)\((.*)\)", each, re.DOTALL):
+            return (found[1], found[2]) if found[1] in QUANTIZE else ("divide", found[2])
+    return "divide", ""
+
+
+def _checked(plan: Plan, vectors: int) -> Iterator[str]:
+    name = plan.names.name
+    yield ""
+    yield f"/* How many of the {name.upper()}_CHECKED outputs of the test vectors come out otherwise: 0 if all is well."
+    yield f"   The vectors stand in {name}_check.c, which a product does not need. */"
+    yield f"#define {name.upper()}_CHECKED {vectors * outputs_of(plan)}"
+    yield f"int32_t {name}_check(void);"
