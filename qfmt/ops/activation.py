@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _relu_integer(x: Operand, *, result: Result) -> Array:
-    """y = max(q, z)"""
+    """y = max(q, z), within [quant_min, quant_max]"""
     zero_points = result.quantization.zero_points(x.array.ndim).astype(x.array.dtype)
     return clamp(np.maximum(x.array, zero_points), result.quantization, result.dtype)
 

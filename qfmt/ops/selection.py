@@ -179,7 +179,7 @@ def _real_scalar(value: Operand | None) -> Array:
 def _pad_integer(
     x: Operand, pads: Operand, value: Operand | None, axes: Operand | None, *, result: Result, mode: str
 ) -> Array:
-    """The constant is real (or quantized itself): 0 becomes the zero point, v becomes rint(v / s) + z."""
+    """The constant v is real (or quantized itself): rint(v / s) + z, within [quant_min, quant_max]."""
     fill = quantize(_real_scalar(value), result.quantization, result.dtype, "divide")
     return pad(x.array, pads.array, fill, axes and axes.array, mode=mode)
 

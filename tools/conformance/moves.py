@@ -92,6 +92,12 @@ def parts() -> Iterator[Case]:
     ):
         yield moved("Slice", (3, 4, 5), *constants).case(name, f"Slice: {about}")
     yield moved("Pad", (2, 3), [1, 0, 0, 2]).case("pad", "Pad: without a constant it adds the zero point")
+    net, narrow = Network(), grid(0.03, -7, "int8", -3, 90)
+    names = [net.input("x", "int8", (2, 3), narrow), net.constant("c0", [1, 0, 0, 2], "int64")]
+    net.node("Pad", names, ["y"], "int8", narrow)
+    yield net.case(
+        "pad-narrow", "Pad: the zero point is below the range, whose end is added", {"x": [[-3, 0, 5], [90, 7, -2]]}
+    )
     for mode in ("edge", "reflect", "wrap"):
         net = moved("Pad", (3, 4), [0, 2, 1, 3], signed=True, mode=mode)
         yield net.case(f"pad-{mode}", f"Pad: {mode}")
