@@ -252,3 +252,6 @@ def test_the_command(tmp_path: Path) -> None:
     found = run(open_, "--proofs")
     assert found.exit_code == 0 and "1 cannot be told" in found.stdout
     assert "unknown node 0 (qfmt.Requantize → y): nothing states how far 's' reaches" in found.stdout
+    real = tmp_path / "real.qfb"
+    qfmt.save(qfmt.convert(DIGITS), real)
+    assert run(real, "--proofs").stdout == f"{real}: valid; it has no sums of integers\n"

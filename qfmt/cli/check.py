@@ -62,6 +62,8 @@ def _proofs(file: Path) -> Proofs:
 
 
 def _counted(found: Proofs) -> str:
+    if not (found.sums or found.reaches or found.unknown):
+        return "; it has no sums of integers"
     unknown = f", {len(found.unknown)} cannot be told" if found.unknown else ""
     return (
         f"; the sums of {found.sums} nodes stay in int32, the reach of {found.reaches} requantizations holds{unknown}"
