@@ -13,6 +13,7 @@ from qfmt.errors import NoIntegerForm
 from qfmt.model import Model, Quantization, Tensor, numpy_dtype
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import totals
+from qfmt.rules import graph_violations
 
 f32 = np.float32
 
@@ -240,3 +241,77 @@ def test_convolutions_without_a_channel_give_nothing() -> None:
         model = net.model(net.node("Conv", [x, w], q(0.1, 0, 0, 255), "affine", **window))
         (got,) = model.run({x: np.zeros((1, shape[1], 4, 4), np.uint8)}).values()
         assert got.shape == (1, 0, 2, 2)
+
+
+def test_sums_of_unequal_windows_state_their_sizes() -> None:
+    """L / n of each window follows from the size: V48 asks for it, where windows may differ."""
+    pool = {"kernel_shape": (3, 3), "strides": (2, 2), "dilations": (1, 1), "ceil_mode": 0}
+    cases: list[tuple[str, dict[str, Any], tuple[Any, ...], bool]] = [
+        ("AveragePool", {**pool, "pads": (0, 0, 0, 0)}, (1, 2, "H", "W"), True),
+        ("AveragePool", {**pool, "pads": (1, 0, 1, 0)}, (1, 2, 9, "W"), True),
+        ("AveragePool", {**pool, "pads": (1, 0, 1, 0)}, (1, 2, "H", 9), False),
+        ("AveragePool", {**pool, "pads": (1, 1, 1, 1), "count_include_pad": 1}, (1, 2, "H", "W"), True),
+        ("AveragePool", {**pool, "pads": (0, 0, 0, 0), "ceil_mode": 1}, (1, 2, 9, None), False),
+        ("qfmt.AdaptiveAveragePool", {"output_size": (1, 1)}, (1, 2, "H", "W"), True),
+        ("qfmt.AdaptiveAveragePool", {"output_size": (1, 3)}, (1, 2, "H", "W"), False),
+        ("qfmt.AdaptiveAveragePool", {"output_size": (1, 3)}, (1, 2, "H", 9), True),
+    ]
+    for operator, attributes, shape, holds in cases:
+        net = Net(np.random.default_rng(12))
+        x = net.input(*shape)
+        model = net.model(net.node(operator, [x], None, "exact", dtype="int32", **attributes))
+        assert [str(each)[:3] for each in graph_violations(model)] == ([] if holds else ["V48"])
+
+
+def layer(scale: float) -> Model:
+    """y = x · scale, for all x of 8 bits."""
+    net = Net(np.random.default_rng(13))
+    x = net.input(256, 1, q=q(1, 0, 0, 255))
+    w = net.constant(np.array([[1]], np.int8), q(scale, 0, -128, 127), "int8")
+    return net.model(net.node("qfmt.Linear", [x, w], q(1, 0, 0, 255), "affine"))
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.7, 0.5, 0.999, 1.3, 0.2])
+@pytest.mark.parametrize("form", ["fixed_point_single", "fixed_point_double"])
+def test_sums_that_differ_are_counted_by_shifts_from_30_to_33(form: str, scale: float) -> None:
+    """By double rounding a shift of 31 has one rounding alone, one of 32 has two."""
+    model = layer(scale)
+    lowered = lower_integer(model, form=form)
+    (shift,) = (each.array for name, each in lowered.tensors.items() if name.endswith(".shift"))
+    assert shift[0] == 31 - np.frexp(f32(scale))[1]
+    apart, stated = differences(model, lowered), totals(lowered)
+    print(f"{form}, shift {shift[0]}: {(apart == 0).sum()} of {apart.size} equal")
+    assert (np.count_nonzero(apart), apart.max()) == (stated.differs, stated.largest)
+
+
+@pytest.mark.parametrize("rule", ["divide", "reciprocal"])
+def test_ties_of_means_of_real_numbers_are_counted(rule: str) -> None:
+    """Four numbers of one grid: every fourth sum lies half-way, and no other comes near."""
+    net = Net(np.random.default_rng(14))
+    x = net.input(1, 1, 2, 2, q=q(0.1, 0, 0, 255))
+    lowered = lower_integer(net.model(net.node("GlobalAveragePool", [x], q(0.1, 0, 0, 255), rule)), exact=True)
+    assert totals(lowered).differs == sum(total % 4 == 2 for total in range(4 * 255 + 1))
+
+
+@pytest.mark.parametrize("rule", ["mean_divide_offset", "mean_reciprocal"])
+@pytest.mark.parametrize("form", ["multiply_shift", "thresholds"])
+def test_zeros_of_padding_are_in_reach_of_means_where_no_input_is_zero(form: str, rule: str) -> None:
+    net = Net(np.random.default_rng(15))
+    x = net.input(1, 1, 6, 6, q=q(0.1, 0, 100, 255))
+    window = {"kernel_shape": (3, 3), "strides": (1, 1), "dilations": (1, 1), "ceil_mode": 0}
+    y = net.node("AveragePool", [x], q(0.1, 0, 0, 255), rule, **window, pads=(1, 1, 1, 1), count_include_pad=1)
+    for given in (np.full((1, 1, 6, 6), 100, np.uint8), np.arange(100, 136, dtype=np.uint8).reshape(1, 1, 6, 6)):
+        equal(net.model(y), {x: given}, form=form)
+
+
+def test_a_number_to_pad_with_is_divided_by_the_scale() -> None:
+    """Of f32 numbers half-way between two integers some come out otherwise where they are multiplied by 1 / s."""
+    s = f32(0.07)
+    halves = ((np.arange(120) + 0.5) * s).astype(f32)
+    (told,) = np.nonzero(np.rint(halves / s) != np.rint(halves * (f32(1) / s)))
+    assert len(told)
+    for value in halves[told]:
+        net = Net(np.random.default_rng(16))
+        x = net.input(2, q=q(float(s), 3, 0, 255))
+        inputs = [x, net.constant(np.array([1, 1], np.int64)), net.constant(np.array(value, f32))]
+        equal(net.model(net.node("Pad", inputs, net.tensors[x].quantization)), {x: np.array([0, 255], np.uint8)})
