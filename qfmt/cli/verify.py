@@ -21,13 +21,16 @@ from .source import FILE, open_model
 
 if TYPE_CHECKING:
     from ..compare import Report, WeightComparison
+    from ..model import Model
+    from .arrays import Array
 
 DIFFERS = 1
-COUNTS = ("outputs", "equal", "tie", "close", "saturated", "wrong")
+COUNTS = ("outputs", "equal", "tie", "close", "saturated", "stated", "wrong")
 MEANINGS = {
     "tie": "off by one where the exact value lies half-way between two integers, as far as float32 can tell",
     "close": "floats that differ by at most 1e-5 of the largest: sums in another order",
     "saturated": "torch's own depthwise kernel overflows 16 bits there; the file is right (spec.md, Requantize rules)",
+    "stated": "other integers than those of the rule that was lowered, as the file itself states (differs)",
 }
 
 
@@ -39,6 +42,7 @@ Examples:
   qfmt verify model.pt model.qfb --input images.npy     on inputs of your own
   qfmt verify model.pt model.qfb --engine qnnpack       as another engine of torch computes it
   qfmt verify model.onnx model.qfb --engine onnxruntime:all   as ONNX Runtime does after all its optimizations
+  qfmt verify model.pt integers.qfb                     a file of --integer-only, against any file that it comes from
 
 Exit status: 0 equal, or different only as two runs of torch may be; 1 something is wrong; 2 trouble.""",
 )
@@ -70,11 +74,13 @@ def command(
     Weights, scales and zero points are compared bit by bit. Then torch, or ONNX Runtime, carries out SOURCE, and each
     node of FILE is fed what the node of SOURCE got. No code of SOURCE is executed, only operators that qfmt knows.
     Without torch, or where SOURCE tells no graph, the weights are compared, and the nodes are not.
+    Nodes of a FILE of integers alone are others than those of SOURCE, which may then be a .qfb, too: each that gives a
+    tensor of SOURCE is compared.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that quantized dtypes are deprecated is known here
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     model, _ = open_model(file)
-    inputs = None if given is None else matched(model.graph.inputs, arrays(given), given)
+    inputs = None if given is None else _inputs(model, given)
     with working(f"verifying {file.name}"):
         report = qfmt.verify(source, model, inputs, engine=engine, samples=samples, input_shapes=sizes)
     if json_:
@@ -82,6 +88,14 @@ def command(
     else:
         _show(report)
     ctx.exit(0 if report.ok else DIFFERS)
+
+
+def _inputs(model: Model, path: Path) -> dict[str, Array]:
+    """Arrays by name: those of the file, or of its source, where its own inputs are integers made of them."""
+    held = arrays(path)
+    if model.arithmetic == "integer" and len(held) > 1 and not all(name in held for name in model.graph.inputs):
+        return held
+    return matched(model.graph.inputs, held, path)
 
 
 def _whole(name: str, size: object) -> int:
@@ -113,7 +127,8 @@ def _show(report: Report) -> None:
     else:
         _stated(report)
         line(f"nodes were not run: {report.skipped}")
-    if not report.ok and all(weight.ok for weight in report.weights) and not _is_stated_otherwise(report):
+    right = all(weight.ok for weight in report.weights) and not _is_stated_otherwise(report)
+    if not report.ok and right and not report.integer_only:
         line("file and source state the same; a kernel of the engine may be at fault: --engine asks another one")
     line(_verdict(report))
 
@@ -132,6 +147,8 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
     total = len(report.weights)
     others = Counter(name for weight in report.weights for name in weight.witnesses[1:])
     also = "".join(f", {count} of them also to what {name} unpacks" for name, count in others.items())
+    if report.integer_only:
+        also += "; those that the lowering made show in the nodes"
     return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"
 
 
@@ -181,6 +198,7 @@ def _verdict(report: Report) -> str:
 
 def _allowed(report: Report) -> Iterator[str]:
     words = {"tie": "off by one at rounding ties", "close": "close floats", "saturated": "where torch saturates"}
+    words["stated"] = "as the file states"
     for name, word in words.items():
         count = sum(getattr(node, name) for node in report.nodes)
         if count:

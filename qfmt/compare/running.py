@@ -116,7 +116,10 @@ class SideBySide:
         if not _same_grid(tensor.quantization, theirs):
             found.fault = f"the source has {name} with {_grid(theirs)}"
         operands = self._operands(node, given) or []
-        found.counts = found.counts.plus(classify(node, operands, tensor, mine, theirs.array, self.engine))
+        found.counts = found.counts.plus(self._judged(node, name, mine, theirs.array, operands))
+
+    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+        return classify(node, operands, self.model.tensors[name], mine, theirs, self.engine)
 
 
 def _same(a: Array, b: Array) -> bool:

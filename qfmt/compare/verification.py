@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..errors import MissingPackageError, QfmtError, RunError, SourceError
+from ..errors import MissingPackageError, QfmtError, SourceError
+from ..frontends import ENGINES
 from ..frontends.sniff import SAVED, sniff
-from ..interpreter import checked_inputs
 from ..model import Model
-from . import random_inputs
-from .difference import Pairing, node_name, read_by
-from .report import NodeComparison, OutputComparison, Report, WeightComparison
-from .running import SideBySide
-from .words import quantization_words, values_differ
+from .comparison import Comparison
+from .files import FileWitness
+from .lowered import LoweredComparison, fits, is_lowered, likenesses
+from .report import Report
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from ..frontends.witness import Computed, Witness
-
-    Array = NDArray[Any]
+    from ..frontends.witness import Witness
 
 SAMPLES = 4
 
@@ -40,6 +34,10 @@ def verify(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
     """Compare a model, or a `.qfb`, with its source: a file of TorchScript, torch.save, torch.export or ONNX.
+
+    A model that was lowered to integers may also be compared with the `.qfb` that it was made from. Its nodes are
+    others: each that gives a tensor of the source is compared, fed what the source has, and sums where it has none.
+    `inputs` are then those of the source, or the integers that the model takes.
 
     Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks, or onnx reads. Then
     torch carries out the archive's calls under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
@@ -59,8 +57,9 @@ def verify(
         hint = "save a module with torch.jit.save(torch.jit.trace(module, inputs), path), and verify against that file"
         raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)
     path = Path(fspath(source))
+    lowered = is_lowered(file)
     try:
-        witness = _witness(path, file, engine)
+        witness = _before_lowering(path, file, engine) if lowered else _witness(path, file, engine)
     except QfmtError as error:
         error.hint = error.hint or "verify compares a .qfb with the file of PyTorch or ONNX that it was made from"
         raise error.at(str(path)) from None
@@ -69,7 +68,7 @@ def verify(
         from ..frontends.onnx.witness import in_terms_of_onnx
 
         file = in_terms_of_onnx(file)
-    comparison = Comparison(file, witness, foreign=foreign)
+    comparison = LoweredComparison(file, witness) if lowered else Comparison(file, witness, foreign=foreign)
     try:
         with witness.running() as version:
             comparison.version = version
@@ -86,6 +85,8 @@ def verify(
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
+    if file.arithmetic not in ENGINES:  # a file may state what no source is converted with
+        file = file.replace(arithmetic="")
     kind = sniff(path).key
     if kind == "onnx":
         from ..frontends.onnx.witness import Witness as OnnxWitness
@@ -104,147 +105,22 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
     return TorchWitness.of(path, file, engine)
 
 
-class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it.
-
-    `foreign`: both were made from a third; what they state otherwise is then no difference, what they compute is.
-    """
-
-    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False) -> None:
-        self.file, self.witness, self.foreign = file, witness, foreign
-        self.pairing = Pairing(witness.model.graph, file.graph)
-        self.weights = {weight.name: weight for weight in self._constants()}
-        self.side_by_side = SideBySide(file, witness.engine)
-        self.version = self.inputs = self.skipped = ""
-        self.notes: list[str] = []
-
-    def _constants(self) -> Iterator[WeightComparison]:
-        """Constants, and inputs that are declared otherwise, against the fresh conversion."""
-        readers = read_by(self.file.graph)
-        for found in self.pairing.tensor_differences(provenance=False):
-            name = found.other or found.name
-            if found.is_equal and name in self.file.graph.inputs:
-                continue
-            counts = (found.elements, found.different, found.largest)
-            yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
-
-    def unpack(self) -> None:
-        """The same constants, against what the source's own reader makes of it."""
-        self.witness.load()
-        if self.witness.trouble:
-            trouble = f"{self.witness.name} itself cannot load the source ({self.witness.trouble})"
-            self.notes.append(f"{trouble}; qfmt's reading is used")
-        for name, theirs in self.witness.unpacked():
-            weight = self.weights.get(self.pairing.tensors.get(name, ""))
-            if weight is not None and self.witness.name not in weight.witnesses:
-                self.weights[weight.name] = self._as_unpacked(weight, theirs)
-
-    def _as_unpacked(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
-        tensor = self.file.tensors[weight.name]
-        mine, unpacked, who = tensor.array, theirs.array, f"{self.witness.name} unpacks"
-        if mine.dtype == np.float16 and unpacked.dtype == np.float32:  # torch keeps what it narrowed in float32
-            unpacked = narrowed(unpacked)
-        if (mine.dtype, mine.size) != (unpacked.dtype, unpacked.size):
-            words = [f"{who} another dtype or shape"]
-        else:
-            different, _ = values_differ(unpacked, mine)
-            words = [f"{who} {different} other values"] if different else []
-        if tensor.quantization is not None:
-            stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
-            words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
-        if not weight.ok:  # what differs from the conversion has been said
-            words = []
-        witnesses = (*weight.witnesses, self.witness.name)
-        return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
-
-    def has_same_inputs(self) -> bool:
-        """Whether file and source can be run on the same arrays."""
-        mine, theirs = self.witness.model.graph.inputs, self.file.graph.inputs
-        return len(mine) == len(theirs) and all(self.weights[name].ok for name in theirs if name in self.weights)
-
-    def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Nodes and outputs, on inputs as given or on pseudo-random ones."""
-        if inputs is not None:
-            given = checked_inputs(self.file, inputs)
-            self.inputs = f"as given: {_sizes({name: array.shape for name, array in given.items()})}"
-            self.side_by_side.sample(given, self._theirs(given))
-            return
-        chosen, values = self._fitting(shapes)
-        self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
-        for index, drawn in enumerate(random_inputs.draw(self.file, chosen, count, self.witness.engine)):
-            self.side_by_side.sample(drawn, values if index == 0 else self._theirs(drawn))
-
-    def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
-        """The likeliest shapes that the source can be run on, and what it computes from the first sample."""
-        refused: RunError | None = None
-        for chosen in random_inputs.shapes(self.file, given, self.witness.example_shapes()):
-            values = self._tried(chosen)
-            if not isinstance(values, RunError):
-                return chosen, values
-            refused = refused or values
-        assert refused is not None
-        refused.hint = refused.hint or "sizes of inputs can be given with --input-shape"
-        raise refused
-
-    def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
+def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
+    """The source of a file that was lowered, converted as it was then: the first way that gives the file's inputs."""
+    if sniff(path).key == "qfb":
+        return FileWitness(path, engine)
+    converted: Witness | None = None
+    refused: SourceError | None = None
+    for likeness in likenesses(file):
         try:
-            return self._theirs(next(random_inputs.draw(self.file, shapes, 1, self.witness.engine)))
-        except RunError as error:
-            return error
-
-    def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes, by the names of the file."""
-        names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
-        seen = self.witness.run({mine: inputs[theirs] for mine, theirs in names})
-        return {self.pairing.tensors[name]: value for name, value in seen.items() if name in self.pairing.tensors}
-
-    def report(self, path: Path) -> Report:
-        missing = [mine for mine, theirs in self.pairing.nodes if mine is not None and theirs is None]
-        stated = self.file.source.get("sha256")
-        return Report(
-            source=str(path),
-            engine=self.witness.engine,
-            version=self.version,
-            same_source=None if stated is None else stated == self.witness.model.source["sha256"],
-            inputs=self.inputs,
-            weights=tuple(self.weights.values()),
-            nodes=tuple(self._nodes({node_name(node) for node in missing})),
-            outputs=tuple(self._outputs()),
-            missing=() if self.foreign else tuple(f"{node_name(node)} ({node.operator})" for node in missing),
-            interface=tuple(self._interface()),
-            skipped=self.skipped,
-            notes=tuple(self.notes),
-        )
-
-    def _interface(self) -> Iterator[str]:
-        """Outputs that are others, or in another order."""
-        wanted = [self.pairing.tensors.get(name, name) for name in self.witness.model.graph.outputs]
-        if wanted != list(self.file.graph.outputs):
-            yield f"the network's outputs {', '.join(wanted)} → {', '.join(self.file.graph.outputs)}"
-
-    def _nodes(self, missing: set[str]) -> Iterator[NodeComparison]:
-        for found in self.pairing.node_differences(provenance=False):
-            if found.name in missing:
-                continue
-            ran = self.side_by_side.nodes[found.name]
-            if ran.unknown:
-                self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
-            stated = () if self.foreign else found.words
-            words = (*stated, ran.fault) if ran.fault and not stated else stated
-            counts = ran.counts
-            yield NodeComparison(found.name, found.operator, counts.total, *counts, words)
-
-    def _outputs(self) -> Iterator[OutputComparison]:
-        for name, found in self.side_by_side.outputs.items():
-            if found.outputs:
-                yield OutputComparison(name, **asdict(found))
-
-
-def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
-    return ", ".join(f"{name} [{','.join(map(str, shape))}]" for name, shape in shapes.items())
-
-
-def narrowed(values: Array) -> Array:
-    """float32 → float16 as PyTorch narrows weights: what is too large becomes the largest."""
-    largest = np.finfo(np.float16).max
-    return np.clip(values, -largest, largest).astype(np.float16)
+            witness = _witness(path, likeness, engine)
+        except SourceError as error:
+            refused = refused or error
+            continue
+        if fits(witness.model, file):
+            return witness
+        converted = converted or witness
+    if converted is None:
+        assert refused is not None
+        raise refused
+    return converted

@@ -1,0 +1,196 @@
+"""One file beside one source: constants, nodes, the network as a whole. `verify` carries it through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import RunError
+from ..interpreter import checked_inputs
+from ..model import Model
+from . import random_inputs
+from .difference import Pairing, node_name, read_by
+from .report import NodeComparison, OutputComparison, Report, WeightComparison
+from .running import SideBySide
+from .words import quantization_words, values_differ
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from ..frontends.witness import Computed, Witness
+
+    Array = NDArray[Any]
+
+
+class Comparison:
+    """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it.
+
+    `foreign`: both were made from a third; what they state otherwise is then no difference, what they compute is.
+    """
+
+    integer_only = False
+
+    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False) -> None:
+        self.file, self.witness, self.foreign = file, witness, foreign
+        self.pairing = Pairing(witness.model.graph, file.graph)
+        self.tensors = self._paired()
+        """Tensor of the source → tensor of the file."""
+        self.takes = file
+        """Whose inputs are given, or drawn."""
+        self.weights = {weight.name: weight for weight in self._constants()}
+        self.side_by_side = SideBySide(file, witness.engine)
+        self.version = self.inputs = self.skipped = ""
+        self.notes: list[str] = []
+
+    def _paired(self) -> dict[str, str]:
+        return self.pairing.tensors
+
+    def _constants(self) -> Iterator[WeightComparison]:
+        """Constants, and inputs that are declared otherwise, against the fresh conversion."""
+        readers = read_by(self.file.graph)
+        for found in self.pairing.tensor_differences(provenance=False):
+            name = found.other or found.name
+            if found.is_equal and name in self.file.graph.inputs:
+                continue
+            counts = (found.elements, found.different, found.largest)
+            yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
+
+    def unpack(self) -> None:
+        """The same constants, against what the source's own reader makes of it."""
+        self.witness.load()
+        if self.witness.trouble:
+            trouble = f"{self.witness.name} itself cannot load the source ({self.witness.trouble})"
+            self.notes.append(f"{trouble}; qfmt's reading is used")
+        for name, theirs in self.witness.unpacked():
+            weight = self.weights.get(self.tensors.get(name, ""))
+            if weight is not None and self.witness.name not in weight.witnesses:
+                self.weights[weight.name] = self._as_unpacked(weight, theirs)
+
+    def _as_unpacked(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
+        tensor = self.file.tensors[weight.name]
+        mine, unpacked, who = tensor.array, theirs.array, f"{self.witness.name} unpacks"
+        if mine.dtype == np.float16 and unpacked.dtype == np.float32:  # torch keeps what it narrowed in float32
+            unpacked = narrowed(unpacked)
+        if (mine.dtype, mine.size) != (unpacked.dtype, unpacked.size):
+            words = [f"{who} another dtype or shape"]
+        else:
+            different, _ = values_differ(unpacked, mine)
+            words = [f"{who} {different} other values"] if different else []
+        if tensor.quantization is not None:
+            stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
+            words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
+        if not weight.ok:  # what differs from the conversion has been said
+            words = []
+        witnesses = (*weight.witnesses, self.witness.name)
+        return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
+
+    def has_same_inputs(self) -> bool:
+        """Whether file and source can be run on the same arrays."""
+        mine, theirs = self.witness.model.graph.inputs, self.file.graph.inputs
+        return len(mine) == len(theirs) and all(self.weights[name].ok for name in theirs if name in self.weights)
+
+    def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Nodes and outputs, on inputs as given or on pseudo-random ones."""
+        if inputs is not None:
+            given = self.given(inputs)
+            self.inputs = f"as given: {_sizes({name: array.shape for name, array in given.items()})}"
+            self.sample(given, self._theirs(given))
+            return
+        chosen, values = self._fitting(shapes)
+        self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
+        for index, drawn in enumerate(random_inputs.draw(self.takes, chosen, count, self.witness.engine)):
+            self.sample(drawn, values if index == 0 else self._theirs(drawn))
+
+    def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Arrays that somebody gives, checked."""
+        return checked_inputs(self.takes, inputs)
+
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        """Run the file on one sample, of which the source's values are known."""
+        self.side_by_side.sample(inputs, theirs)
+
+    def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
+        """The likeliest shapes that the source can be run on, and what it computes from the first sample."""
+        refused: RunError | None = None
+        for chosen in random_inputs.shapes(self.takes, given, self.witness.example_shapes()):
+            values = self._tried(chosen)
+            if not isinstance(values, RunError):
+                return chosen, values
+            refused = refused or values
+        assert refused is not None
+        refused.hint = refused.hint or "sizes of inputs can be given with --input-shape"
+        raise refused
+
+    def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
+        try:
+            return self._theirs(next(random_inputs.draw(self.takes, shapes, 1, self.witness.engine)))
+        except RunError as error:
+            return error
+
+    def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """What the source computes, by the names of the file."""
+        names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
+        seen = self.witness.run({mine: inputs[theirs] for mine, theirs in names})
+        return {self.tensors[name]: value for name, value in seen.items() if name in self.tensors}
+
+    def report(self, path: Path) -> Report:
+        sources = self.file.source.get("sha256"), self.witness.model.source.get("sha256")
+        return Report(
+            source=str(path),
+            engine=self.witness.engine,
+            version=self.version,
+            same_source=None if None in sources else sources[0] == sources[1],
+            inputs=self.inputs,
+            weights=tuple(self.weights.values()),
+            nodes=tuple(self._nodes()),
+            outputs=tuple(self._outputs()),
+            missing=tuple(self._missing()),
+            interface=tuple(self._interface()),
+            skipped=self.skipped,
+            notes=tuple(self.notes),
+            integer_only=self.integer_only,
+        )
+
+    def _missing(self) -> Iterator[str]:
+        """Nodes that only the source has."""
+        for mine, theirs in self.pairing.nodes:
+            if mine is not None and theirs is None and not self.foreign:
+                yield f"{node_name(mine)} ({mine.operator})"
+
+    def _interface(self) -> Iterator[str]:
+        """Outputs that are others, or in another order."""
+        wanted = [self.tensors.get(name, name) for name in self.witness.model.graph.outputs]
+        if wanted != list(self.file.graph.outputs):
+            yield f"the network's outputs {', '.join(wanted)} → {', '.join(self.file.graph.outputs)}"
+
+    def _nodes(self) -> Iterator[NodeComparison]:
+        missing = {node_name(mine) for mine, theirs in self.pairing.nodes if mine is not None and theirs is None}
+        for found in self.pairing.node_differences(provenance=False):
+            if found.name in missing:
+                continue
+            ran = self.side_by_side.nodes[found.name]
+            if ran.unknown:
+                self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
+            stated = () if self.foreign else found.words
+            words = (*stated, ran.fault) if ran.fault and not stated else stated
+            counts = ran.counts
+            yield NodeComparison(found.name, found.operator, counts.total, *counts, words)
+
+    def _outputs(self) -> Iterator[OutputComparison]:
+        for name, found in self.side_by_side.outputs.items():
+            if found.outputs:
+                yield OutputComparison(name, **asdict(found))
+
+
+def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} [{','.join(map(str, shape))}]" for name, shape in shapes.items())
+
+
+def narrowed(values: Array) -> Array:
+    """float32 → float16 as PyTorch narrows weights: what is too large becomes the largest."""
+    largest = np.finfo(np.float16).max
+    return np.clip(values, -largest, largest).astype(np.float16)

@@ -1,0 +1,66 @@
+"""A `.qfb` as the witness against what was lowered from it: the reference interpreter computes its nodes as stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RunError
+from ..frontends.witness import Computed
+from ..interpreter import trace
+from ..model import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class FileWitness:
+    """The source of a file; see `frontends.witness.Witness`. Nobody else reads it, and no engine has a say in it."""
+
+    name = "qfmt"
+    trouble = ""
+
+    def __init__(self, path: Path, engine: str | None = None) -> None:
+        from ..file import load
+
+        if engine is not None:
+            raise RunError(f"{engine} has no say in a .qfb, which states its arithmetic", hint="leave --engine out")
+        self.model = load(path)
+        self.engine = "reference"
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """Our own interpreter."""
+        from .. import __version__
+
+        yield f"qfmt {__version__}"
+
+    def example_shapes(self) -> list[tuple[int, ...] | None]:
+        """The file states what it knows."""
+        return []
+
+    def load(self) -> None:
+        """It is loaded."""
+
+    def unpacked(self) -> Iterator[tuple[str, Computed]]:
+        """Nobody else reads it."""
+        return iter(())
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
+        """Every tensor that is computed, by name, and the inputs."""
+        tensors = self.model.tensors
+        values: dict[str, NDArray[Any]] = {}
+        seen = {name: computed(array, tensors[name]) for name, array in inputs.items()}
+        for node in trace(self.model, inputs, values):
+            seen.update((name, computed(values[name], tensors[name])) for name in node.outputs)
+        return seen
+
+
+def computed(array: NDArray[Any], tensor: Tensor) -> Computed:
+    """What was computed, with what the tensor says that it means."""
+    grid = tensor.quantization
+    if grid is None or grid.is_blocked:
+        return Computed(array)
+    return Computed(array, grid.scale, tuple(int(each) for each in grid.zero_point), grid.axis)

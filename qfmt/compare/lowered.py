@@ -1,0 +1,289 @@
+"""A file in integers alone beside its source: each tensor that both have, judged by the rule that it was lowered from.
+
+Nodes are others than those of the source: sums, then a requantization. They are fed what the source has under the same
+name, and what they gave themselves where it has nothing (sums).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arithmetic import dequantize, quantize
+from ..errors import QfmtError
+from ..frontends.witness import Computed
+from ..interpreter import checked_inputs, execute
+from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
+from ..ops import Operand
+from .classes import Counts, classify
+from .comparison import Comparison
+from .difference import node_name, read_by
+from .files import computed
+from .report import NodeComparison, WeightComparison
+from .running import SideBySide
+from .words import tensor_words, values_differ
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from ..frontends.witness import Witness
+
+    Array = NDArray[Any]
+
+KEY, SOURCE_KEY = "integer_only", "lowered_from"
+
+REQUANTIZATIONS = ("qfmt.Requantize", "qfmt.RequantShift")
+
+MOVED, CENTRED = ".quantized", ".centred"
+"""How the lowering names integers that stand for moved real numbers, and weights without their zero point."""
+
+
+def is_lowered(file: Model) -> bool:
+    return KEY in file.source
+
+
+def likenesses(file: Model) -> Iterator[Model]:
+    """What the network may have been before it was lowered, as far as a conversion of its source asks: of whose
+    arithmetic, and with which inputs; the likeliest first: real numbers, integers as in the file, nobody knows."""
+    before = file.replace(arithmetic=file.source.get(SOURCE_KEY, ""))
+    real = {
+        name: replace(tensor, dtype="float32", quantization=None)
+        for name in file.graph.inputs
+        if (tensor := file.tensors[name]).quantization is not None
+    }
+    yield before.replace(graph=replace(file.graph, tensors={**file.graph.tensors, **real}))
+    yield before
+    yield before.replace(graph=replace(file.graph, inputs=()))
+
+
+def same_tensor(name: str, source: Graph, file: Graph) -> bool:
+    """Whether a tensor of the file is one of the source."""
+    mine, theirs = file.tensors[name], source.tensors.get(name)
+    if theirs is None or theirs.dtype != mine.dtype:
+        return False
+    return (
+        theirs.quantization is None if mine.quantization is None else mine.quantization.same_grid(theirs.quantization)
+    )
+
+
+def moved_from(name: str, source: Graph, file: Graph) -> str:
+    """The real numbers of the source that a tensor of the file has as integers; "" if there are none."""
+    real = name.removesuffix(MOVED)
+    is_real = real != name and real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
+    return real if is_real and file.tensors[name].quantization is not None else ""
+
+
+def fits(source: Model, file: Model) -> bool:
+    """Whether all inputs of the file are tensors of the source."""
+    graphs = source.graph, file.graph
+    return all(same_tensor(name, *graphs) or moved_from(name, *graphs) for name in file.graph.inputs)
+
+
+class LoweredComparison(Comparison):
+    """An integer-only file beside its source. Inputs are those of the source."""
+
+    integer_only = True
+
+    def __init__(self, file: Model, witness: Witness) -> None:
+        super().__init__(file, witness)
+        self.side_by_side = self.beside = BesideRule(file, witness)
+        self.takes = _sized(witness.model, self._ends(), file)
+
+    def _paired(self) -> dict[str, str]:
+        graphs = self.witness.model.graph, self.file.graph
+        return {name: name for name in self.file.tensors if same_tensor(name, *graphs)}
+
+    def _ends(self) -> dict[str, str]:
+        """Input of the source → input of the file that is made of it."""
+        producers = _producers(self.witness.model)
+        found = {}
+        for name in self.file.graph.inputs:
+            origin = name if name in self.tensors else name.removesuffix(MOVED)
+            while origin in producers and producers[origin].inputs:
+                origin = producers[origin].inputs[0]
+            found[origin] = name
+        return found
+
+    # -- what is stored ----------------------------------------------------------------------------------------
+
+    def _constants(self) -> Iterator[WeightComparison]:
+        """Weights that both have. What the lowering made of others is told by the nodes that read it."""
+        readers = read_by(self.file.graph)
+        for tensor in self.file.graph.constants():
+            source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
+            if source is None or not source.is_constant:
+                continue
+            words = tuple(tensor_words(source, tensor, False)) if source.name == tensor.name else ()
+            different, largest = 0, 0.0
+            theirs = source.array if source.name == tensor.name else _centred(source).astype(tensor.array.dtype)
+            if (theirs.dtype, theirs.shape) == (tensor.array.dtype, tensor.array.shape):
+                different, largest = values_differ(theirs, tensor.array)
+            elements = prod(static_shape(tensor))
+            read = tuple(readers.get(tensor.name, ()))
+            yield WeightComparison(tensor.name, read, elements, different, largest, words, ("conversion",))
+
+    # -- what is computed --------------------------------------------------------------------------------------
+
+    def has_same_inputs(self) -> bool:
+        return fits(self.witness.model, self.file)
+
+    def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Inputs of the source, given as such, or as the integers that the file takes."""
+        ends = {mine: origin for origin, mine in self._ends().items()}
+        real: dict[str, ArrayLike] = {}
+        for name, values in inputs.items():
+            origin = ends.get(name, name)
+            if origin not in self.takes.graph.inputs:
+                self.notes.append(f"not an input, left aside: {name}")
+                continue
+            grid = self.file.tensors[name].quantization if name in ends else None
+            is_real = DTYPES[self.takes.tensors[origin].dtype].kind == "f"
+            if grid is not None and is_real and np.asarray(values).dtype == numpy_dtype(self.file.tensors[name].dtype):
+                values = dequantize(np.asarray(values), grid)
+            real[origin] = values
+        return checked_inputs(self.takes, real)
+
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        taken = {name: theirs[name].array for name in self.file.graph.inputs}
+        self.beside.sample(checked_inputs(self.file, taken), theirs)
+
+    def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """What the source computes; what nobody else does, by the reference."""
+        source, file = self.witness.model, self.file
+        seen = dict(self.witness.run(inputs))
+        self.beside.values = values = completed(source, inputs, seen)
+        found = {}
+        for name, tensor in file.tensors.items():
+            if name in self.tensors and name in values:
+                found[name] = seen.get(name) or computed(values[name], tensor)
+            elif (real := moved_from(name, source.graph, file.graph)) in values:
+                assert tensor.quantization is not None
+                integers = quantize(values[real], tensor.quantization, numpy_dtype(tensor.dtype), "divide")
+                found[name] = computed(integers, tensor)
+        return found
+
+    # -- the report --------------------------------------------------------------------------------------------
+
+    def _interface(self) -> Iterator[str]:
+        """Outputs that are nothing of the source. The file may end before the source does."""
+        source, file = self.witness.model.graph, self.file.graph
+        for name in file.inputs:
+            if not same_tensor(name, source, file) and not moved_from(name, source, file):
+                yield f"the input {name} is no tensor of the source"
+        for name in file.outputs:
+            if name not in self.tensors and not moved_from(name, source, file) and not self.skipped:
+                yield f"the output {name} is no tensor of the source"
+
+    def _beyond(self) -> Iterator[str]:
+        """Outputs of the source that the file ends before."""
+        producers = _producers(self.witness.model)
+        for name in self.witness.model.graph.outputs:
+            node = producers.get(name)
+            integers = node.inputs[0] if node is not None and node.operator == "DequantizeLinear" else name
+            if not {name, integers, name + MOVED}.intersection(self.file.graph.outputs):
+                yield name
+
+    def _missing(self) -> Iterator[str]:
+        ends = list(self._beyond())
+        if ends and not self.skipped:
+            self.notes.append(f"the file ends before {', '.join(ends)}")
+        return iter(())
+
+    def _nodes(self) -> Iterator[NodeComparison]:
+        for node in self.file.nodes:
+            ran = self.side_by_side.nodes[node_name(node)]
+            words = (ran.fault,) if ran.fault else ()
+            yield NodeComparison(node_name(node), node.operator, ran.counts.total, *ran.counts, words)
+
+
+class BesideRule(SideBySide):
+    """Judges each tensor by the node of the source that gives it, which is where a tie can be proven."""
+
+    def __init__(self, file: Model, witness: Witness) -> None:
+        super().__init__(file, witness.engine)
+        self.source = witness.model
+        self.producers = _producers(witness.model)
+        self.values: Mapping[str, Array] = {}
+        """All tensors of the source, of the sample at hand."""
+        form = file.source[KEY]
+        self.shifts_differ = form.startswith("multiply_add_divide") and "differs on" in form
+
+    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+        origin = self.producers.get(name)
+        if origin is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
+            return super()._judged(node, name, mine, theirs, operands)
+        tensors = self.source.tensors
+        read = [_operand(tensors[each], self.values) if each else None for each in origin.inputs]
+        made = execute(origin, read, [tensors[each] for each in origin.outputs])
+        rule = made[origin.outputs.index(name)]
+        other, off = mine != rule, mine != theirs
+        counts = classify(origin, read, tensors[name], np.where(other, theirs, mine), theirs, self.engine)
+        apart = np.abs(mine.astype(np.int64) - rule)
+        stated = int((other & off & (apart <= self._allowed(node, mine.ndim))).sum())
+        wrong = int((other & off).sum()) - stated
+        largest = float(np.abs(mine.astype(np.int64) - theirs).max())
+        return counts._replace(
+            equal=counts.equal - stated - wrong, stated=stated, wrong=counts.wrong + wrong, largest=largest
+        )
+
+    def _allowed(self, node: Node, rank: int) -> Array:
+        """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
+        differs = np.asarray(node.attributes.get("differs", ()), np.int64)
+        if node.operator not in REQUANTIZATIONS or not differs.size:
+            return np.asarray(int(node.operator == "qfmt.RequantShift" and self.shifts_differ))
+        allowed = np.where(differs > 0, np.int64(node.attributes["largest"]), 0)  # type: ignore[arg-type]
+        axis = int(node.attributes.get("axis", rank - self.model.tensors[node.inputs[1]].array.ndim))  # type: ignore[arg-type]
+        return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
+
+
+def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
+    """All tensors of a network: as somebody else computed them, and by the reference what follows from these."""
+    values = {**inputs, **{name: value.array for name, value in seen.items()}}
+    for node in model.nodes:
+        if all(name in values for name in node.outputs):
+            continue
+        tensors = model.tensors
+        if all(not name or name in values or tensors[name].is_constant for name in node.inputs):
+            operands = [_operand(tensors[name], values) if name else None for name in node.inputs]
+            try:
+                made = execute(node, operands, [tensors[name] for name in node.outputs])
+            except QfmtError:  # what has no reference may stand behind the end of the file
+                continue
+            for name, array in zip(node.outputs, made, strict=True):
+                values.setdefault(name, array)
+    return values
+
+
+def _operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
+    computed_value = values.get(tensor.name)
+    return Operand(tensor.array if computed_value is None else computed_value, tensor.quantization)
+
+
+def _centred(weight: Tensor) -> Array:
+    grid = weight.quantization
+    points = 0 if grid is None else grid.zero_points(weight.array.ndim)
+    centred: Array = weight.array.astype(np.int64) - points
+    return centred
+
+
+def _producers(model: Model) -> dict[str, Node]:
+    return {name: node for node in model.nodes for name in node.outputs}
+
+
+def _sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
+    """The source with the sizes of inputs that the file states, and the source leaves open."""
+    tensors = dict(source.graph.tensors)
+    for origin, name in ends.items():
+        if origin not in source.graph.inputs:
+            continue
+        mine, theirs = tensors[origin].shape, file.tensors[name].shape
+        if theirs is None or (mine is not None and len(mine) != len(theirs)):
+            continue
+        pairs = zip(mine or (None,) * len(theirs), theirs, strict=True)
+        shape = tuple(size if isinstance(size, int) or not isinstance(own, int) else own for size, own in pairs)
+        tensors[origin] = replace(tensors[origin], shape=shape)
+    return source.replace(graph=replace(source.graph, tensors=tensors))
