@@ -128,12 +128,15 @@ test("integers of few bits, and of many", () => {
 
 test("the example of the README prints what it says", async () => {
   const readme = await readFile(new URL("README.md", PACKAGE), "utf8");
-  const [, code, output] = /```js\n\/\/ example\.js\n([\s\S]*?)```\n\n```text\n([\s\S]*?)```/.exec(readme)!;
+  const [, code, output] = /```js\n\/\/ example\.js\n([\s\S]*?)```\n\n[^`]*`model\.qfb`[^`]*`tests\/golden\/1\.0\.qfb`[^`]*\n\n```text\n([\s\S]*?)```/.exec(readme)!;
   const lines: string[] = [];
   const body = code!.replace(/^import .*\n/gm, "").replaceAll('"model.qfb"', JSON.stringify(GOLDEN.href));
   const run = new Function("open", "console", `return (async () => {${body}})();`) as (...given: unknown[]) => Promise<void>;
   await run(open, { log: (...items: unknown[]) => lines.push(items.map(String).join(" ")) });
   assert.equal(`${lines.join("\n")}\n`, output);
+  const other = body.replace("conv._packed_params", "of another file");
+  const again = new Function("open", "console", `return (async () => {${other}})();`) as typeof run;
+  await assert.rejects(again(open, { log: () => undefined }), /^Error: no quantized tensor of another file.*, only .*conv\.weight/);
 });
 
 test("an error says what, where, and what to do", async () => {
