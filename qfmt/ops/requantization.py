@@ -210,8 +210,8 @@ def pair_table(a: Array, b: Array, table: Array) -> Array:
 def weighted_sum(*inputs: Array, weights: tuple[int, ...]) -> Array:
     """y = Σ weights[i] · q_i, exact, as int32, of integers as they are stored: zero points are not subtracted.
 
-    The inputs are integers of at most 32 bits and broadcast. The sum of |weights[i]| · (the greatest integer of the type
-    + 1) is less than 2⁶³: no sum leaves int64.
+    The inputs are integers of at most 32 bits and broadcast. The sum of |weights[i]| · (1 + the greatest integer of the
+    type) is less than 2⁶³: no sum leaves int64.
     """
     if len(weights) != len(inputs):
         raise QfmtError(f"{len(weights)} weights for {len(inputs)} inputs")
