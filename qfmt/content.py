@@ -9,16 +9,32 @@ import hashlib
 import struct
 from collections.abc import Iterator
 
+from .errors import QfmtError
 from .model import Attribute, Blocks, Dimension, Model, Quantization, attribute_kind
 
 PIECE = 1 << 16
 """About how many bytes are digested at once."""
 
+LONG = 256
+"""Bytes of a word, or of the lines of a quantization, from which on it counts how often they stand there."""
+
+REPEATED = 1 << 28
+"""Bytes of long words and lines that stand there again; no network has as many, and a small file could have 2**40."""
+
 
 def content_digest(model: Model) -> bytes:
-    """The SHA-256 of the lines."""
+    """The SHA-256 of the lines; QfmtError where long names or many scales stand in them again and again."""
     digest, held = hashlib.sha256(), bytearray()
+    seen: set[bytes] = set()
+    repeated = 0
     for piece in _pieces(model):
+        if len(piece) >= LONG:
+            mark = hashlib.sha256(piece).digest()
+            repeated += len(piece) if mark in seen else 0
+            seen.add(mark)
+            if repeated > REPEATED:
+                hint = "the file refers to long names, or to many scales, again and again"
+                raise QfmtError("the content id is one of too many characters", hint=hint)
         held += piece
         if len(held) >= PIECE:
             digest.update(held)

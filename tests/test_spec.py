@@ -170,6 +170,9 @@ def test_the_content_id_of_a_long_line_needs_no_memory_for_it() -> None:
     lines += ["4:node 6:Concat 2:13 0:", "2:in" + f" {word}" * 200, "3:out 1:y", "9:attribute 4:axis 2:si 1:0", ""]
     assert found == hashlib.sha256("\n".join(lines).encode()).digest()
     assert most < 2_000_000
+    graph = replace(model.graph, nodes=(replace(model.nodes[0], inputs=(name,) * 3000),))
+    with pytest.raises(QfmtError, match="too many characters; the file refers to long names"):
+        model.replace(graph=graph).content_id()
 
 
 def test_the_flatbuffers_page_reads_the_smallest_file() -> None:
