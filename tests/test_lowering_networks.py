@@ -213,7 +213,7 @@ def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: p
         lowered = qfmt.load(dest)
         assert lowered.tensors[lowered.graph.inputs[0]].shape == ("N", 3, *sizes)
         assert ("note   the size of x is not stated in the file: 224 × 224 is assumed" in result.stderr) == assumed
-        assert lowered.source.get("assumed_sizes") == ("x=N,3,224,224" if assumed else None)
+        assert lowered.source.get("assumed_sizes") == ('{"x": ["N", 3, 224, 224]}' if assumed else None)
     assert compare("a mean of an image", qfmt.load(stored), lowered, [{"x": given[0].numpy()}]) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,9 +89,8 @@ class Lowering:
 
     def notes(self, model: Model) -> Iterator[str]:
         """What to know of a lowered model that is not as one might think."""
-        for told in model.source.get("assumed_sizes", "").split():
-            name, _, shape = told.partition("=")
-            sizes = " × ".join(shape.split(",")[2:])
+        for name, shape in json.loads(model.source.get("assumed_sizes", "{}")).items():
+            sizes = " × ".join(map(str, shape[2:]))
             yield f"the size of {name} is not stated in the file: {sizes} is assumed, which --input-shape changes"
         unsure = model.source.get("integer_only", "").partition("exact but for ")[2]
         if unsure:

@@ -106,7 +106,9 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
         "reach_low": required("ii", "the least x that can occur, for each channel or one for all"),
         "reach_high": required("ii", "the greatest x that can occur, likewise"),
         "compared": optional("", "the rule that it was compared with; empty if it was not"),
-        "differs": AttributeSpec("ii", (), "for each channel, how many x in reach give another y than that rule"),
+        "differs": AttributeSpec(
+            "ii", (), 'for each channel, in how many cases y is not what that rule gives ("Proof")'
+        ),
         "largest": optional(0, "by how much at most"),
     },
     shape=same,

@@ -28,7 +28,8 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
     "A node that states `exact` or `folded` gives int32; zero points of that are 0. What it adds up are integers of at "
     "most 16 bits: a weight per tensor or along an axis, all others per tensor, none by blocks. A bias is int32 and "
     "not quantized, one for each channel (that of Gemm broadcasts); alpha and beta are 1. By `folded` the weight is a "
-    "constant whose zero points are 0.",
+    "constant whose zero points are 0. Where windows of a mean may be of several sizes, the sizes of what they slide "
+    "over are known.",
 )
 def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or node.arithmetic not in operator.sum_rules:
@@ -44,11 +45,25 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
         return wrong
     if any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):
         return "alpha or beta is not 1"
+    if not accumulates and (wrong := _open_windows(node.attributes, tensors[node.inputs[0]])):
+        return wrong
     return _not_folded(tensors[node.inputs[1]]) if node.arithmetic == "folded" else ""
 
 
 def _inputs(node: Node, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
     return [tensors[name] if name else None for name in node.inputs]
+
+
+def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
+    """Dimensions whose windows may differ, so that the factors L / n of their sums follow from a size not stated."""
+    uneven = [size != 1 for size in a.get("output_size", ())]
+    if "count_include_pad" in a:
+        head, tail = a["pads"][: len(a["pads"]) // 2], a["pads"][len(a["pads"]) // 2 :]
+        padded = (any(pads) and not a["count_include_pad"] for pads in zip(head, tail, strict=True))
+        uneven = [bool(a["ceil_mode"]) or each for each in padded]
+    sizes = (None,) * len(uneven) if x.shape is None else x.shape[-len(uneven) :]
+    is_open = any(each and not isinstance(size, int) for each, size in zip(uneven, sizes, strict=False))
+    return f"windows of several sizes over {x.name!r}, whose sizes are not known" if is_open else ""
 
 
 def _is_integer(tensor: Tensor, bits: int) -> bool:

@@ -7,6 +7,7 @@ lower_integer(model, form="fixed_point_double")        as TFLite's kernels round
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -69,10 +70,10 @@ def lower_integer(
         model = ended(model, outputs)
     if input_shapes:
         model = replace(model, graph=with_input_shapes(model.graph, input_shapes))
-    source = dict(model.source)
+    source = {key: told for key, told in model.source.items() if key != ASSUMED}
     if needs_sizes(model) and (images := _images(model)):
         model = replace(model, graph=with_input_shapes(model.graph, images))
-        source[ASSUMED] = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in images.items())
+        source[ASSUMED] = json.dumps(images, ensure_ascii=False)
     return _lowered(replace(model, source=source), Form(form, bits, exact))
 
 
