@@ -71,12 +71,14 @@ def random_inputs(model: Model, rng: np.random.Generator) -> dict[str, np.ndarra
 class Together:
     """Many small networks in one program, because linkers take their time: `together(i, inputs)` runs one."""
 
-    def __init__(self, models: Sequence[Model], folder: Path, *flags: str, cc: str = "gcc") -> None:
+    def __init__(
+        self, models: Sequence[Model], folder: Path, *flags: str, cc: str = "gcc", compact: bool = False
+    ) -> None:
         self._models = models
         folder.mkdir()
         cases = []
         for index, model in enumerate(models):
-            texts = qfmt.backends.c.program(model, f"net{index}")
+            texts = qfmt.backends.c.program(model, f"net{index}", compact=compact)
             for name, text in texts.items():
                 if name.startswith("net"):
                     (folder / name).write_text(text, encoding="ascii")

@@ -115,7 +115,7 @@ def _described(macro: str, role: str, value: Value, view: View, model: Model) ->
     lines = [f"{role} {view.buffer.name}: {comment(value.name)}, {value.dtype} [{shape}], {low} to {high}"]
     per_tensor = grid is not None and len(grid.scale) == 1 and not grid.has_float_zero_points
     if per_tensor:
-        point = f"(q - {value.zero_point})" if value.zero_point else "q"
+        point = f"(q {'-' if value.zero_point > 0 else '+'} {abs(value.zero_point)})" if value.zero_point else "q"
         lines.append(f"real = {point} * {macro}_SCALE")
     if role == "input" and per_tensor:
         rule, real = _quantized(value.name, model)
