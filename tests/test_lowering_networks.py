@@ -24,6 +24,7 @@ from qfmt.interpreter import trace
 from qfmt.model import Model
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import requantizations, totals
+from qfmt.passes.lowering.forms import FORMS, NARROWED
 from qfmt.passes.sizes import with_input_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,13 +86,25 @@ def test_digits_by_the_rules_of_every_engine(engine: str, images: np.ndarray) ->
 @pytest.mark.parametrize("form", ["multiply_shift", "fixed_point_single", "fixed_point_double", "multiply_add_divide"])
 def test_digits_by_forms_that_differ(form: str, digits: Model, images: np.ndarray) -> None:
     """A tensor whose proof says that nothing differs is equal as long as its inputs are."""
-    lowered = lower_integer(digits, form=form, bits=16)
-    differing = compare(f"digits by {form} of 16 bits", digits, lowered, [{"x": images}])
+    lowered = lower_integer(digits, form=form, bits=16 if form in NARROWED else 32)
+    differing = compare(f"digits by {form}", digits, lowered, [{"x": images}])
     want, got = both(digits, lowered, {"x": images})
     first = next((each for each in requantizations(lowered) if (want[each.output] != got[each.output]).any()), None)
     assert (first is None) == (differing == 0)
     assert first is None or first.differs > 0 or not first.compared
     assert (want["fc"].argmax(1) == got["fc"].argmax(1)).mean() > 0.99
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_that_is_asked_for_stays_what_it_is(form: str, digits: Model, images: np.ndarray) -> None:
+    """Exact: channels for which it is equal have it, the others have thresholds, and none has another form."""
+    lowered = lower_integer(digits, form=form, exact=True)
+    found = [*requantizations(lowered)]
+    assert {each.rule for each in found} <= {form, "thresholds"}
+    assert all(each.compared and not each.differs for each in found)
+    tell(f"digits, {form}: {sum(each.channels - each.thresholds for each in found)} channels in that form, "
+         f"{sum(each.thresholds for each in found)} by thresholds")  # fmt: skip
+    assert compare(f"digits by {form}, exact", digits, lowered, [{"x": images}]) == 0
 
 
 def test_what_is_written_is_valid_and_reads_back(digits: Model, tmp_path: Path) -> None:
@@ -332,6 +345,8 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--bits", "8"], "--bits goes with --integer-only"),
         (["--requantize", "thresholds"], "--requantize goes with --integer-only"),
         (["--integer-only", "--bits", "12"], "'12' is not one of"),
+        (["--integer-only", "--bits", "16", "--requantize", "fixed_point_double"], "has multipliers of 31 bits"),
+        (["--integer-only", "--bits", "32", "--requantize", "power_of_two"], "has no multipliers"),
         (["--integer-only", "--requantize", "float"], "'float' is not one of"),
         (["--integer-only"], "--input-shape x=N,1,HEIGHT,WIDTH"),
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
@@ -383,6 +398,8 @@ def test_inspect_integer(stored: Path, options: list[str]) -> None:
     assert [each["output"] for each in data] == [each.output for each in found]
     for facts, each in zip(data, found, strict=True):
         assert facts["channels"] == each.channels
+        assert facts["compared"] == each.compared != ""
+        assert facts["differs"] == each.differs
         assert sum(facts["widths"].values()) + facts["by_thresholds"] == (
             each.channels if facts["multiplier"] or facts["by_thresholds"] else 0
         )

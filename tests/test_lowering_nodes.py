@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from qfmt.errors import NoIntegerForm, QfmtError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS, Inference
 from qfmt.passes import lower_integer
-from qfmt.passes.lowering.facts import totals
-from qfmt.passes.lowering.forms import FORMS, WIDTHS
+from qfmt.passes.lowering.facts import requantizations, totals
+from qfmt.passes.lowering.forms import FORMS, NARROWED, WIDTHS
 from qfmt.rules import violations
 
 f32 = np.float32
@@ -328,6 +329,29 @@ def test_functions_of_two_inputs(rule: str) -> None:
     assert "Mul" in found.get("Mul", {"Mul"})
 
 
+@pytest.mark.parametrize("form", ["fixed_point_single", "fixed_point_double", "power_of_two"])
+def test_forms_that_add_nothing_have_a_constant_among_the_sums(form: str) -> None:
+    """Add in these forms: equal on all pairs, and where there is a line nearly always without thresholds."""
+    rng = np.random.default_rng(22)
+    in_form = lines = 0
+    for rule in QUANTIZE:
+        for _ in range(1):
+            net = Net(rng)
+            a, b = net.input(2, 300), net.input(2, 300, dtype="int8")
+            scales = [float(f32(each / 32)) for each in rng.integers(1, 9, 2)]
+            for name, scale in zip((a, b), scales, strict=True):
+                own = net.tensors[name]
+                net.tensors[name] = replace(own, quantization=replace(own.quantization, scale=(scale,)))
+            model = net.model(net.node("Add", [a, b], grid(rng, "uint8", 0.11), rule))
+            (found,) = requantizations(same(f"Add, {form}", model, rng, form=form))
+            assert found.rule in (form, "thresholds")
+            assert found.sums == 1 << 16
+            (usual,) = requantizations(lower_integer(model))
+            in_form, lines = in_form + (found.rule == form), lines + (usual.rule == "multiply_shift")
+    tell(f"Add in the form {form}: {in_form} of the {lines} that have a line at all")
+    assert in_form > lines / 2 > 0
+
+
 def test_the_same_input_twice_and_constants_of_integers() -> None:
     rng = np.random.default_rng(14)
     for operator in ("Add", "Mul"):
@@ -545,7 +569,9 @@ def test_grids_of_any_scale_and_range(start: int) -> None:
         model = net.model(net.node(operator, inputs, out, rule, dtype=kinds[1], **a))
         form = str(rng.choice(FORMS))
         try:
-            lowered = lower_integer(model, form=form, bits=int(rng.choice(WIDTHS)), exact=True)
+            lowered = lower_integer(
+                model, form=form, bits=int(rng.choice(WIDTHS)) if form in NARROWED else 32, exact=True
+            )
         except NoIntegerForm as error:
             assert any(word in str(error) for word in ("beyond int32", "float32 does not hold", "in two ways"))
             continue
@@ -600,7 +626,11 @@ def test_sums_that_fit_once_the_zero_point_is_taken_off() -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"form": "float"}, "no form 'float'"), ({"bits": 7}, "7 bits")],
+    [
+        ({"form": "float"}, "no form 'float'"),
+        ({"bits": 7}, "7 bits"),
+        ({"form": "power_of_two", "bits": 8}, "cannot have"),
+    ],
 )
 def test_options_that_do_not_exist(options: Mapping[str, Any], said: str) -> None:
     net = Net(np.random.default_rng(0))

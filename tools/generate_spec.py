@@ -30,7 +30,7 @@ from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa:
 from qfmt.ops import OPERATORS, Operator, Quantized  # noqa: E402
 from qfmt.ops.pooling import MEAN_RULES  # noqa: E402
 from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
-from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES  # noqa: E402
+from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES, AttributeSpec  # noqa: E402
 from qfmt.rules import RULES  # noqa: E402
 
 SPEC = ROOT / "spec.md"
@@ -132,6 +132,10 @@ def _type(field: Field) -> str:
     return f"{field.type}{', required' if field.required else ''}".replace("[", "vector of ").replace("]", "")
 
 
+def _stated(spec: AttributeSpec) -> str:
+    return "known" if spec.may_lack else "required" if spec.default is None else f"`{spec.default}`"
+
+
 def _default(field: Field) -> str:
     """What an absent field means."""
     if field.required:
@@ -182,8 +186,7 @@ def _operator(operator: Operator) -> str:
         lines += [f"Rules: {_rule_names(operator.rules, operator.engines)}", ""]
     if operator.attributes:
         rows = [
-            (f"`{name}`", _kind(spec.kind), "required" if spec.default is None else f"`{spec.default}`", spec.meaning)
-            for name, spec in operator.attributes.items()
+            (f"`{name}`", _kind(spec.kind), _stated(spec), spec.meaning) for name, spec in operator.attributes.items()
         ]
         lines += [_table(("attribute", "kind", "default", "meaning"), rows)]
     return "\n".join(lines)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..model import Model, Tensor
     from ..passes.lowering.facts import Facts, Totals
 
+NARROWED = ("multiply_shift", "fixed_point_single", "multiply_add_divide")
+NO_MULTIPLIERS = ("power_of_two", "thresholds")
 FORMS = (
     "multiply_shift",
     "fixed_point_single",
@@ -31,7 +33,7 @@ WIDTHS = ("32", "16", "8")
 def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--integer-only` and the options that go with it; `Lowering.of` takes them."""
     for option in (
-        click.option("--bits", type=click.Choice(WIDTHS), help="Bits of a multiplier  [default: 32]"),
+        click.option("--bits", type=click.Choice(WIDTHS), help="Bits of a multiplier, at most  [default: 32]"),
         click.option(
             "--requantize",
             type=click.Choice(FORMS),
@@ -46,7 +48,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="End with this tensor, leave out the rest.",
         ),
         click.option(
-            "--exact", is_flag=True, help="Integers that are the same: thresholds where no multiplier is equal."
+            "--exact", is_flag=True, help="Integers that are the same: thresholds where the form is not equal."
         ),
         click.option("--integer-only", is_flag=True, help="Compute with integers alone; differences are counted."),
     ):
@@ -69,7 +71,11 @@ class Lowering:
     ) -> Lowering | None:
         """None without `--integer-only`, which the other options need."""
         if integer_only:
-            return cls(requantize or FORMS[0], int(bits or WIDTHS[0]), exact, outputs)
+            form = requantize or FORMS[0]
+            if bits and (form in NO_MULTIPLIERS or (form not in NARROWED and bits != WIDTHS[0])):
+                why = "has no multipliers" if form in NO_MULTIPLIERS else "has multipliers of 31 bits"
+                raise click.UsageError(f"--requantize {form} {why}: --bits goes with {', '.join(NARROWED)}")
+            return cls(form, int(bits or WIDTHS[0]), exact, outputs)
         options = {"exact": exact, "output": outputs, "requantize": requantize, "bits": bits}
         if given := [word for word, value in options.items() if value]:
             raise click.UsageError(f"--{given[0]} goes with --integer-only")
@@ -87,29 +93,55 @@ class Lowering:
             raise error.at(place) from None
         return lowered, _summary(totals(lowered), lowered)
 
+    def others(self, model: Model) -> str:
+        """Tensors that are not requantized in the form that was asked for, for any channel."""
+        from ..passes.lowering.facts import requantizations
+
+        found = [each.output for each in requantizations(model) if each.rule == "thresholds"]
+        return _some(found) if found and self.form != "thresholds" and not self.exact else ""
+
     def notes(self, model: Model) -> Iterator[str]:
         """What to know of a lowered model that is not as one might think."""
         for name, shape in json.loads(model.source.get("assumed_sizes", "{}")).items():
             sizes = " × ".join(map(str, shape[2:]))
             yield f"the size of {name} is not stated in the file: {sizes} is assumed, which --input-shape changes"
-        unsure = model.source.get("integer_only", "").partition("exact but for ")[2]
-        if unsure:
-            yield f"{unsure} may be rounded either way: the stated rule adds them up in any order"
+        if others := self.others(model):
+            yield f"no {self.form} comes near what {others} states: thresholds there"
+        if unsure := _unsure(model):
+            yield f"{unsure} may be rounded either way: the stated rule adds these up in any order"
 
 
 def _summary(found: Totals, model: Model) -> str:
     """`18,067 channels: 17,649 by multipliers of up to 27 bits, 418 by thresholds; equal on all 15,080,766,772 sums`"""
     ways = []
-    if found.channels > found.thresholds:
-        by = f"multipliers of up to {found.bits} bits" if found.bits else "shifts"
-        ways.append(f"{found.channels - found.thresholds:,} by {by}")
+    if multiplied := found.channels - found.thresholds - found.shifts:
+        ways.append(f"{multiplied:,} by multipliers of up to {found.bits} bits")
+    if found.shifts:
+        ways.append(f"{found.shifts:,} by shifts")
     if found.thresholds:
         ways.append(f"{found.thresholds:,} by thresholds")
     noun = "channel" if found.channels == 1 else "channels"
     listed = f": {', '.join(ways)}" if ways else ""
-    stated = model.source.get("integer_only", "").partition(", differs on ")[2]  # of nodes that cannot state it
-    proof = f"differs on {stated}" if stated else _proof(found.sums, found.differs, found.largest)
+    unsure = _unsure(model)
+    proof = f"differs on {unsure} at most" if unsure else _proof(found.sums, found.differs, found.largest)
+    if found.unproven and found.sums:
+        proof += f"; {found.unproven} of {found.count} requantizations are not compared"
     return f"{found.channels:,} {noun}{listed}; {proof}"
+
+
+def _unsure(model: Model) -> str:
+    """`255 of the 1,021 sums of pool1, a mean of real numbers`: what is not certain of a model that is exact else."""
+    from ..passes.lowering.facts import requantizations
+
+    if not model.source.get("integer_only", "").startswith("exact but for"):
+        return ""
+    found = [each for each in requantizations(model) if each.differs]
+    listed = [f"{each.differs:,} of the {each.sums:,} sums of {each.output}" for each in found]
+    return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of real numbers"
+
+
+def _some(words: list[str], limit: int = 5) -> str:
+    return ", ".join(words[:limit]) + (f" and {len(words) - limit} more" if len(words) > limit else "")
 
 
 def _proof(sums: int, differs: int, largest: int) -> str:
@@ -129,10 +161,10 @@ def show_integers(model: Model, json_: bool) -> None:
         as_json([_data(each, model) for each in found])
         return
     if not found and "integer_only" not in model.source:
-        raise QfmtError(
-            "computes real numbers: there are no requantizations by integers",
-            hint="`qfmt convert FILE OUT.qfb --integer-only` makes them",
-        )
+        quantized = any(tensor.quantization is not None for tensor in model.tensors.values())
+        what = "computes real numbers" if quantized else "is not quantized"
+        how = "`qfmt convert FILE OUT.qfb --integer-only` makes them" if quantized else "quantize the network first"
+        raise QfmtError(f"{what}: there are no requantizations by integers", hint=how)
     columns = [Column("output", style="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
     columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
     table(columns, [[*_cells(each)] for each in found])
@@ -262,9 +294,9 @@ def _data(found: Facts, model: Model) -> dict[str, Any]:
         "reach": [list(each) for each in found.reach],
         "sum_bits": found.sum_bits,
         "compared": found.compared,
-        "sums_in_reach": found.sums,
-        "differs": found.differs,
-        "largest": found.largest,
+        "sums_in_reach": found.sums if found.compared else None,
+        "differs": found.differs if found.compared else None,
+        "largest": found.largest if found.compared else None,
         "bias": bias,
         **{word: arrays.get(word) for word in ("multiplier", "shift", "add", "row")},
         "div": found.node.attributes.get("div"),

@@ -81,11 +81,15 @@ class Parameter(NamedTuple):
 
 
 class AttributeSpec(NamedTuple):
-    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list."""
+    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list.
+
+    `may_lack`: a node may lack it, because it only says what is known about the node.
+    """
 
     kind: str
     default: Attribute | None
     meaning: str
+    may_lack: bool = False
 
 
 class Operand(NamedTuple):
@@ -179,12 +183,14 @@ class Operator:
         return () if self.sums is None else self.sums.rules
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        """All attributes, those not given at their defaults; QfmtError for one missing or unknown."""
+        """All attributes that a node has, those not given at their defaults; QfmtError for one missing or unknown."""
         unknown = given.keys() - self.attributes.keys()
         if unknown:
             raise QfmtError(f"{self.name} has no attribute {', '.join(sorted(unknown))}")
         values = {}
         for name, spec in self.attributes.items():
+            if spec.may_lack and name not in given:
+                continue
             value = given.get(name, spec.default)
             if value is None:
                 raise QfmtError(f"{self.name} needs the attribute {name}")

@@ -10,7 +10,17 @@ from ..arithmetic import clamp
 from ..errors import QfmtError, RunError
 from ..model import Shape
 from .accumulation import whole
-from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, required
+from .registry import (
+    QUANTIZE_RULES,
+    AttributeSpec,
+    Inference,
+    Operand,
+    Quantized,
+    Result,
+    by_engine,
+    operator,
+    required,
+)
 from .shapes import broadcast_pair
 
 if TYPE_CHECKING:
@@ -41,7 +51,7 @@ def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
     return (wide + div // 2) // div
 
 
-def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int) -> Array:
+def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int, **stated: Any) -> Array:
     """`multiply_add_divide`: y = zy + floor(((q - zx) · mul + add) / div + 1/2), clamped; in int64, exact"""
     result.expect(RULE)
     q = multiply_add_divide(whole(x), mul.array, add.array, div) + int(result.quantization.zero_point[0])
@@ -52,18 +62,26 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     "qfmt.RequantShift",
     1,
     "x mul add -> y",
-    attributes={"div": required("i", "what is divided by, at least 1")},
+    attributes={
+        "div": required("i", "what is divided by, at least 1"),
+        "reach_low": AttributeSpec("ii", (), "the least x that can occur, for each channel or one for all", True),
+        "reach_high": AttributeSpec("ii", (), "the greatest x that can occur, likewise", True),
+        "compared": AttributeSpec("s", "", "the rule that it was compared with", True),
+        "differs": AttributeSpec("ii", (), "for each channel, how many x in reach give another y than that rule", True),
+        "largest": AttributeSpec("i", 0, "by how much at most", True),
+    },
     shape=_shape,
     quantized=Quantized.OWN,
     integer=_integer,
     rules=(RULE, *QUANTIZE_RULES),
     engines=dict.fromkeys(by_engine(RULE), RULE),
 )
-def requant_shift(x: Array, mul: Array, add: Array, *, div: int) -> Array:
+def requant_shift(x: Array, mul: Array, add: Array, *, div: int, **stated: Any) -> Array:
     """y = floor((x · mul + add) / div + 1/2); exact where all of them are integers, else in float64.
 
     mul and add are integers, of float32 or an integer type; they broadcast to x: one for all, or one per channel
-    ([C, 1, 1]). The requantization of accelerators that have no floating point: accumulators to 8 bits.
+    ([C, 1, 1]). The requantization of accelerators that have no floating point: accumulators to 8 bits. The attributes
+    from reach_low on are what is known about the node; they change nothing, and a node may lack them.
     """
     if all(bool((each == np.rint(each)).all()) for each in (x, mul, add)):
         return multiply_add_divide(x, mul, add, div).astype(x.dtype)

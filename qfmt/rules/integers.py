@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INT32 = (-(1 << 31), (1 << 31) - 1)
 
+KNOWN = ("reach_low", "reach_high", "differs")
+
 PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "thresholds": "int32", "row": "int32"}
 
 
@@ -103,11 +105,12 @@ def _not_folded(weight: Tensor) -> str:
     "A node that takes integers as they are stored has inputs of the types that its entry names. Parameters and tables "
     "are constants without quantization, have the types, lengths and values stated there, and are those that its rule "
     "takes; no result is beyond [quant_min, quant_max], nor a sum beyond int64. A requantized output is quantized per "
-    "tensor, in integers of at most 32 bits.",
+    "tensor, in integers of at most 32 bits. What a qfmt.RequantShift states about itself is stated for all channels, "
+    "or for each.",
 )
 def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "INTEGERS":
-        return ""
+        return _misstated(node, tensors) if operator.name == "qfmt.RequantShift" else ""
     for parameter, tensor in zip(operator.inputs, _inputs(node, tensors), strict=False):
         if parameter.name in operator.constants and tensor is not None:
             if not tensor.is_constant or tensor.quantization is not None:
@@ -117,6 +120,27 @@ def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     if "weights" in node.attributes:
         return _weighted(node, tensors)
     return _table(node, tensors) if "table" in operator.constants else _requantized(node, operator, tensors)
+
+
+def _misstated(node: Node, tensors: Mapping[str, Tensor]) -> str:
+    """Of what a node may state about itself, whose numbers do not go with those of its channels."""
+    counts = {name: len(value) for name in KNOWN if isinstance(value := node.attributes.get(name, ()), tuple)}
+    low, high = node.attributes.get("reach_low", ()), node.attributes.get("reach_high", ())
+    if not any(counts.values()):
+        return ""
+    for name, tensor in zip(("mul", "add"), _inputs(node, tensors)[1:], strict=False):
+        if tensor is None or not tensor.is_constant:
+            return f"{name} is computed, and what is stated says nothing of it"
+        counts[name] = tensor.array.size
+    channels = max(counts.values())
+    if wrong := [
+        f"{count} {name} for {channels} channels" for name, count in counts.items() if count not in (1, channels)
+    ]:
+        return wrong[0]
+    pairs: Any = zip(low, high, strict=False)  # type: ignore[arg-type]
+    if not all(INT32[0] <= a <= b <= INT32[1] for a, b in pairs):
+        return "what is in reach is no range of int32"
+    return ""
 
 
 def _weighted(node: Node, tensors: Mapping[str, Tensor]) -> str:

@@ -54,7 +54,7 @@ def _arity(node: Node, operator: Operator | None) -> str:
 @SIGNATURE.rule(
     42,
     "An attribute has a name and is an integer of 64 bits, a float, a string, or a list of one of them. A known "
-    "operator has exactly the attributes of its table, of the types stated there.",
+    "operator has exactly the attributes of its table, of the types stated there; it may lack those that are `known`.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     for name, value in node.attributes.items():
@@ -62,7 +62,9 @@ def _attributes(node: Node, operator: Operator | None) -> str:
             return f"attribute {name!r} is {value!r}"
     if operator is None:
         return ""
-    if missing := [name for name in operator.attributes if name not in node.attributes]:
+    if missing := [
+        name for name, spec in operator.attributes.items() if not spec.may_lack and name not in node.attributes
+    ]:
         return f"the attribute {first_of(missing)} is missing"
     for name, value in node.attributes.items():
         if name not in operator.attributes:

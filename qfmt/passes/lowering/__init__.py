@@ -16,8 +16,8 @@ from ...model import Dimension, Model
 from ..sizes import with_input_shapes
 from .ends import ended
 from .facts import totals
-from .forms import FORMS, MULTIPLY_ADD_DIVIDE, WIDTHS, Form
-from .graph import lowered, needs_sizes
+from .forms import FORMS, NARROWED, WIDTHS, Form
+from .graph import is_real, lowered, needs_sizes
 
 __all__ = ["FORMS", "WIDTHS", "lower_integer"]
 
@@ -41,11 +41,11 @@ def lower_integer(
     """The same network, every node of which computes with integers alone.
 
     Sums are exact, in int32; a qfmt.Requantize (or qfmt.RequantShift) makes 8-bit integers of them by the rule `form`,
-    one of FORMS, with multipliers of `bits` bits, one of WIDTHS. Each states on how many of the sums that can occur it
-    differs from the rule that the model stated. `exact`: none does; where no parameters of the form are equal,
-    thresholds are. Means of real numbers alone, which the stated rule adds up in whatever order, may be rounded either
-    way at ties even so: those are counted. QuantizeLinear of inputs and DequantizeLinear of outputs are taken off:
-    inputs and outputs are integers.
+    one of FORMS, with multipliers of `bits` bits at most, one of WIDTHS. Each states on how many of the sums that can
+    occur it differs from the rule that the model stated. `exact`: none does; channels for which no parameters of the
+    form are equal have thresholds (all channels, if the form is multiply_add_divide). Means of real numbers alone,
+    which the stated rule adds up in whatever order, may be rounded either way at ties even so: those are counted.
+    QuantizeLinear of inputs and DequantizeLinear of outputs are taken off: inputs and outputs are integers.
 
     `input_shapes` are sizes that the model leaves open: means need them. Of an image of 3 channels 224 × 224 is
     assumed, which `source["assumed_sizes"]` tells. `outputs` are tensors to end with, instead of the outputs of the
@@ -58,6 +58,8 @@ def lower_integer(
         raise QfmtError(f"no form {form!r} of requantization", hint=f"known are {', '.join(FORMS)}")
     if bits not in WIDTHS:
         raise QfmtError(f"multipliers of {bits} bits are not known", hint=f"known are {', '.join(map(str, WIDTHS))}")
+    if bits != WIDTHS[0] and form not in NARROWED:
+        raise QfmtError(f"multipliers of {form} cannot have {bits} bits", hint=f"those of {', '.join(NARROWED)} can")
     if model.no_graph:
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
@@ -66,6 +68,10 @@ def lower_integer(
 
     if broken := graph_violations(model):
         raise ValidityError(broken)
+    if is_real(model):
+        raise QfmtError(
+            "is not quantized: there is nothing to lower", hint="quantize the network first, then convert it"
+        )
     if outputs:
         model = ended(model, outputs)
     if input_shapes:
@@ -89,14 +95,10 @@ def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
 
 def _lowered(model: Model, form: Form) -> Model:
     """The model in integers alone, with what its source says of it."""
-    graph, counted = lowered(model, form)
-    made = replace(model, graph=graph, arithmetic="integer", vectors=())
-    named = f"{form.rule}, {form.bits} bits" if form.rule in ("multiply_shift", MULTIPLY_ADD_DIVIDE) else form.rule
-    if counted:  # its nodes have no place for it
-        sums, differs = (sum(each) for each in zip(*counted, strict=True))
-        named += f", differs on {differs:,} of {sums:,} sums in reach"
+    made = replace(model, graph=lowered(model, form), arithmetic="integer", vectors=())
+    named = f"{form.rule}, {form.bits} bits" if form.rule in NARROWED else form.rule
     if form.exact:
-        unsure = totals(made).differs + sum(each.differs for each in counted)
+        unsure = totals(made).differs
         named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
     stated = {LOWERED_FROM: model.arithmetic, INPUTS: _quantized_inputs(model, made)}
     stated = {key: value for key, value in stated.items() if value}

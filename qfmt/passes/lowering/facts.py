@@ -48,6 +48,11 @@ class Facts:
         return self.pairs or sum(high - low + 1 for low, high in self.reach)
 
     @property
+    def shifts(self) -> int:
+        """How many channels are shifted, and not multiplied."""
+        return self.channels - self.thresholds - sum(self.widths.values())
+
+    @property
     def sum_bits(self) -> int:
         """The bits that a signed accumulator needs."""
         return max((max(high.bit_length(), (-low - 1).bit_length()) + 1 for low, high in self.reach), default=0)
@@ -121,6 +126,7 @@ class Totals:
 
     count: int
     channels: int
+    shifts: int
     thresholds: int
     bits: int
     sums: int
@@ -135,9 +141,10 @@ def totals(model: Model) -> Totals:
     return Totals(
         len(found),
         sum(each.channels for each in found),
+        sum(each.shifts for each in found),
         sum(each.thresholds for each in found),
         max((each.bits for each in found), default=0),
-        sum(each.sums for each in found),
+        sum(each.sums for each in found if each.compared),
         sum(each.differs for each in found),
         max((each.largest for each in found), default=0),
         sum(not each.compared for each in found),

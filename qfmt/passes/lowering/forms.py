@@ -19,6 +19,9 @@ FORMS = (
     "thresholds",
     MULTIPLY_ADD_DIVIDE,
 )
+NARROWED = ("multiply_shift", "fixed_point_single", MULTIPLY_ADD_DIVIDE)
+"""Forms whose multipliers may have fewer bits; those of fixed_point_double have 31, the others have none."""
+
 WIDTHS = (32, 16, 8)
 """How many bits a multiplier may have; of 32 one is the sign."""
 
@@ -137,7 +140,7 @@ def _common(steps: Steps, bits: int) -> Lines:
 
 
 def _rounded(steps: Steps, form: Form) -> Lines:
-    """The nearest multiplier of all its bits, or power of two, and half a unit as addend: no search, as engines do it."""
+    """The nearest multiplier of all its bits, or power of two; half a unit is added. No search, as engines do it."""
     count = len(steps.low)
     if form.rule == "power_of_two":
         shift = np.clip(-np.rint(np.log2(steps.multiplier)), 0, LARGEST_SHIFT).astype(np.int64)
@@ -148,7 +151,7 @@ def _rounded(steps: Steps, form: Form) -> Lines:
 
 
 def quantized_multiplier(real: Floats, bits: int = 31) -> tuple[Integers, Integers]:
-    """A real number as m · 2^-shift, m of 31 bits (or less), rounded half away from zero: TFLite's QuantizeMultiplier."""
+    """A real number as m · 2^-shift, m of so many bits, rounded half away from zero: TFLite's QuantizeMultiplier."""
     fraction, exponent = np.frexp(real)
     multiplier = np.floor(np.ldexp(fraction, bits) + 0.5).astype(np.int64)
     shift = bits - exponent.astype(np.int64)

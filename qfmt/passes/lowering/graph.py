@@ -23,7 +23,7 @@ from .regions import integers
 from .requantizing import requantized
 from .resizing import by_sizes, is_nearest
 from .sums import Sums
-from .work import Counted, NoForm, Work
+from .work import NoForm, Work
 
 PRODUCTS = ("Conv", "ConvTranspose", "qfmt.Linear", "Gemm", "MatMul")
 MEANS = ("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean")
@@ -32,14 +32,10 @@ MEANS = ("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "Reduce
 SIZES = ("Shape", "Size")
 
 
-def lowered(model: Model, form: Form) -> tuple[Graph, list[Counted]]:
-    """The graph in integers alone, and what is proven of nodes that cannot state it themselves.
-
-    Raises NoIntegerForm with every node that has no integer form.
-    """
-    work = Work(model, form)
+def lowered(model: Model, form: Form) -> Graph:
+    """The graph in integers alone. Raises NoIntegerForm with every node that has no integer form."""
     with np.errstate(all="ignore"):
-        return _lowered(model, work), work.counted
+        return _lowered(model, Work(model, form))
 
 
 def _lowered(model: Model, work: Work) -> Graph:
@@ -83,6 +79,12 @@ def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
     word = f"{node.name or node.outputs[0]} ({node.operator})"
     if word not in reasons.setdefault(what, []):
         reasons[what].append(word)
+
+
+def is_real(model: Model) -> bool:
+    """Whether nothing in a model is quantized, and no node computes with integers."""
+    nodes = any(node.operator == "qfmt.RequantShift" or node.arithmetic for node in model.nodes)
+    return not nodes and all(tensor.quantization is None for tensor in model.tensors.values())
 
 
 def needs_sizes(model: Model) -> bool:

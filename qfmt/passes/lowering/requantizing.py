@@ -13,7 +13,7 @@ from .fits import Lines
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
 from .steps import Integers, Steps, levels_of, of_pairs, search
 from .sums import Sums
-from .work import Counted, NoForm, Work
+from .work import NoForm, Work
 
 NEVER = (1 << 31) - 1
 LEVELS = 1 << 16
@@ -101,13 +101,20 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         names.pop()
     attributes = {
         "axis": sums.axis,
+        **_known(found, sums),
+    }
+    work.put(_node("qfmt.Requantize", (source, *names), y.name, rule, attributes, like), [y])
+
+
+def _known(found: Requantization, sums: Sums) -> dict[str, Any]:
+    """The attributes that say what is known about a requantization."""
+    return {
         "reach_low": tuple(sums.low.tolist()),
         "reach_high": tuple(sums.high.tolist()),
         "compared": sums.compared,
         "differs": tuple(found.differs.tolist()),
         "largest": found.largest,
     }
-    work.put(_node("qfmt.Requantize", (source, *names), y.name, rule, attributes, like), [y])
 
 
 def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
@@ -118,12 +125,10 @@ def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, lik
     mul = found.lines.multiplier.astype(np.int32).reshape(spread)
     add = (found.lines.add - ((1 << shift) >> 1)).reshape(spread)
     names = [work.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
-    attributes: dict[str, Any] = {"div": 1 << shift}
+    attributes: dict[str, Any] = {"div": 1 << shift, **_known(found, sums)}
     node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, attributes, like)
     if source == sums.node.outputs[0]:
         work.add(replace(work.tensors[source], quantization=None))  # RequantShift takes off zero points
-    reach = len(sums.pairs[0]) if sums.pairs is not None else int((sums.high - sums.low + 1).sum())
-    work.counted.append(Counted(reach, int(found.differs.sum())))
     work.put(node, [y])
 
 

@@ -1,7 +1,7 @@
 """Weighted sums for forms that add nothing of their own: what a line adds goes into the sum, as one more input.
 
-A line (S · m + add) >> s of a sum S is the form (S' · m' + 2^(s' - 1)) >> s' of S' = f · S + c: for a power of two f is m;
-for a multiplier f is a power of two, so that c, a whole number, says precisely what is added.
+A line (S · m + add) >> s of a sum S is the form (S' · m' + 2^(s' - 1)) >> s' of S' = f · S + c: for a power of two f is
+m; for a multiplier f is a power of two, so that c, a whole number, says precisely what is added.
 """
 
 from __future__ import annotations

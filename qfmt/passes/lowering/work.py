@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,6 @@ class NoForm(QfmtError):
         self.unknown_shape = unknown_shape
 
 
-class Counted(NamedTuple):
-    """On how many of the sums in reach a requantization differs."""
-
-    sums: int
-    differs: int
-
-
 class Work:
     """The graph before (`tensors`, `producer`), and after: `nodes`, and all `tensors` that they name."""
 
@@ -40,7 +33,6 @@ class Work:
         self.producer = {name: node for node in model.nodes for name in node.outputs}
         self.nodes: list[Node] = []
         self.model_inputs = set(model.graph.inputs)
-        self.counted: list[Counted] = []
         self.taken: list[str] = []
         self.taken_from: dict[str, str] = {}
         """Quantized tensors that are inputs now, and the inputs of real numbers that they were made from."""
