@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from test_to_onnx_sums import single
 
 import qfmt
-from qfmt.errors import InexpressibleNodes
+from qfmt.errors import QfmtError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 
 Array = Any
@@ -139,6 +139,14 @@ def test_a_network_with_clamps_joins_and_neighbours() -> None:
     tell(f"clamps, joins and neighbours: {total} of {total} equal")
 
 
+def test_a_pad_by_a_quantized_number() -> None:
+    x = Tensor("x", "uint8", (2, 5), None, grid(0.5, 9))
+    pads = Tensor.constant("pads", np.array([1, 0, 0, 2]))
+    value = Tensor.constant("value", np.array(7, np.uint8), grid(0.3, 2))
+    total = run(single("Pad", "", [x, pads, value], Tensor("y", "uint8", None, None, grid(0.5, 9)), {}))
+    tell(f"Pad by a quantized number: {total} of {total} equal")
+
+
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint8", "int4", "uint2"])
 @pytest.mark.parametrize("operator", ["Relu", "Reshape", "ReduceMax", "Pad", "Transpose"])
 def test_what_moves_integers_of_any_width(operator: str, dtype: str) -> None:
@@ -209,5 +217,5 @@ def test_bins() -> None:
     tell(f"bins: {total} of {total} equal")
     unknown = Tensor("x", "uint8", ("N", 3, None, None), None, q)
     model = single("qfmt.AdaptiveAveragePool", "exact", [unknown], out, {"output_size": (2, 2)})
-    with pytest.raises(InexpressibleNodes, match="sizes are not known"):
+    with pytest.raises(QfmtError, match="sizes are not known"):
         model.to_onnx()

@@ -70,9 +70,9 @@ def _is_plain(tensor: Tensor) -> bool:
 def pad(site: Site) -> Sequence[ir.Value] | None:
     """What is padded with becomes an integer of the grid."""
     y = site.output()
-    if not _is_plain(y) or (site.has(2) and not (site.tensor(2).is_constant and site.tensor(2).quantization is None)):
+    if not _is_plain(y) or (site.has(2) and not site.tensor(2).is_constant):
         return None
-    real = site.tensor(2).array.astype(f32).reshape(()) if site.has(2) else np.zeros((), f32)
+    real = site.tensor(2).dequantize().reshape(()) if site.has(2) else np.zeros((), f32)
     fill = quantize(real, grid_of(y), numpy_dtype(y.dtype), "divide")
     is_filled = site.attributes["mode"] == "constant" and int(fill) != 0
     value = site.constant("fill", fill.astype(site.working or y.dtype)) if is_filled else None
