@@ -148,6 +148,8 @@ def test_outputs_that_come_to_the_same_integers_stay_outputs() -> None:
     assert equal(net.model(y, real), given).graph.outputs == (y, real)
     assert equal(net.model(real), given).graph.outputs == (y,)
     assert lower_integer(net.model(y, y)).graph.outputs == (y, y)
+    assert lower_integer(net.model(real, real)).graph.outputs == (y, y)
+    assert lower_integer(net.model(real, y)).graph.outputs == (real, y)
     assert lower_integer(net.model(y), outputs=[y, real, y]).graph.outputs == (y, real, y)
 
 

@@ -154,13 +154,13 @@ def output(name: str, work: Work) -> str:
 
 
 def apart(names: Sequence[str], outputs: Sequence[str], work: Work) -> list[str]:
-    """The outputs; of two that come to the same integers the second is an Identity of them, with its own name."""
-    found: list[str] = []
+    """The outputs; of two that come to the same integers one is an Identity of the other, with its own name."""
+    found: dict[str, str] = {}
     for name, chosen in zip(names, outputs, strict=True):
-        if chosen in found and name not in found and name != chosen:
+        if name not in found and name != chosen and chosen in (*names, *found.values()):
             like, entry = work.tensors[chosen], OPERATORS["Identity"]
             copy = replace(like, name=name, aliases=work.tensors[name].aliases)
             work.put(Node("Identity", (chosen,), (name,), {}, "", entry.version), [copy])
             chosen = name
-        found.append(chosen)
-    return found
+        found.setdefault(name, chosen)
+    return [found[name] for name in names]
