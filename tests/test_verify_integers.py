@@ -225,6 +225,19 @@ def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
             break
 
 
+def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
+    """ONNX Runtime on ConvInteger and int64: the same integers, of which ONNX does not say what they mean."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    for model in (exact, narrow):
+        onnx.save(model.to_onnx(), tmp_path / "m.onnx")
+        report = told("in ONNX", qfmt.verify(tmp_path / "m.onnx", model))
+        assert report.is_exact and not report.skipped and total(report, "equal") > 23_000
+    onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
+    counts = told("floats in ONNX", qfmt.verify(tmp_path / "floats.onnx", exact))
+    assert total(counts, "wrong") < 40 and not counts.skipped  # the mean of ONNX is another
+
+
 def test_an_exported_program(tmp_path: Path) -> None:
     exported_networks = pytest.importorskip("exported_networks")
     source = exported_networks.saved("conv", tmp_path)

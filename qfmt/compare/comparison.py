@@ -80,7 +80,7 @@ class Comparison:
         else:
             different, _ = values_differ(unpacked, mine)
             words = [f"{who} {different} other values"] if different else []
-        if tensor.quantization is not None:
+        if tensor.quantization is not None and (theirs.is_quantized or not self.integer_only):
             stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
             words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
         if not weight.ok:  # what differs from the conversion has been said

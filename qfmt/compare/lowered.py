@@ -61,13 +61,14 @@ def likenesses(file: Model) -> Iterator[Model]:
 
 
 def same_tensor(name: str, source: Graph, file: Graph) -> bool:
-    """Whether a tensor of the file is one of the source."""
+    """Whether a tensor of the file is one of the source, which may not say what its integers mean: as ONNX has those
+    of a network in integers alone."""
     mine, theirs = file.tensors[name], source.tensors.get(name)
     if theirs is None or theirs.dtype != mine.dtype:
         return False
-    return (
-        theirs.quantization is None if mine.quantization is None else mine.quantization.same_grid(theirs.quantization)
-    )
+    if theirs.quantization is None:
+        return mine.quantization is None or DTYPES[mine.dtype].is_integer
+    return theirs.quantization.same_grid(mine.quantization)
 
 
 def moved_from(name: str, source: Graph, file: Graph) -> str:
@@ -117,7 +118,8 @@ class LoweredComparison(Comparison):
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
             if source is None or not source.is_constant:
                 continue
-            words = tuple(tensor_words(source, tensor, False)) if source.name == tensor.name else ()
+            stated = tensor if source.quantization is not None else replace(tensor, quantization=None)
+            words = tuple(tensor_words(source, stated, False)) if source.name == tensor.name else ()
             different, largest = 0, 0.0
             theirs = source.array if source.name == tensor.name else _centred(source).astype(tensor.array.dtype)
             if (theirs.dtype, theirs.shape) == (tensor.array.dtype, tensor.array.shape):
@@ -159,7 +161,8 @@ class LoweredComparison(Comparison):
         found = {}
         for name, tensor in file.tensors.items():
             if name in self.tensors and name in values:
-                found[name] = seen.get(name) or computed(values[name], tensor)
+                value = seen.get(name)
+                found[name] = value if value and value.is_quantized else computed(values[name], tensor)
             elif (real := moved_from(name, source.graph, file.graph)) in values:
                 assert tensor.quantization is not None
                 integers = quantize(values[real], tensor.quantization, numpy_dtype(tensor.dtype), "divide")
@@ -236,7 +239,9 @@ class BesideRule(SideBySide):
         if node.operator not in REQUANTIZATIONS or not differs.size:
             return np.asarray(int(node.operator == "qfmt.RequantShift" and self.shifts_differ))
         allowed = np.where(differs > 0, np.int64(node.attributes["largest"]), 0)  # type: ignore[arg-type]
-        axis = int(node.attributes.get("axis", rank - self.model.tensors[node.inputs[1]].array.ndim))  # type: ignore[arg-type]
+        axis = node.attributes.get("axis")
+        if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
+            axis = rank - self.model.tensors[node.inputs[1]].array.ndim
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
 
