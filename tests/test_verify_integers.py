@@ -104,6 +104,14 @@ def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> Non
     assert not after.ok and after.first_wrong == f"{name} (qfmt.Requantize)"
 
 
+def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
+    report = told(
+        "multiply, add, divide",
+        qfmt.verify(DIGITS, lower_integer(digits, form="multiply_add_divide", bits=8, input_shapes=SIZES)),
+    )
+    assert report.ok and sum(node.stated for node in report.nodes if node.operator == "qfmt.RequantShift") > 100
+
+
 def test_only_channels_that_state_it_may_differ(narrow: Model, exact: Model) -> None:
     """The same damage in all channels, of which one is said to differ: the others are wrong."""
     name = "pointwise.0"

@@ -212,8 +212,6 @@ class BesideRule(SideBySide):
         self.producers = _producers(witness.model)
         self.values: Mapping[str, Array] = {}
         """All tensors of the source, of the sample at hand."""
-        form = file.source[KEY]
-        self.shifts_differ = form.startswith("multiply_add_divide") and "differs on" in form
 
     def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
         origin = self.producers.get(name)
@@ -237,7 +235,7 @@ class BesideRule(SideBySide):
         """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
         differs = np.asarray(node.attributes.get("differs", ()), np.int64)
         if node.operator not in REQUANTIZATIONS or not differs.size:
-            return np.asarray(int(node.operator == "qfmt.RequantShift" and self.shifts_differ))
+            return np.zeros((), np.int64)
         allowed = np.where(differs > 0, np.int64(node.attributes["largest"]), 0)  # type: ignore[arg-type]
         axis = node.attributes.get("axis")
         if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
