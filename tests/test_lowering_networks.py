@@ -21,10 +21,12 @@ import qfmt
 from qfmt.cli import main
 from qfmt.errors import NoIntegerForm
 from qfmt.interpreter import trace
-from qfmt.model import Model
+from qfmt.model import Model, Node
+from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED
+from qfmt.passes.lowering.means import window_sizes_along
 from qfmt.passes.sizes import with_input_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -461,3 +463,32 @@ def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> 
     assert found
     ended = invoke(*options, *ends.split())
     assert ended.exit_code == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("1,1,100000,100000", "more than 2,147,483,647"),
+        ("1,1,0,8", "does not fit"),
+        ("1,64", "has 4 dimensions, not 2"),
+    ],
+)
+def test_sizes_that_cannot_be_are_told_in_a_sentence(stored: Path, sizes: str, said: str) -> None:
+    """At once, without an array of those sizes, and without a word of NumPy."""
+    result = invoke("convert", stored, stored.with_name("no.qfb"), "--integer-only", "--input-shape", f"x={sizes}")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "unexpected" not in result.stderr
+    assert not stored.with_name("no.qfb").exists()
+
+
+def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
+    """The sizes of windows, against all of them computed one by one."""
+    for length in (*range(5, 60), 3000):
+        for kernel, stride, dilation, pads, ceil in ((3, 2, 1, (1, 1), 0), (5, 3, 1, (2, 1), 1), (2, 4, 3, (0, 1), 1)):
+            attributes = {"kernel_shape": (kernel,), "strides": (stride,), "pads": pads, "dilations": (dilation,),
+                          "ceil_mode": ceil, "count_include_pad": 0}  # fmt: skip
+            entry = OPERATORS["AveragePool"]
+            node = Node("AveragePool", ("x",), ("y",), entry.complete({**attributes}), version=entry.version)
+            means = entry.reference(np.eye(length)[:, None, :], **node.attributes)
+            assert window_sizes_along(node, 0, length) == {round(1 / each) for each in np.unique(means[means > 0])}

@@ -96,7 +96,8 @@ def command(
     compact: bool,
     **integer: Any,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file, or,
+    with --to c, a folder.
 
     SOURCE is a TorchScript file; a .pt2 program; an ONNX model; or a pickled module, a state_dict or safetensors, which
     may hold tensors only. No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and

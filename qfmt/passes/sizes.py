@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..errors import SourceError
+from ..errors import QfmtError, SourceError
 from ..interpreter import execute
 from ..model import Dimension, Graph, Node, Shape, Tensor
 from ..ops import OPERATORS, Inference, Operand, UnknownRank
 from ..ops.quantization import is_static
 from .order import only_read
+
+LARGEST = (1 << 31) - 1
+"""The most elements that a tensor may have whose sizes are stated."""
+
+FEW = 1 << 16
+"""Sizes that nodes compute are computed up to so many; other constants wait for the run."""
+
+HINT = "state other sizes of the inputs"
 
 
 def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -> Graph:
@@ -25,11 +34,16 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
     for name, sizes in shapes.items():
         if name not in graph.inputs:
             raise SourceError(f"there is no input {name!r}", hint=f"the inputs are {', '.join(graph.inputs)}")
-        tensors[name] = _sized(tensors[name], tuple(sizes))
+        tensors[name] = limited(_sized(tensors[name], tuple(sizes)))
     nodes = []
     for node in graph.nodes:
-        for name, shape in zip(node.outputs, _inferred(node, tensors), strict=False):
-            tensors[name] = _sized(tensors[name], shape)
+        try:
+            shapes_of_outputs = _inferred(node, tensors)
+        except (QfmtError, ValueError, IndexError, TypeError) as error:
+            why = error.what if isinstance(error, QfmtError) else "these sizes do not fit it"
+            raise SourceError(why, where=f"{node.name or node.outputs[0]} ({node.operator})", hint=HINT) from None
+        for name, shape in zip(node.outputs, shapes_of_outputs, strict=False):
+            tensors[name] = limited(_sized(tensors[name], shape))
         if known := _known(node, tensors):
             tensors[known.name] = known
         else:
@@ -41,6 +55,8 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """The output of a node that computes sizes, if these are known now; it needs no node then."""
     given = [tensors[name] if name else None for name in node.inputs]
     output = tensors[node.outputs[0]]
+    if is_static(output.shape) and prod(output.shape) > FEW:
+        return None
     if len(node.outputs) > 1 or output.dtype != "int64" or output.quantization is not None or not given:
         return None
     operands = []
@@ -70,6 +86,14 @@ def _inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
         return operator.infer(Inference([*shapes, *absent], dict(node.attributes), [*values, *absent]))
     except UnknownRank:
         return ()
+
+
+def limited(tensor: Tensor) -> Tensor:
+    """The tensor; SourceError if its sizes are beyond what is computed."""
+    count = prod(size for size in tensor.shape or () if isinstance(size, int))
+    if count > LARGEST:
+        raise SourceError(f"would have {count:,} elements, more than {LARGEST:,}", where=tensor.name, hint=HINT)
+    return tensor
 
 
 def _sized(tensor: Tensor, shape: Shape) -> Tensor:

@@ -58,7 +58,9 @@ def _checked(model: Model, form: str, opset: int | None) -> Any:
         import onnx
         import onnx_ir  # noqa: F401
     except ImportError:
-        raise MissingPackageError("an ONNX model needs onnx and onnx-ir", hint='pip install "qfmt[onnx]"') from None
+        raise MissingPackageError(
+            "an ONNX model needs onnx and onnx-ir", hint="`pip install '.[onnx]'` in a checkout of qfmt"
+        ) from None
     del onnx
     from .builder import build
     from .opsets import candidates

@@ -27,7 +27,9 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise MissingPackageError("a PyTorch module needs PyTorch", hint='pip install "qfmt[torch]"') from None
+        raise MissingPackageError(
+            "a PyTorch module needs PyTorch", hint="`pip install '.[torch]'` in a checkout of qfmt"
+        ) from None
     from .module import QuantizedModule
 
     return QuantizedModule(model, engine)

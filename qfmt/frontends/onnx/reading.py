@@ -26,7 +26,9 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
     try:
         from onnx_ir.passes.common import InlinePass
     except ImportError:
-        raise MissingPackageError("reading ONNX needs onnx and onnx-ir", hint="pip install 'qfmt[onnx]'") from None
+        raise MissingPackageError(
+            "reading ONNX needs onnx and onnx-ir", hint="`pip install '.[onnx]'` in a checkout of qfmt"
+        ) from None
     model = _from_file(Path(source)) if isinstance(source, str | PathLike) else _from_proto(source)
     opset = model.opset_imports.get("", 1)
     if opset > NEWEST_OPSET:

@@ -32,7 +32,7 @@ def running(name: str) -> Iterator[str]:
     try:
         import torch
     except ImportError:
-        hint = "pip install 'qfmt[torch]' brings it"
+        hint = "`pip install '.[torch]'` in a checkout of qfmt brings it"
         raise MissingPackageError("torch is not installed", hint=hint) from None
     known = [each for each in torch.backends.quantized.supported_engines if each != "none"]
     if name not in known:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ...errors import QfmtError, ValidityError
 from ...model import Dimension, Model
-from ..sizes import with_input_shapes
+from ..sizes import limited, with_input_shapes
 from .ends import ended
 from .facts import totals
 from .forms import FORMS, NARROWED, WIDTHS, Form
@@ -77,6 +77,8 @@ def lower_integer(
     if input_shapes:
         model = replace(model, graph=with_input_shapes(model.graph, input_shapes))
     source = {key: told for key, told in model.source.items() if key != ASSUMED}
+    for tensor in model.tensors.values():
+        limited(tensor)
     if needs_sizes(model) and (images := _images(model)):
         model = replace(model, graph=with_input_shapes(model.graph, images))
         source[ASSUMED] = json.dumps(images, ensure_ascii=False)

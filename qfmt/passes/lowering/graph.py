@@ -30,6 +30,7 @@ MEANS = ("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "Reduce
 
 
 SIZES = ("Shape", "Size")
+RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 
 def lowered(model: Model, form: Form) -> Graph:
@@ -46,6 +47,9 @@ def _lowered(model: Model, work: Work) -> Graph:
     for node in model.nodes:
         if not needed.intersection(node.outputs):
             continue
+        if node.operator.endswith(RECURRENT):
+            failed.append(node)
+            _note(reasons, "computes real numbers step by step", node)
         if _waits(node, work):
             move_integers(node, work)
             continue
@@ -112,10 +116,10 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
         return f"end the network before them: {' '.join(f'--output {name}' for name in ends)}"
     if not unknown_shape:
         return "leave them out of the network, before or after the part that runs on integers"
-    for name in model.graph.inputs:
-        if words := open_sizes(model.tensors[name]):
-            return f"state the sizes of the input: --input-shape {name}={','.join(words)}"
-    return "state the sizes of the inputs"
+    shapes = {name: open_sizes(model.tensors[name]) for name in model.graph.inputs}
+    stated = [f"--input-shape {name}={','.join(words)}" for name, words in shapes.items() if words]
+    noun = "input" if len(model.graph.inputs) == 1 else "inputs"
+    return f"state the sizes of the {noun}{': ' * bool(stated)}{' '.join(stated)}"
 
 
 def open_sizes(tensor: Tensor) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, Node, Quantization
 from ...ops import OPERATORS
+from ...ops.pooling import bins
 from .steps import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
@@ -117,7 +118,7 @@ def window_sizes(node: Node, work: Work) -> list[int]:
         return [prod(sizes)]
     if 0 in sizes:
         return [0]
-    along = [_window_sizes_along(node, axis, size) for axis, size in enumerate(sizes)]
+    along = [window_sizes_along(node, axis, size) for axis, size in enumerate(sizes)]
     return sorted({prod(each) for each in product(*along)})
 
 
@@ -130,8 +131,21 @@ def _reduced(node: Node, work: Work, rank: int) -> list[int]:
     return [int(axis) % rank for axis in axes.array.reshape(-1)]
 
 
-def _window_sizes_along(node: Node, axis: int, size: int) -> set[int]:
+def _enough(node: Node, axis: int, size: int) -> int:
+    """A smaller size with the same windows at both ends: those between are all alike."""
+    a = cast(dict[str, Any], node.attributes)
+    reach = (a["kernel_shape"][axis] - 1) * a["dilations"][axis] + 1
+    stride, pads = a["strides"][axis], a["pads"][axis :: len(a["pads"]) // 2]
+    enough = 4 * (reach + stride + max(pads))
+    return int(min(size, enough + (size - enough) % stride))
+
+
+def window_sizes_along(node: Node, axis: int, size: int) -> set[int]:
     """The sizes of windows along one axis, told by the operator itself: the mean of a single 1 among n - 1 zeros."""
+    if node.operator == "qfmt.AdaptiveAveragePool":
+        count = cast(tuple[int, ...], node.attributes["output_size"])[axis]
+        return {part.stop - part.start for part in bins(size, count)}
+    size = _enough(node, axis, size)
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         per_axis = value[axis :: len(value) // 2] if name == "pads" and isinstance(value, tuple) else value
