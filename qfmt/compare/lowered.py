@@ -74,7 +74,7 @@ def same_tensor(name: str, source: Graph, file: Graph) -> bool:
 def moved_from(name: str, source: Graph, file: Graph) -> str:
     """The real numbers of the source that a tensor of the file has as integers; "" if there are none."""
     real = name.removesuffix(MOVED)
-    is_real = real != name and real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
+    is_real = real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
     return real if is_real and file.tensors[name].quantization is not None else ""
 
 
