@@ -61,7 +61,7 @@ def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
     uneven = [size != 1 for size in a.get("output_size", ())]
     if "count_include_pad" in a:
         head, tail = a["pads"][: len(a["pads"]) // 2], a["pads"][len(a["pads"]) // 2 :]
-        padded = (any(pads) and not a["count_include_pad"] for pads in zip(head, tail, strict=True))
+        padded = (any(pads) and not a["count_include_pad"] for pads in zip(head, tail, strict=False))  # V43: as many
         uneven = [bool(a["ceil_mode"]) or each for each in padded]
     sizes = (None,) * len(uneven) if x.shape is None else x.shape[-len(uneven) :]
     is_open = any(each and not isinstance(size, int) for each, size in zip(uneven, sizes, strict=False))
