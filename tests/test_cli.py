@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -310,6 +311,16 @@ def test_inspect_lists_nodes_and_tensors(tiny: Path) -> None:
     assert rows["fc1.weight"] == ["[2,3]", "int8", "0.25..0.5", "0", "-128..127", "channel(0,", "2)"]
     assert rows["fc1.bias"] == ["[2]", "float32", "-", "-", "-", "-"]
     assert "quant" not in rows  # what a node computes stands with the node
+
+
+def test_inspect_of_a_graph_whose_input_is_no_tensor(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file may say so, and is opened all the same: `qfmt check` names the rule."""
+    model = qfmt.load(tiny)
+    broken = dataclasses.replace(model, graph=dataclasses.replace(model.graph, inputs=("",)))
+    monkeypatch.setattr("qfmt.cli.inspect.open_model", lambda file: (broken, "qfb"))
+    result = invoke("inspect", tiny)
+    assert result.exit_code == 0, result.output
+    assert "no tensor: `qfmt check` tells what is broken" in result.stdout
 
 
 def test_inspect_never_cuts_a_name_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

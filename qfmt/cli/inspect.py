@@ -104,10 +104,9 @@ def _vectors(model: Model) -> str:
 def _graph(model: Model) -> Iterable[tuple[str, str]]:
     graph, total = model.graph, counts(model.graph)
     yield "rounding", _rounding(model.arithmetic)
-    for name in graph.inputs:
-        yield "input", _value(graph.tensors[name])
-    for name in graph.outputs:
-        yield "output", _value(graph.tensors[name])
+    for word, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for name in names:
+            yield word, _value(graph.tensors[name]) if name else "no tensor: `qfmt check` tells what is broken"
     yield "nodes", _shares(total["nodes"], total["operators"])
 
 
