@@ -18,12 +18,14 @@ from test_onnx_integer import expected, network
 from torch import nn
 
 import qfmt
+from qfmt.cli import integer as command_line
 from qfmt.cli import main
 from qfmt.errors import NoIntegerForm
 from qfmt.interpreter import trace
 from qfmt.model import Model, Node
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
+from qfmt.passes.lowering import forms
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED
 from qfmt.passes.lowering.means import window_sizes_along
@@ -373,6 +375,14 @@ def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits:
     lowered = qfmt.load(dest)
     assert lowered.graph.outputs == ("residual", "pool")
     assert compare("digits up to the middle", digits, lowered, [{"x": images}]) == 0
+
+
+def test_the_command_line_has_the_forms_that_there_are() -> None:
+    """It lists them itself, so that `--help` needs no NumPy."""
+    assert command_line.FORMS == forms.FORMS
+    assert tuple(map(int, command_line.WIDTHS)) == forms.WIDTHS
+    assert command_line.NARROWED == forms.NARROWED
+    assert set(command_line.NO_MULTIPLIERS) == {"power_of_two", "thresholds"} <= set(forms.FORMS) - set(forms.NARROWED)
 
 
 def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:

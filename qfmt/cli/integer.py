@@ -28,6 +28,7 @@ FORMS = (
     "multiply_add_divide",
 )
 WIDTHS = ("32", "16", "8")
+"""As `passes.lowering.forms` has them (a test compares): that needs NumPy, which `--help` does not."""
 
 
 def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:

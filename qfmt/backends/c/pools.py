@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import QfmtError
 from ...model import Node
+from ...ops.pooling import bins
 from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Operand, Plan, View, channels_last
@@ -53,9 +54,9 @@ def _window(node: Node, axis: int, size: int, count: int) -> Along:
 
 
 def _adaptive(size: int, count: int) -> Along:
-    bins = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-    taps = tuple(end - begin for begin, end in bins)
-    return Along(size, 1, tuple(begin for begin, _ in bins), taps, taps)
+    parts = bins(size, count)
+    taps = tuple(part.stop - part.start for part in parts)
+    return Along(size, 1, tuple(part.start for part in parts), taps, taps)
 
 
 def pool(plan: Plan, node: Node) -> None:
