@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,12 +71,12 @@ def command(
     """Verify that FILE, a .qfb, computes what SOURCE, a file of PyTorch or an ONNX model, computes.
 
     Weights, scales and zero points are compared bit by bit. Then torch, or ONNX Runtime, carries out SOURCE, and each
-    node of FILE is fed what the node of SOURCE got. No code of SOURCE is executed, only operators that qfmt knows.
+    node of FILE is fed what the node of SOURCE got. They run in a process of their
+    own. No code of SOURCE is executed, only operators that qfmt knows.
     Without torch, or where SOURCE tells no graph, the weights are compared, and the nodes are not.
     Nodes of a FILE of integers alone are others than those of SOURCE, which may then be a .qfb, too: each that gives a
     tensor of SOURCE is compared.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that quantized dtypes are deprecated is known here
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     model, _ = open_model(file)
     inputs = None if given is None else _inputs(model, given)
@@ -109,7 +108,7 @@ def _show(report: Report) -> None:
     pairs(
         [
             ("source", report.source + _origin(report)),
-            ("engine", f"{report.engine}, {report.version}" if report.version else "none: torch is not there"),
+            ("engine", f"{report.engine}, {report.version}" if report.version else "none"),
             *([("inputs", report.inputs)] if report.inputs else []),
             ("constants", _constants(report, off)),
             *(("note", note) for note in report.notes),
@@ -146,7 +145,7 @@ def _origin(report: Report) -> str:
 def _constants(report: Report, off: list[WeightComparison]) -> str:
     total = len(report.weights)
     others = Counter(name for weight in report.weights for name in weight.witnesses[1:])
-    also = "".join(f", {count} of them also to what {name} unpacks" for name, count in others.items())
+    also = "".join(f", {count} of them also to what {name} reads" for name, count in others.items())
     if report.integer_only:
         also += "; those that the lowering made show in the nodes"
     return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"

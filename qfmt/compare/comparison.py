@@ -7,9 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import RunError
+from ..frontends.isolation.parent import EngineDied
 from ..interpreter import checked_inputs
 from ..model import Model
 from . import random_inputs
@@ -59,26 +58,20 @@ class Comparison:
             counts = (found.elements, found.different, found.largest)
             yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
 
-    def unpack(self) -> None:
-        """The same constants, against what the source's own reader makes of it."""
-        self.witness.load()
-        if self.witness.trouble:
-            trouble = f"{self.witness.name} itself cannot load the source ({self.witness.trouble})"
-            self.notes.append(f"{trouble}; qfmt's reading is used")
-        for name, theirs in self.witness.unpacked():
+    def reread(self) -> None:
+        """The same constants, against what somebody else's reader makes of the source."""
+        for name, theirs in self.witness.constants():
             weight = self.weights.get(self.tensors.get(name, ""))
             if weight is not None and self.witness.name not in weight.witnesses:
-                self.weights[weight.name] = self._as_unpacked(weight, theirs)
+                self.weights[weight.name] = self._as_reread(weight, theirs)
 
-    def _as_unpacked(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
+    def _as_reread(self, weight: WeightComparison, theirs: Computed) -> WeightComparison:
         tensor = self.file.tensors[weight.name]
-        mine, unpacked, who = tensor.array, theirs.array, f"{self.witness.name} unpacks"
-        if mine.dtype == np.float16 and unpacked.dtype == np.float32:  # torch keeps what it narrowed in float32
-            unpacked = narrowed(unpacked)
-        if (mine.dtype, mine.size) != (unpacked.dtype, unpacked.size):
+        mine, read, who = tensor.array, theirs.array, f"{self.witness.name} reads"
+        if (mine.dtype, mine.size) != (read.dtype, read.size):
             words = [f"{who} another dtype or shape"]
         else:
-            different, _ = values_differ(unpacked, mine)
+            different, _ = values_differ(read, mine)
             words = [f"{who} {different} other values"] if different else []
         if tensor.quantization is not None and (theirs.is_quantized or not self.integer_only):
             stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
@@ -128,6 +121,8 @@ class Comparison:
     def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
         try:
             return self._theirs(next(random_inputs.draw(self.takes, shapes, 1, self.witness.engine)))
+        except EngineDied:
+            raise
         except RunError as error:
             return error
 
@@ -188,9 +183,3 @@ class Comparison:
 
 def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"{name} [{','.join(map(str, shape))}]" for name, shape in shapes.items())
-
-
-def narrowed(values: Array) -> Array:
-    """float32 → float16 as PyTorch narrows weights: what is too large becomes the largest."""
-    largest = np.finfo(np.float16).max
-    return np.clip(values, -largest, largest).astype(np.float16)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ class FileWitness:
     """The source of a file; see `frontends.witness.Witness`. Nobody else reads it, and no engine has a say in it."""
 
     name = "qfmt"
-    trouble = ""
 
     def __init__(self, path: Path, engine: str | None = None) -> None:
         from ..file import load
@@ -30,21 +28,17 @@ class FileWitness:
         self.model = load(path)
         self.engine = "reference"
 
-    @contextmanager
-    def running(self) -> Iterator[str]:
+    def open(self) -> str:
         """Our own interpreter."""
         from .. import __version__
 
-        yield f"qfmt {__version__}"
+        return f"qfmt {__version__}"
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         """The file states what it knows."""
         return []
 
-    def load(self) -> None:
-        """It is loaded."""
-
-    def unpacked(self) -> Iterator[tuple[str, Computed]]:
+    def constants(self) -> Iterator[tuple[str, Computed]]:
         """Nobody else reads it."""
         return iter(())
 

@@ -13,7 +13,7 @@ class WeightComparison:
 
     `different` of `elements` stored values are not the same, by at most `largest`. `differences` says, as
     "source → file", what else is not: dtype, shape, quantization. `witnesses` are who was asked for the source's:
-    "conversion" (qfmt, anew) and "torch" (its own reader and unpack) or "onnx".
+    "conversion" (qfmt, anew), and "onnx" (its own reader) for ONNX.
     """
 
     name: str

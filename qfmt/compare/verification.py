@@ -39,10 +39,11 @@ def verify(
     others: each that gives a tensor of the source is compared, fed what the source has, and sums where it has none.
     `inputs` are then those of the source, or the integers that the model takes.
 
-    Constants are compared bit by bit with a fresh conversion, and with what torch itself unpacks, or onnx reads. Then
-    torch carries out the archive's calls under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
+    Constants are compared bit by bit with a fresh conversion, those of ONNX also with what the onnx package reads. Then
+    torch carries out the calls of the source under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
     states), or ONNX Runtime the model's nodes (one of RUNTIMES, default: not optimized), and each node of the file is
-    fed what the source's node got. No code of the archive is executed, only operators that qfmt knows.
+    fed what the source's node got. Both run in a worker process. torch never gets the file: it is given the calls that
+    qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
     `inputs` maps names to arrays; else `samples` pseudo-random ones are drawn, of `input_shapes` where the file
     leaves sizes open. Without torch nodes are skipped, and the report says so; without ONNX Runtime the reference
     implementation of the onnx package takes its place.
@@ -69,16 +70,16 @@ def verify(
 
         file = in_terms_of_onnx(file)
     comparison = LoweredComparison(file, witness) if lowered else Comparison(file, witness, foreign=foreign)
+    if witness.model.no_graph:
+        comparison.skipped = "the source has no graph"
+        return comparison.report(path)
     try:
-        with witness.running() as version:
-            comparison.version = version
-            comparison.unpack()
-            if witness.model.no_graph:
-                comparison.skipped = "the source has no graph"
-            elif comparison.has_same_inputs():
-                comparison.run(inputs, samples, input_shapes or {})
-            else:
-                comparison.skipped = "file and source do not take the same inputs"
+        comparison.version = witness.open()
+        comparison.reread()
+        if comparison.has_same_inputs():
+            comparison.run(inputs, samples, input_shapes or {})
+        else:
+            comparison.skipped = "file and source do not take the same inputs"
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison.report(path)
@@ -93,16 +94,16 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
         return OnnxWitness(path, file, engine)
     if kind == "torch_export":
-        from ..frontends.exported.witness import Witness as ExportedWitness
+        from ..frontends.exported.witness import witness as of_program
 
-        return ExportedWitness(path, file, engine)
+        return of_program(path, file, engine)
     if kind in (*SAVED, "safetensors"):
-        from ..frontends.saved.witness import Witness as SavedWitness
+        from ..frontends.saved.witness import witness as of_saved
 
-        return SavedWitness(path, file, engine)
-    from ..frontends.torchscript.witness import Witness as TorchWitness
+        return of_saved(path, file, engine)
+    from ..frontends.torchscript.witness import witness as of_archive
 
-    return TorchWitness.of(path, file, engine)
+    return of_archive(path, file, engine)
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..model import Model
+from .isolation.wire import record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+@record
 class Computed(NamedTuple):
-    """A tensor that somebody else computed or unpacked: its integers with their quantization, or floats without."""
+    """A tensor that somebody else computed or read: its integers with their quantization, or floats without."""
 
     array: Array
     scale: tuple[float, ...] = ()
@@ -28,30 +29,22 @@ class Computed(NamedTuple):
 
 
 class Witness(Protocol):
-    """The source of a file. `model` is what it is converted to now.
-
-    Inside `running`: first `load`, then `unpacked` and `run`.
-    """
+    """The source of a file. `model` is what it is converted to now. First `open`, then `constants` and `run`."""
 
     model: Model
     name: str
     """Who carries the source out: "torch", "onnx"."""
     engine: str
     """Which one of its engines."""
-    trouble: str
-    """Why its own reader could not be asked; "" if it could."""
 
-    def running(self) -> AbstractContextManager[str]:
-        """Whoever carries the source out, ready; gives its name and version. MissingPackageError without it."""
+    def open(self) -> str:
+        """Make ready whoever carries the source out; gives its name and version. MissingPackageError without it."""
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         """The shapes of inputs that the source was made with, as far as it says."""
 
-    def load(self) -> None:
-        """Have its own reader read the source as well."""
-
-    def unpacked(self) -> Iterator[tuple[str, Computed]]:
-        """(name of a constant of `model`, what its own reader makes of it)."""
+    def constants(self) -> Iterator[tuple[str, Computed]]:
+        """(name of a constant of `model`, what somebody else's reader makes of it); nothing where nobody else reads."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """Tensors of `model` by name, as computed from these inputs. RunError if that cannot be."""

@@ -1,122 +1,169 @@
-"""Torch carries out the calls of a tape, on real tensors and by a named engine. The only code that runs is torch's own:
-operators that the lifter knows by name, and nothing else."""
+"""Torch carries out a program, in a worker process. The only code that runs is torch's own: operators that the lifter
+knows by name, on arguments that fit their schemas."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MissingPackageError, RunError, SourceError
-from ..stored import PerTensor, StoredTensor
+import numpy as np
+
+from ...errors import MissingPackageError, RunError
+from ...model import numpy_dtype
+from ..isolation.child import first_line
+from ..torchscript.folding import fold, on_values
 from ..witness import Computed
-from .calls import Packed, PackedState
 from .lift import is_known
-from .tape import Slot, Tape
+from .program import Call, Constant, Made, Program, Stored
+from .tape import Slot
 from .values import DTYPE_CODES
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from ...model import Quantization
-
     Array = NDArray[Any]
 
+INSTALL = "`pip install '.[torch]'` in a checkout of qfmt brings it"
 
-@contextmanager
-def running(name: str) -> Iterator[str]:
-    """Torch by one engine for quantized operators, without warnings of deprecation and gradients; gives its
-    name and version."""
-    try:
-        import torch
-    except ImportError:
-        hint = "`pip install '.[torch]'` in a checkout of qfmt brings it"
-        raise MissingPackageError("torch is not installed", hint=hint) from None
-    known = [each for each in torch.backends.quantized.supported_engines if each != "none"]
-    if name not in known:
-        raise RunError(f"this torch has no engine {name!r}", hint=f"it has {', '.join(known)}")
-    before = torch.backends.quantized.engine
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+
+class Engine:
+    """One program, and torch with the engine that it names; see `isolation.child.Engine`."""
+
+    def __init__(self, program: Program) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise MissingPackageError("torch is not installed", hint=INSTALL) from None
+        known = [each for each in torch.backends.quantized.supported_engines if each != "none"]
+        name = program.engine or known[0]
+        if name not in known:
+            raise RunError(f"this torch has no engine {name!r}", hint=f"it has {', '.join(known)}")
         torch.backends.quantized.engine = name
+        torch.set_grad_enabled(False)
+        self.version = f"torch {torch.__version__}".partition("+")[0]
+        self.program, self.wanted = program, frozenset(program.wanted)
+        self._constants: dict[int, Any] = {}
+        self._expiring = _last_readers(program.calls)
+
+    def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
+        """ "run" (inputs by key): every wanted tensor that is an input or the result of a call."""
+        (inputs,) = arguments
+        values: dict[str | int, Any] = {key: tensor(stored) for key, stored in inputs.items()}
+        yield from (("value", key, computed(value)) for key, value in values.items() if key in self.wanted)
+        seen = set(values)
+        for index, call in enumerate(self.program.calls):
+            yield "at", index
+            for key, value in _paired(call.result, self._result(call, values)):
+                values[key] = value
+                if key in self.wanted and key not in seen and _has_tensor(value):
+                    seen.add(key)
+                    yield "value", key, computed(value)
+            for key in self._expiring.get(index, ()):
+                values.pop(key, None)
+
+    def _result(self, call: Call, values: Mapping[str | int, Any]) -> Any:
+        """What torch makes of a call. RunError, placed, where it refuses."""
         try:
-            yield f"torch {torch.__version__}".partition("+")[0]
-        finally:
-            torch.backends.quantized.engine = before
+            args = [self._resolved(arg, values) for arg in call.args]
+            kwargs = {name: self._resolved(value, values) for name, value in call.kwargs.items()}
+            if call.target in _CREATIONS or _has_tensor((*args, *kwargs.values())):
+                return apply(call.target, args, kwargs)
+            return fold(on_values, call.target, args, kwargs)
+        except Exception as error:  # whatever torch raises for arguments that do not go together
+            raise RunError(f"torch cannot carry out {call.target}: {first_line(error)}", where=call.place) from None
+
+    def _resolved(self, value: Any, values: Mapping[str | int, Any]) -> Any:
+        if isinstance(value, Slot):
+            return values[value.key]
+        if isinstance(value, Constant):
+            if value.place not in self._constants:
+                self._constants[value.place] = made(self.program.constants[value.place])
+            return self._constants[value.place]
+        if isinstance(value, list | tuple):
+            return [self._resolved(item, values) for item in value]
+        return value
 
 
-def carry_out(
-    tape: Tape,
-    inputs: Mapping[str, torch.Tensor],
-    real: Callable[[Any], Any],
-    on_numbers: Callable[[str, Sequence[Any], Mapping[str, Any]], Any],
-) -> dict[str, Computed]:
-    """What every tensor of the lifter is when torch runs, by its key. `inputs` are those of the graph, by key.
-
-    `real` makes torch objects of stored tensors and packed parameters; `on_numbers` computes the calls that
-    have no tensor among their arguments. Raises RunError, placed, where torch refuses a call.
-    """
-    values: dict[str | int, Any] = {}
-    values.update(inputs)
-    seen = {key: computed(tensor) for key, tensor in inputs.items()}
-    for entry in tape.entries:
-        args = [_resolved(arg, values, real) for arg in entry.args]
-        kwargs = {name: _resolved(value, values, real) for name, value in entry.kwargs.items()}
-        try:
-            if entry.target in _CREATIONS or _has_tensor((*args, *kwargs.values())):
-                result = _apply(entry.target, args, kwargs)
-            else:
-                result = on_numbers(entry.target, args, kwargs)
-        except (RuntimeError, ValueError, TypeError, LookupError) as error:
-            what = f"torch cannot carry out {entry.target}: {_first_line(error)}"
-            raise RunError(what, where=str(entry.place)) from None
-        for key, value in _paired(entry.result, result):
-            values[key] = value
-            if isinstance(key, str) and _has_tensor(value):
-                seen.setdefault(key, computed(value))
-    return seen
-
-
-def _apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The result of an operator. ValueError for one that the lifter does not know, and for arguments against its
+    schema: torch itself takes any integer for an element type, and reads beyond its tables."""
     if target in _QUERIES:
         return _QUERIES[target](*args)
     namespace, _, name = target.partition("::")
-    if namespace not in ("aten", "quantized", "quantized_decomposed") or not is_known(target):
+    if namespace not in ("aten", "quantized", "quantized_decomposed") or not (is_known(target) or target in _PACKING):
         raise ValueError("it is not on the list of operators that are carried out")
-    if namespace == "quantized_decomposed":
-        return _decomposed(name, args, kwargs)
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("layout", "device", "pin_memory")}
-    if "dtype" in kwargs:
-        kwargs["dtype"] = _dtype(kwargs["dtype"])
-    if name.startswith("quantize_per_"):
-        args[-1] = _dtype(args[-1])
     import torch
 
-    return getattr(getattr(torch.ops, namespace), name)(*args, **kwargs)
+    if namespace == "quantized_decomposed":
+        import torch.ao.quantization.fx._decomposed  # registers them
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("layout", "device", "pin_memory")}
+    overload = torch._C._jit_resolve_packet(target, *args, **kwargs) or "default"
+    operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    arguments = {each.name: each for each in operator._schema.arguments}
+    args = [_checked(each, value) for each, value in zip(arguments.values(), args, strict=False)]
+    return operator(*args, **{name: _checked(arguments[name], value) for name, value in kwargs.items()})
 
 
-def _decomposed(name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Of PT2E: which argument is an element type, the operator's schema says."""
-    from torch.ao.quantization.fx import _decomposed
+def _checked(argument: Any, value: Any) -> Any:
+    """An argument whose type in the schema is an enumeration, which archives write as an integer, as torch takes it."""
+    kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
+    if value is None or kind not in _ENUMERATIONS:
+        return value
+    member = _ENUMERATIONS[kind](value)
+    if member is None:
+        raise ValueError(f"{argument.name}={value} is not a {kind}")
+    return member
 
-    overloads = getattr(_decomposed.torch.ops.quantized_decomposed, name)  # type: ignore[attr-defined]
-    schema = getattr(overloads, overloads.overloads()[0])._schema
-    for position, argument in enumerate(schema.arguments[: len(args)]):
-        if "dtype" in argument.name:
-            args[position] = _dtype(args[position])
-    return overloads(*args, **{key: _dtype(value) if "dtype" in key else value for key, value in kwargs.items()})
+
+def _element_type(code: Any) -> Any:
+    """13 is quint8."""
+    import torch
+
+    quantized = {12: "qint8", 13: "quint8", 14: "qint32", 16: "quint4x2", 17: "quint2x4"}
+    return getattr(torch, quantized.get(code, DTYPE_CODES.get(code, "")), None)
 
 
-def _resolved(value: Any, values: Mapping[str | int, Any], real: Callable[[Any], Any]) -> Any:
+def _memory_format(code: Any) -> Any:
+    import torch
+
+    names = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+    return getattr(torch, names[code]) if code in range(len(names)) else None
+
+
+_ENUMERATIONS: Mapping[str, Callable[[Any], Any]] = {
+    "ScalarType": _element_type,
+    "MemoryFormat": _memory_format,
+    "Layout": lambda code: _strided() if code == 0 else None,
+    "Device": lambda name: "cpu",
+}
+"""Type of a schema → what of torch a value of an archive is; None for one that is nothing. All devices are this one."""
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def _last_readers(calls: Sequence[Call]) -> dict[int, list[str | int]]:
+    """Index of a call → the values that nobody reads after it."""
+    last: dict[str | int, int] = {}
+    for index, call in enumerate(calls):
+        for key in _slots((call.args, *call.kwargs.values(), call.result)):
+            last[key] = index
+    expiring: dict[int, list[str | int]] = {}
+    for key, index in last.items():
+        expiring.setdefault(index, []).append(key)
+    return expiring
+
+
+def _slots(value: Any) -> Iterator[str | int]:
     if isinstance(value, Slot):
-        return values[value.key]
-    if isinstance(value, StoredTensor | Packed | PackedState):
-        return real(value)
-    if isinstance(value, list | tuple):
-        return [_resolved(item, values, real) for item in value]
-    return value
+        yield value.key
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _slots(item)
 
 
 def _paired(noted: Any, result: Any) -> Iterator[tuple[str | int, Any]]:
@@ -134,12 +181,19 @@ def _has_tensor(value: Any) -> bool:
     return any(map(_has_tensor, value)) if isinstance(value, list | tuple) else isinstance(value, torch.Tensor)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 _CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange")
 """What makes tensors of numbers alone."""
+
+_PACKING = frozenset(
+    (
+        *(f"quantized::{name}_prepack" for name in ("linear", "embedding_bag")),
+        *(f"quantized::conv{way}{rank}d_prepack" for way in ("", "_transpose") for rank in (1, 2, 3)),
+        "quantized::linear_prepack_fp16",
+        "quantized::make_quantized_cell_params_dynamic",
+        "quantized::make_quantized_cell_params_fp16",
+    )
+)
+"""What makes packed parameters."""
 
 _QUERIES: Mapping[str, Callable[..., Any]] = {
     "prim::ListUnpack": lambda value, count: list(value),
@@ -158,102 +212,58 @@ _QUERIES: Mapping[str, Callable[..., Any]] = {
 # -- from and to torch -----------------------------------------------------------------------------------
 
 
-def computed(tensor: torch.Tensor) -> Computed:
+def made(constant: Any) -> Any:
+    """The torch object of a constant: packed by the engine of now."""
+    if isinstance(constant, Made):
+        return apply(constant.target, [made(arg) for arg in constant.args], {})
+    return tensor(constant) if isinstance(constant, Stored) else constant
+
+
+def tensor(stored: Stored) -> torch.Tensor:
+    """A tensor as torch has it: plain, or quantized per tensor or per channel."""
+    import torch
+
+    plain, scale, zero_point = _plain(stored.array), stored.scale, stored.zero_point
+    if scale is None:
+        return plain
+    if stored.axis is None:
+        return torch._make_per_tensor_quantized_tensor(plain, scale, zero_point)
+    scales, zero_points = _plain(scale), _plain(zero_point)
+    if stored.dtype == "uint4":  # torch makes such tensors by quantizing only
+        reals = (plain - zero_points[:, None]) * scales[:, None]
+        return torch.quantize_per_channel(reals, scales, zero_points, stored.axis, torch.quint4x2)
+    return torch._make_per_channel_quantized_tensor(plain, scales, zero_points, stored.axis)
+
+
+def computed(value: torch.Tensor) -> Computed:
     """A copy: in-place operators change tensors later."""
     import torch
 
-    tensor = tensor.detach()
-    if not tensor.is_quantized:
-        return Computed(_array(tensor))
-    integers = _array(tensor.int_repr())
-    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        return Computed(integers, (tensor.q_scale(),), (tensor.q_zero_point(),))
-    scales, zero_points = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
-    return Computed(integers, tuple(scales.tolist()), tuple(zero_points.tolist()), tensor.q_per_channel_axis())
+    if not value.is_quantized:
+        return Computed(_array(value))
+    integers = _array(value.int_repr())
+    if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return Computed(integers, (value.q_scale(),), (value.q_zero_point(),))
+    scales, zero_points = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+    return Computed(integers, tuple(scales.tolist()), tuple(zero_points.tolist()), value.q_per_channel_axis())
 
 
-def _array(tensor: torch.Tensor) -> Array:
+def _plain(array: Array) -> torch.Tensor:
+    """A tensor of an array, also of types that only one of the two has under its own name."""
     import torch
 
-    if tensor.dtype == torch.bfloat16:
-        from ...model import numpy_dtype
-
-        return tensor.contiguous().view(torch.int16).numpy().view(numpy_dtype("bfloat16")).copy()
-    array: Array = tensor.contiguous().numpy().copy()
-    return array
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(np.array(array))
+    integers = np.array(array.view(f"i{array.dtype.itemsize}"))
+    return torch.from_numpy(integers).view(getattr(torch, array.dtype.name))
 
 
-def input_tensor(array: Array, quantization: Quantization | None) -> torch.Tensor:
-    """An input of the graph as torch takes it: floats, or integers with their scale and zero point."""
-    import numpy as np
+def _array(value: torch.Tensor) -> Array:
     import torch
 
-    tensor = torch.from_numpy(np.array(array))
-    if quantization is None:
-        return tensor
-    return torch._make_per_tensor_quantized_tensor(tensor, quantization.scale[0], int(quantization.zero_point[0]))
-
-
-def made(value: Any) -> Any:
-    """The torch object of a stored tensor or packed parameters, made of what qfmt read: packed by the engine of now."""
-    match value:
-        case StoredTensor():
-            return _tensor(value)
-        case Packed():
-            return _packed(value)
-        case PackedState(state=("quantized_dynamic", [b_ih, b_hh], _, [*reduce_range], [w_ih, w_hh])):
-            import torch
-
-            parts = (made(w_ih), made(w_hh), made(b_ih), made(b_hh), bool(sum(reduce_range)))
-            return torch.ops.quantized.make_quantized_cell_params_dynamic(*parts)
-        case PackedState(state=("quantized_fp16", _, _, _, [w_ih, w_hh])):
-            import torch
-
-            return torch.ops.quantized.make_quantized_cell_params_fp16(made(w_ih), made(w_hh))
-        case PackedState():
-            raise SourceError(f"packed parameters of the class {value.class_name} cannot be made here")
-    return value
-
-
-def _tensor(stored: StoredTensor) -> torch.Tensor:
-    import torch
-
-    tensor = torch.from_numpy(stored.array().copy())
-    quantizer = stored.quantizer
-    if quantizer is None:
-        return tensor
-    if isinstance(quantizer, PerTensor):
-        return torch._make_per_tensor_quantized_tensor(tensor, quantizer.scale, quantizer.zero_point)
-    scales, zero_points = _tensor(quantizer.scale), _tensor(quantizer.zero_point)
-    if stored.dtype == "uint4":  # torch makes such tensors by quantizing only
-        reals = (tensor - zero_points[:, None]) * scales[:, None]
-        return torch.quantize_per_channel(reals, scales, zero_points, quantizer.axis, torch.quint4x2)
-    return torch._make_per_channel_quantized_tensor(tensor, scales, zero_points, quantizer.axis)
-
-
-def _packed(packed: Packed) -> Any:
-    import torch
-
-    operators = torch.ops.quantized
-    weight, bias = _tensor(packed.weight), None if packed.bias is None else _tensor(packed.bias)
-    if packed.kind == "linear":
-        return operators.linear_prepack(weight, bias)
-    if packed.kind == "linear_fp16":
-        return operators.linear_prepack_fp16(weight, bias)
-    if packed.kind == "embedding":
-        return operators.embedding_bag_prepack(weight)
-    geometry: list[Any] = [list(packed.stride), list(packed.padding), list(packed.dilation), packed.groups]
-    if packed.transposed:
-        geometry.insert(2, list(packed.output_padding))
-    kind = f"conv{'_transpose' if packed.transposed else ''}{weight.dim() - 2}d_prepack"
-    return getattr(operators, kind)(weight, bias, *geometry)
-
-
-def _dtype(code: Any) -> Any:
-    """A dtype as archives write it, as torch takes it: 13 is quint8."""
-    if not isinstance(code, int):
-        return code
-    import torch
-
-    quantized = {12: torch.qint8, 13: torch.quint8, 14: torch.qint32, 16: torch.quint4x2, 17: torch.quint2x4}
-    return quantized[code] if code in quantized else getattr(torch, DTYPE_CODES[code])
+    name, value = str(value.dtype).removeprefix("torch."), value.contiguous()
+    if not name.startswith(("bfloat", "float8")):
+        array: Array = value.numpy().copy()
+        return array
+    integers = value.view(torch.int16 if name == "bfloat16" else torch.int8)
+    return integers.numpy().view(numpy_dtype(name)).copy()

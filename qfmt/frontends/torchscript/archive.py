@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
@@ -21,10 +19,6 @@ CODE_LIMIT = 4 << 20
 """Bytes of one code file; PyTorch writes about a hundred a call."""
 
 TENSOR_LIMIT = 1 << 50
-
-_READ = ("data.pkl", "constants.pkl", "version", ".data/version", "byteorder")
-
-_FOLDERS = ("data/", "constants/", "code/")
 
 
 class Argument(NamedTuple):
@@ -120,20 +114,6 @@ class Archive:
         traced = self._unpickle("traced_inputs")
         inputs = traced.get("forward", ()) if isinstance(traced, dict) else ()
         return inputs if isinstance(inputs, list | tuple) else ()
-
-    def as_read(self) -> io.BytesIO:
-        """The archive anew, of nothing but the entries that are read here.
-
-        PyTorch's own reader prefers others where they are there: a model.json brings code and pickles of its own.
-        """
-        copy = io.BytesIO()
-        with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
-            for name in self.zip.entries:
-                inner = name.removeprefix(self.root)
-                if name.startswith(self.root) and (inner in _READ or inner.startswith(_FOLDERS)):
-                    target.writestr(name, self.zip.view(name, TENSOR_LIMIT))
-        copy.seek(0)
-        return copy
 
     def _unpickle(self, name: str) -> Any:
         def storage(key: str, dtype: str) -> Storage:

@@ -1,0 +1,123 @@
+"""The worker: it builds the engine it is asked for, and answers until its parent closes the pipe.
+
+It is started by `parent`, reads messages on standard input and answers on standard output. It never learns the path of
+a source, and opens no file of one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ...errors import MissingPackageError, QfmtError
+from . import wire
+
+MODULES = {"torch": "qfmt.frontends.torch.execution", "onnx": "qfmt.frontends.onnx.execution"}
+
+BASE, FACTOR = 4 << 30, 256
+"""Bytes that a run may take: so many, and so many times what the engine was given. Networks need far less."""
+
+
+class Engine(Protocol):
+    """Made of a program, by the class `Engine` of a module of MODULES. RunError if it cannot be."""
+
+    version: str
+
+    def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
+        """("at", index of a call) before each call, ("value", name, value) for each result."""
+
+
+def main(kind: str) -> None:
+    """Serve one kind of engine. Whatever the engine prints goes nowhere: standard output belongs to the messages."""
+    source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    warnings.simplefilter("ignore")
+    server = Server(import_module(MODULES[kind]).Engine, target)
+    with suppress(wire.Closed):
+        while True:
+            server.serve(*wire.read(source))
+
+
+class Server:
+    """Answers one request after the other, by the engine that the last "open" made."""
+
+    def __init__(self, make: Callable[..., Engine], target: IO[bytes]) -> None:
+        self.make, self.target = make, target
+        self.engine: Engine | None = None
+        self.given = 0
+        """Bytes of arrays that the engine was made of."""
+
+    def serve(self, verb: str, *arguments: Any) -> None:
+        """Send what a request results in. Raises Closed if the parent is gone."""
+        try:
+            for message in self._messages(verb, arguments):
+                wire.write(self.target, message)
+        except wire.Closed:
+            raise
+        except Exception as error:
+            wire.write(self.target, ["error", *_told(error)])
+        else:
+            wire.write(self.target, ["done"])
+
+    def _messages(self, verb: str, arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        if verb != "open":
+            assert self.engine is not None
+            _limit_memory(self.given + _size(arguments))
+            yield from self.engine.answer(verb, *arguments)
+            return
+        self.engine = None  # two of them would not fit into memory together
+        self.given = _size(arguments)
+        self.engine = self.make(*arguments)
+        yield "value", "version", self.engine.version
+
+
+def _told(error: Exception) -> tuple[str, str, str, str]:
+    """Class, finding, place and hint of the error that the parent is to raise."""
+    if isinstance(error, MissingPackageError):
+        return type(error).__name__, error.what, error.where, error.hint
+    if isinstance(error, QfmtError):
+        return "RunError", error.what, error.where, error.hint
+    return "RunError", first_line(error), "", ""
+
+
+def first_line(error: Exception) -> str:
+    """What an exception of somebody else says, in one line."""
+    if isinstance(error, MemoryError):
+        return "needs more memory than it may take"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value))
+    return sum(map(_size, value.values())) if isinstance(value, dict) else getattr(value, "nbytes", 0)
+
+
+def _limit_memory(given: int) -> None:
+    """A limit for what the process writes to, beyond what it has now; never more than the machine has."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _written() + min(BASE + FACTOR * given, physical)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
+
+
+def _written() -> int:
+    """What counts against the limit now; 0 where the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+    except OSError:
+        return 0
+    found = re.search(r"^VmData:\s*(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) << 10 if found else 0

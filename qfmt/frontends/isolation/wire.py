@@ -1,0 +1,123 @@
+"""Messages between qfmt and a worker: JSON and the bytes of arrays. Reading one builds plain data and runs nothing.
+
+A message is the length of its header (u32), the header as JSON, then the bytes of its arrays in the order in which the
+header mentions them. The header has lists, numbers, texts, and objects for the rest: {"array": [dtype, shape]},
+{"tuple": [item, …]}, {"dict": [[key, value], …]}, {"record": [name, field, …]} for the named tuples that `record`
+registers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import prod
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from ...arrays import DTYPES, numpy_dtype
+from ...errors import RunError
+
+RECORDS: dict[str, type[Any]] = {}
+
+HEADER = 1 << 28
+"""Bytes that a header may have; those of networks have some thousands."""
+
+T = TypeVar("T", bound=type[Any])
+
+
+def record(cls: T) -> T:
+    """Register a NamedTuple, so that messages can hold it."""
+    RECORDS[cls.__name__] = cls
+    return cls
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+def write(stream: IO[bytes], message: Any) -> None:
+    """Send a message. Raises RunError for values that it cannot hold, Closed if nobody reads it."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    try:
+        header = json.dumps(_packed(message, arrays)).encode()
+    except RecursionError:
+        raise RunError("arguments of a call are nested too deeply") from None
+    try:
+        stream.write(len(header).to_bytes(4, "little") + header)
+        for array in arrays:
+            stream.write(array.reshape(-1).view(np.uint8).data)
+        stream.flush()
+    except OSError:
+        raise Closed from None
+
+
+def read(stream: IO[bytes]) -> Any:
+    """The next message. Raises Closed at the end, and for bytes that are no message."""
+    length = int.from_bytes(_exactly(stream, 4), "little")
+    if length > HEADER:
+        raise Closed
+    try:
+        return _unpacked(json.loads(_exactly(stream, length)), stream)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Closed from None
+
+
+def _packed(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in DTYPES:
+            raise RunError(f"an array of {value.dtype} cannot be handed on")
+        dtype = numpy_dtype(value.dtype.name)
+        arrays.append(np.ascontiguousarray(value.astype(dtype, copy=False)))
+        return {"array": [value.dtype.name, list(value.shape)]}
+    if RECORDS.get(type(value).__name__) is type(value):
+        return {"record": [type(value).__name__, *(_packed(field, arrays) for field in value)]}
+    if isinstance(value, list | tuple):
+        items = [_packed(item, arrays) for item in value]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, Mapping):
+        return {"dict": [[_packed(key, arrays), _packed(item, arrays)] for key, item in value.items()]}
+    raise RunError(f"a {type(value).__name__} cannot be handed on")
+
+
+def _unpacked(value: Any, stream: IO[bytes]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(item, stream) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "array":
+        return _array(stream, *content)
+    if kind == "tuple":
+        return tuple(_unpacked(item, stream) for item in content)
+    if kind == "dict":
+        return {key: _unpacked(item, stream) for key, item in content}
+    name, *fields = content
+    return RECORDS[name](*(_unpacked(field, stream) for field in fields))
+
+
+def _array(stream: IO[bytes], name: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    if name not in DTYPES or any(not isinstance(size, int) or size < 0 for size in shape):
+        raise ValueError
+    dtype = numpy_dtype(name)
+    array = np.empty(prod(shape) * dtype.itemsize, np.uint8)
+    _fill(stream, array.data)
+    return array.view(dtype).reshape(shape)
+
+
+def _exactly(stream: IO[bytes], count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise Closed
+    return data
+
+
+def _fill(stream: IO[bytes], target: memoryview) -> None:
+    done = 0
+    while done < len(target):
+        count = stream.readinto(target[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise Closed
+        done += count

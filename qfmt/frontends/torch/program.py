@@ -1,0 +1,145 @@
+"""The calls of a network as plain data, made of what qfmt read: torch can carry them out without the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...errors import QfmtError, RunError
+from ..isolation.wire import record
+from ..stored import PerTensor, StoredTensor
+from .calls import Packed, PackedState
+from .tape import Slot, Tape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...model import Quantization
+
+    Array = NDArray[Any]
+
+record(Slot)
+
+
+@record
+class Constant(NamedTuple):
+    """The constant at this place among those of the program."""
+
+    place: int
+
+
+@record
+class Stored(NamedTuple):
+    """A tensor: its elements, one a byte where they are narrower, and of a quantized one scale and zero point.
+
+    These are numbers for one per tensor, arrays along `axis` for others. `dtype` is the element type in torch.
+    """
+
+    array: Array
+    dtype: str
+    scale: Any = None
+    zero_point: Any = None
+    axis: int | None = None
+
+
+@record
+class Made(NamedTuple):
+    """Packed parameters: what an operator of torch that packs makes of its arguments."""
+
+    target: str
+    args: Sequence[Any]
+
+
+@record
+class Call(NamedTuple):
+    """One call. Arguments hold Slots and Constants, the result Slots; `place` is for messages."""
+
+    target: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+    place: str
+
+
+@record
+class Program(NamedTuple):
+    """What the worker is given. `engine` is that of quantized operators, "" for any; `wanted` are keys of tensors."""
+
+    engine: str
+    constants: Sequence[Stored | Made]
+    calls: Sequence[Call]
+    wanted: Sequence[str]
+
+
+def program(tape: Tape, engine: str, wanted: Sequence[str]) -> Program:
+    """The calls on a tape. RunError, placed, for packed parameters that cannot be made here."""
+    constants: list[Stored | Made] = []
+    known: dict[int, Constant] = {}
+
+    def noted(value: Any) -> Any:
+        if isinstance(value, StoredTensor | Packed | PackedState):
+            if id(value) not in known:
+                known[id(value)] = Constant(len(constants))
+                constants.append(made(value))
+            return known[id(value)]
+        if isinstance(value, Slot):
+            return value
+        if isinstance(value, list | tuple):
+            return [noted(item) for item in value]
+        return {key: noted(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+    calls = []
+    for entry in tape.entries:
+        try:
+            args, kwargs = noted(entry.args), noted(entry.kwargs)
+        except QfmtError as error:
+            raise error.at(str(entry.place)) from None
+        calls.append(Call(entry.target, args, kwargs, entry.result, str(entry.place)))
+    return Program(engine, constants, calls, wanted)
+
+
+def given(array: Array, quantization: Quantization | None) -> Stored:
+    """An input of the graph as torch takes it: floats, or integers with their scale and zero point."""
+    if quantization is None:
+        return Stored(array, array.dtype.name)
+    return Stored(array, array.dtype.name, quantization.scale[0], int(quantization.zero_point[0]))
+
+
+def made(value: Any) -> Stored | Made:
+    """A stored tensor or packed parameters, as what torch makes them of."""
+    match value:
+        case StoredTensor():
+            return _stored(value)
+        case Packed():
+            return _packed(value)
+        case PackedState(state=("quantized_dynamic", [b_ih, b_hh], _, [*reduce_range], [w_ih, w_hh])):
+            parts = (made(w_ih), made(w_hh), made(b_ih), made(b_hh), bool(sum(reduce_range)))
+            return Made("quantized::make_quantized_cell_params_dynamic", parts)
+        case PackedState(state=("quantized_fp16", _, _, _, [w_ih, w_hh])):
+            return Made("quantized::make_quantized_cell_params_fp16", (made(w_ih), made(w_hh)))
+    kind = value.class_name if isinstance(value, PackedState) else type(value).__name__
+    raise RunError(f"packed parameters of the class {kind} cannot be made here")
+
+
+def _stored(tensor: StoredTensor) -> Stored:
+    array, quantizer = tensor.array(), tensor.quantizer
+    if quantizer is None:
+        return Stored(array, tensor.dtype)
+    if isinstance(quantizer, PerTensor):
+        return Stored(array, tensor.dtype, quantizer.scale, quantizer.zero_point)
+    return Stored(array, tensor.dtype, quantizer.scale.array(), quantizer.zero_point.array(), quantizer.axis)
+
+
+def _packed(packed: Packed) -> Made:
+    weight, bias = _stored(packed.weight), None if packed.bias is None else _stored(packed.bias)
+    if packed.kind == "embedding":
+        return Made("quantized::embedding_bag_prepack", (weight,))
+    if packed.kind != "conv":
+        return Made(f"quantized::{packed.kind.replace('linear', 'linear_prepack')}", (weight, bias))
+    geometry: list[Any] = [list(packed.stride), list(packed.padding), list(packed.dilation), packed.groups]
+    if packed.transposed:
+        geometry.insert(2, list(packed.output_padding))
+    kind = f"conv{'_transpose' if packed.transposed else ''}{np.ndim(weight.array) - 2}d_prepack"
+    return Made(f"quantized::{kind}", (weight, bias, *geometry))
