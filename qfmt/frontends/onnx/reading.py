@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingPackageError, SourceError
+from .external import is_external, open_proto, tensors_within
 from .tensors import quiet
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
         raise MissingPackageError(
             "reading ONNX needs onnx and onnx-ir", hint="`pip install '.[onnx]'` in a checkout of qfmt"
         ) from None
-    model = _from_file(Path(source)) if isinstance(source, str | PathLike) else _from_proto(source)
+    from_file = isinstance(source, str | PathLike)
+    model = _from_checked(open_proto(Path(source), mapped=True)) if from_file else _from_proto(source)
     opset = model.opset_imports.get("", 1)
     if opset > NEWEST_OPSET:
         raise SourceError(
@@ -45,30 +47,11 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
     return model
 
 
-def _from_file(path: Path) -> ir.Model:
-    import onnx
-    import onnx_ir as ir
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-    try:
-        proto = onnx.ModelProto.FromString(path.read_bytes())
-    except DecodeError:
-        raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; get it again") from None
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror or error}") from None
-    _check_external(proto, path.parent)
-    model = _from_checked(proto)
-    ir.external_data.set_base_dir(model.graph, path.parent)
-    return model
-
-
 def _from_proto(proto: Any) -> ir.Model:
-    from onnx.external_data_helper import _get_all_tensors, uses_external_data
-
-    for tensor in _get_all_tensors(proto):
-        if uses_external_data(tensor):
+    for tensor, where in tensors_within(proto):
+        if is_external(tensor):
             hint = "convert the file, or onnx.load_external_data_for_model"
-            raise SourceError("its data is in another file", where=f"initializer {tensor.name}", hint=hint)
+            raise SourceError("its data is in another file", where=where, hint=hint)
     return _from_checked(proto)
 
 
@@ -129,52 +112,6 @@ def _check_names(graph: Any) -> None:
     )
     if again is not None:
         raise SourceError("is given twice", where=f"initializer {again!r}", hint="give each value a name of its own")
-
-
-def _check_external(proto: Any, folder: Path) -> None:
-    """SourceError for external data that is not in the folder of the model, or not all there."""
-    from onnx.external_data_helper import _get_all_tensors, uses_external_data
-
-    sizes: dict[str, int] = {}
-    for tensor in _get_all_tensors(proto):
-        if not uses_external_data(tensor):
-            continue
-        entries = {each.key: each.value for each in tensor.external_data}
-        try:
-            location = entries.get("location", "")
-            if location not in sizes:
-                sizes[location] = _size_of(location, folder)
-            _check_place(location, entries, sizes[location])
-        except SourceError as error:
-            raise error.at(f"initializer {tensor.name}") from None
-
-
-def _size_of(location: str, folder: Path) -> int:
-    """The size of a file with external data; SourceError if it is not within the folder, or not there."""
-    if not location:
-        raise SourceError("its external data has no location")
-    home = folder.resolve()
-    target = home / location
-    try:
-        if Path(location).is_absolute() or not target.resolve().is_relative_to(home):
-            hint = "external data may lie beside the model or in a folder below only"
-            raise SourceError(f"its external data {location!r} lies outside the model's folder", hint=hint)
-        if not target.is_file():
-            raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model")
-        return target.stat().st_size
-    except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
-        raise SourceError(f"its external data {location!r} is no file that can be opened") from None
-
-
-def _check_place(location: str, entries: Mapping[str, str], size: int) -> None:
-    try:
-        offset = int(entries.get("offset", 0))
-        length = int(entries.get("length", size - offset))
-    except ValueError:
-        raise SourceError("the place of its external data is not a number") from None
-    if not 0 <= offset <= offset + length <= size:
-        what = f"bytes {offset} to {offset + length} of {location!r} are stated, which has {size}"
-        raise SourceError(what, hint="the file was cut off; get it again")
 
 
 def _check_links(graph: ir.Graph) -> None:

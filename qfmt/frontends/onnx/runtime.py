@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,15 +24,15 @@ OLDEST_REFERENCE = 19
 
 
 class Runner:
-    """One ONNX model and who runs it. `proto` is the model without its external data, which lies in `folder`.
+    """One ONNX model and who runs it. `proto` is the model with all of its data.
 
     Raises MissingPackageError if the engine is not installed, RunError if there is none of that name.
     """
 
-    def __init__(self, proto: Any, folder: Path, engine: str) -> None:
+    def __init__(self, proto: Any, engine: str) -> None:
         if engine not in RUNTIMES:
             raise RunError(f"{engine} cannot run ONNX", hint=f"what can is {', '.join(RUNTIMES)}")
-        self.proto, self.folder, self.engine = proto, folder, engine
+        self.proto, self.engine = proto, engine
         self.version = _version(engine)
         self._reference: Any = None
 
@@ -57,7 +56,6 @@ class Runner:
         level = _LEVELS[engine.partition(":")[2]]
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
         options.log_severity_level = 4
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self.folder))
         session = onnxruntime.InferenceSession(
             self._with_outputs(names).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -86,14 +84,10 @@ class Runner:
         return {name: np.asarray(values[name]) for name in names if values.get(name) is not None}
 
     def _for_reference(self) -> Any:
-        import onnx
-        from onnx import external_data_helper, version_converter
+        from onnx import version_converter
 
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
-        external_data_helper.load_external_data_for_model(proto, str(self.folder))
-        opset = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
-        return version_converter.convert_version(proto, 21) if opset < OLDEST_REFERENCE else proto
+        opset = next((each.version for each in self.proto.opset_import if each.domain in ("", "ai.onnx")), 1)
+        return version_converter.convert_version(self.proto, 21) if opset < OLDEST_REFERENCE else self.proto
 
 
 def _array(value: Any) -> Array | None:

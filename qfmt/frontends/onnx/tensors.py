@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,9 +90,7 @@ def _bytes_of(tensor: Any, count: int, bits: int) -> int:
 
     needed = -(-count * bits // 8)
     if isinstance(tensor, ir.ExternalTensor):
-        if tensor.length is not None:
-            return int(tensor.length)
-        return min(needed, Path(tensor.path).stat().st_size - (tensor.offset or 0))
+        return int(tensor.length or 0)
     if not isinstance(tensor, ir.TensorProtoTensor):
         return needed
     if tensor.raw.HasField("raw_data"):

@@ -17,6 +17,7 @@ from ..sniff import sha256_of
 from ..torch.attempts import Given
 from ..witness import Computed
 from .convert import convert_onnx
+from .external import open_proto
 from .runtime import Runner, first_installed
 
 if TYPE_CHECKING:
@@ -59,12 +60,9 @@ class Witness:
     trouble = ""
 
     def __init__(self, path: Path, file: Model, engine: str | None = None) -> None:
-        import onnx
-
         self.engine = engine or first_installed()
         self.model = _like(path, file)
-        self.proto = onnx.load(path, load_external_data=False)
-        self.folder = path.parent
+        self.proto = open_proto(path)
         self.runner: Runner | None = None
         graph = self.proto.graph
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -78,7 +76,7 @@ class Witness:
 
     @contextmanager
     def running(self) -> Iterator[str]:
-        self.runner = Runner(self.proto, self.folder, self.engine)
+        self.runner = Runner(self.proto, self.engine)
         yield self.runner.version
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
@@ -134,7 +132,7 @@ class Witness:
         from onnx.reference import ReferenceEvaluator
 
         if name in self._initializers:
-            return np.asarray(onnx.numpy_helper.to_array(self._initializers[name], str(self.folder)))
+            return np.asarray(onnx.numpy_helper.to_array(self._initializers[name]))
         node = self._producers.get(name)
         if node is None or len(node.output) != 1:
             return None

@@ -1,0 +1,201 @@
+"""An ONNX file as a ModelProto whose external data qfmt has found, wherever in the model a tensor names a file.
+
+The library that runs or parses the model afterwards opens no file that the model names.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import SourceError
+
+SHARED = 1 << 20
+"""Bytes that tensors may have beyond twice the size of the files that they lie in. Tied weights share their bytes; a
+small model that names the same bytes thousands of times is refused before memory is taken."""
+
+
+class Place(NamedTuple):
+    """Where the data of one tensor lies: a path without links, and the bytes from `offset` on."""
+
+    path: str
+    offset: int
+    nbytes: int
+
+
+def open_proto(path: Path, *, mapped: bool = False) -> Any:
+    """The onnx.ModelProto of a file with its external data in it, as raw_data: it names no file any more.
+
+    With `mapped` the initializers of the main graph stay where they are, for models larger than memory: each of them
+    names its file by an absolute path, its offset and its length.
+
+    A location is relative to the folder of the model and names a regular file in it or below. A symbolic link is
+    followed if it ends there, or in the folder in which the model itself lies if that is reached by a link, too: caches
+    such as that of Hugging Face keep all files of a model in one folder and link to them. A file with a second hard
+    link is refused: its other name may be anywhere, and nothing in the file system tells.
+
+    Raises SourceError for a file that is no ONNX model, for external data that lies elsewhere, is missing or has
+    another size, and if the tensors have more than twice the bytes of their files.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        proto = onnx.ModelProto.FromString(path.read_bytes())
+    except DecodeError:
+        raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; get it again") from None
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror or error}") from None
+    external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]
+    if external:
+        places = _Folder(path).places(external)
+        own = list(proto.graph.initializer) if mapped else []
+        kept = {id(tensor) for tensor in own}
+        for (tensor, _), place in zip(external, places, strict=True):
+            _name(tensor, place) if id(tensor) in kept else _load(tensor, place)
+    return proto
+
+
+def is_external(tensor: Any) -> bool:
+    """Whether the data of a TensorProto are stated to lie in another file."""
+    return bool(tensor.data_location == tensor.EXTERNAL)
+
+
+def tensors_within(message: Any, where: str = "") -> Iterator[tuple[Any, str]]:
+    """Every TensorProto in a message of ONNX, wherever the format lets one be, with the place for an error."""
+    for name in _fields_with_tensors(message.DESCRIPTOR):
+        value = getattr(message, name)
+        single = hasattr(value, "DESCRIPTOR")
+        for each in ([value] if message.HasField(name) else []) if single else value:
+            if each.DESCRIPTOR.name == "TensorProto":
+                kind = "initializer" if name == "initializer" else "tensor"
+                yield each, f"{where}{kind} {each.name}".rstrip()
+            else:
+                yield from tensors_within(each, where + _place(each))
+
+
+@cache
+def _fields_with_tensors(descriptor: Any) -> tuple[str, ...]:
+    """The fields of a kind of message in which a TensorProto can lie, at whatever depth."""
+    return tuple(
+        field.name
+        for field in descriptor.fields
+        if field.message_type is not None and _holds_tensors(field.message_type)
+    )
+
+
+@cache
+def _holds_tensors(descriptor: Any) -> bool:
+    reached, found = [descriptor], {descriptor.full_name}
+    for each in reached:
+        if each.name == "TensorProto":
+            return True
+        for field in each.fields:
+            if field.message_type is not None and field.message_type.full_name not in found:
+                found.add(field.message_type.full_name)
+                reached.append(field.message_type)
+    return False
+
+
+def _place(message: Any) -> str:
+    kind = message.DESCRIPTOR.name
+    if kind == "NodeProto":
+        return f"node {message.name or next(iter(message.output), '')} ({message.op_type}): "
+    return f"function {message.domain}.{message.name}: " if kind == "FunctionProto" else ""
+
+
+class _Folder:
+    """The folder of a model, and the files in it that tensors may lie in."""
+
+    def __init__(self, path: Path) -> None:
+        self.home = path.parent.resolve()
+        self.homes = (self.home, path.resolve().parent)
+        self.files: dict[str, tuple[str, int]] = {}
+        """Location → the path without links, and the size."""
+
+    def places(self, tensors: list[tuple[Any, str]]) -> list[Place]:
+        """Where the data of tensors lie; SourceError with the place of the first of which it cannot be."""
+        found = [self._place(tensor, where) for tensor, where in tensors]
+        total, there = sum(place.nbytes for place in found), sum(dict(self.files.values()).values())
+        if total > 2 * there + SHARED:
+            what = f"its tensors have {total} bytes of external data in files of {there} bytes"
+            raise SourceError(what, hint="write each tensor to a place of its own")
+        return found
+
+    def _place(self, tensor: Any, where: str) -> Place:
+        try:
+            return self._checked(tensor, {each.key: each.value for each in tensor.external_data})
+        except SourceError as error:
+            raise error.at(where) from None
+
+    def _checked(self, tensor: Any, entries: Mapping[str, str]) -> Place:
+        location = entries.get("location", "")
+        if location not in self.files:
+            self.files[location] = self._file(location)
+        path, size = self.files[location]
+        needed = _needed(tensor)
+        try:
+            offset = int(entries.get("offset", 0))
+            length = int(entries.get("length", min(needed, size - offset)))
+        except ValueError:
+            raise SourceError("the place of its external data is not a number") from None
+        if not 0 <= offset <= offset + length <= size:
+            what = f"bytes {offset} to {offset + length} of {location!r} are stated, which has {size}"
+            raise SourceError(what, hint="the file was cut off; get it again")
+        if length != needed:
+            what = f"holds {length} bytes, its shape needs {needed}"
+            raise SourceError(what, hint="the file is damaged; get it again")
+        return Place(path, offset, length)
+
+    def _file(self, location: str) -> tuple[str, int]:
+        """The path of a file with external data, without links, and its size; SourceError if it may not be read."""
+        if not location:
+            raise SourceError("its external data has no location")
+        try:
+            path = (self.home / location).resolve()
+            inside = not Path(location).is_absolute() and ".." not in Path(location).parts
+            if not inside or not any(path.is_relative_to(home) for home in self.homes):
+                hint = "external data may lie beside the model or in a folder below only"
+                raise SourceError(f"its external data {location!r} lies outside the model's folder", hint=hint)
+            found = path.stat()
+        except FileNotFoundError:
+            raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model") from None
+        except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
+            raise SourceError(f"its external data {location!r} is no file that can be opened") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise SourceError(f"its external data {location!r} is not a regular file")
+        if found.st_nlink > 1:
+            what = f"its external data {location!r} has {found.st_nlink} hard links, one may lie outside the folder"
+            raise SourceError(what, hint="put a copy in its place")
+        return str(path), found.st_size
+
+
+def _needed(tensor: Any) -> int:
+    """How many bytes the shape and the element type of a tensor ask for."""
+    import onnx_ir as ir
+
+    try:
+        bits = int(ir.DataType(tensor.data_type).bitwidth)
+    except (TypeError, ValueError):
+        raise SourceError(f"data of element type {tensor.data_type} cannot lie in another file") from None
+    if any(size < 0 for size in tensor.dims):
+        raise SourceError(f"its shape is {list(tensor.dims)}")
+    return int(-(-prod(tensor.dims) * bits // 8))
+
+
+def _name(tensor: Any, place: Place) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", place.path), ("offset", place.offset), ("length", place.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _load(tensor: Any, place: Place) -> None:
+    with Path(place.path).open("rb") as file:
+        file.seek(place.offset)
+        tensor.raw_data = file.read(place.nbytes)
+    del tensor.external_data[:]
+    tensor.data_location = tensor.DEFAULT
