@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from qfmt.frontends.stored import StoredTensor
+from qfmt.frontends.torch import execution, program
 from qfmt.frontends.torch.calls import Packed, PackedState, Place, Value
-from qfmt.frontends.torch.execution import made
 
 CODES = {
     torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
@@ -109,7 +109,7 @@ def to_torch(value: Any) -> Any:
         case Real():
             return value.tensor
         case StoredTensor() | Packed() | PackedState():
-            return made(value)
+            return execution.made(program.made(value))
         case dict():
             return {key: to_torch(element) for key, element in value.items()}
         case list() | tuple():

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 from ...errors import MissingPackageError, QfmtError
 from . import wire
 
-MODULES = {"torch": "qfmt.frontends.torch.execution", "onnx": "qfmt.frontends.onnx.execution"}
+MODULES = {"torch": "qfmt.frontends.torch.execution", "onnx": "qfmt.frontends.onnx.runtime"}
 
 BASE, FACTOR = 4 << 30, 256
 """Bytes that a run may take: so many, and so many times what the engine was given. Networks need far less."""

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,12 +40,14 @@ class EngineDied(RunError):
 class Session:
     """A program and the engine that carries it out, in a worker.
 
-    `program` gives what the engine is made of; it is asked again if the worker has to be started anew. `call` names
-    a call of the program and its place, by the index that the engine tells.
+    `program` gives what the engine is made of; it is asked again if the worker has to be started anew. `call` names a
+    call of the program and its place, by the index that the engine tells; `name` is what messages call the engine.
     """
 
-    def __init__(self, kind: str, program: Callable[[], Any], call: Callable[[int], tuple[str, str]]) -> None:
-        self.kind, self.program, self.call = kind, program, call
+    def __init__(
+        self, kind: str, name: str, program: Callable[[], Sequence[Any]], call: Callable[[int], tuple[str, str]]
+    ) -> None:
+        self.kind, self.name, self.program, self.call = kind, name, program, call
 
     def open(self) -> str:
         """Name and version of the package that computes. RunError or MissingPackageError if it cannot."""
@@ -89,7 +91,7 @@ class Worker:
         """Have it make the engine of a session, unless it has that; gives name and version of the package."""
         if self.session is not session:
             self.session = None
-            self.version = dict(self.exchange(session, "open", session.program()))["version"]
+            self.version = dict(self.exchange(session, "open", *session.program()))["version"]
             self.session = session
         return self.version
 
@@ -110,7 +112,7 @@ class Worker:
         except wire.Closed:
             self.stop(patience=5)  # how it ended is known when it has
             what, where = session.call(at) if at >= 0 else ("what it was given", "")
-            raise EngineDied(f"{self.kind} died ({self._end()}) while carrying out {what}", where=where) from None
+            raise EngineDied(f"{session.name} died ({self._end()}) while carrying out {what}", where=where) from None
         finally:
             if not answered:  # the pipes may hold the rest of a message
                 self.stop()

@@ -1,14 +1,16 @@
-"""ONNX models run by others: ONNX Runtime, at any of its optimization levels, and the onnx package's reference."""
+"""ONNX models run by others, in a worker process: ONNX Runtime, at any of its optimization levels, and the onnx
+package's reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import MissingPackageError, RunError
-from .. import RUNTIMES
+from ...model import DTYPES
+from ..isolation.child import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,31 +25,37 @@ OLDEST_REFERENCE = 19
 """The reference implementation has DequantizeLinear from this opset on."""
 
 
-class Runner:
-    """One ONNX model and who runs it. `proto` is the model with all of its data.
+class Engine:
+    """One ONNX model, whose data is all in it, and who runs it; see `isolation.child.Engine`.
 
-    Raises MissingPackageError if the engine is not installed, RunError if there is none of that name.
+    MissingPackageError if the engine is not installed.
     """
 
-    def __init__(self, proto: Any, engine: str) -> None:
-        if engine not in RUNTIMES:
-            raise RunError(f"{engine} cannot run ONNX", hint=f"what can is {', '.join(RUNTIMES)}")
-        self.proto, self.engine = proto, engine
+    def __init__(self, model: Array, engine: str) -> None:
         self.version = _version(engine)
+        import onnx
+
+        self.proto, self.engine = onnx.ModelProto.FromString(model.tobytes()), engine
         self._reference: Any = None
 
-    def run(self, inputs: Mapping[str, Array], names: Sequence[str], engine: str = "") -> dict[str, Array]:
-        """Values of the graph by name; those that Python cannot hold are left out. RunError if it cannot be run."""
+    def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
+        """ "constants" (names): those of them that do not depend on inputs. "run" (inputs, names, engine): values of
+        the graph. What Python cannot hold is left out of both."""
+        if verb == "constants":
+            found = constants(self.proto, *arguments)
+        else:
+            yield "at", 0
+            found = self._run(*arguments)
+        yield from (("value", name, array) for name, array in found.items() if array.dtype.name in DTYPES)
+
+    def _run(self, inputs: Mapping[str, Array], names: Sequence[str], engine: str) -> dict[str, Array]:
         try:
-            if (engine or self.engine) == REFERENCE:
+            if engine == REFERENCE:
                 return self._by_reference(inputs, names)
-            return self._by_onnxruntime(inputs, names, engine or self.engine)
-        except MissingPackageError:
-            raise
+            return self._by_onnxruntime(inputs, names, engine)
         except Exception as error:  # whatever the library raises
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            hint = "`--engine reference` asks another one" if self.engine != REFERENCE else ""
-            raise RunError(f"{self.version} cannot run it: {first}", hint=hint) from None
+            hint = "`--engine reference` asks another one" if engine != REFERENCE else ""
+            raise RunError(f"{self.version} cannot run it: {first_line(error)}", hint=hint) from None
 
     def _by_onnxruntime(self, inputs: Mapping[str, Array], names: Sequence[str], engine: str) -> dict[str, Array]:
         import onnxruntime
@@ -98,13 +106,49 @@ def _array(value: Any) -> Array | None:
         return None
 
 
-def first_installed() -> str:
-    """The engine that is taken where nothing is said."""
+def constants(proto: Any, names: Sequence[str]) -> dict[str, Array]:
+    """Initializers, and what nodes make of initializers alone, by onnx's own reader and reference."""
+    import onnx
+
+    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
+    producers = {name: node for node in proto.graph.node for name in node.output if name}
+    needed, found = _ancestors(names, producers), {}
+    for name in needed & stored.keys():
+        found[name] = np.asarray(onnx.numpy_helper.to_array(stored[name]))
+    for node in proto.graph.node:
+        if len(node.output) != 1 or node.output[0] not in needed or node.output[0] in found:
+            continue
+        inputs = {each: found[each] for each in node.input if each in found}
+        if len(inputs) == len({*node.input} - {""}):
+            array = _evaluated(node, inputs, proto.opset_import)
+            if array is not None:
+                found[node.output[0]] = array
+    return {name: found[name] for name in names if name in found}
+
+
+def _ancestors(names: Sequence[str], producers: Mapping[str, Any]) -> set[str]:
+    """These values, and those that they are made of."""
+    needed, open_ = set(names), list(names)
+    while open_:
+        node = producers.get(open_.pop())
+        fresh = set() if node is None else {*node.input} - needed - {""}
+        needed |= fresh
+        open_ += fresh
+    return needed
+
+
+def _evaluated(node: Any, inputs: Mapping[str, Array], opsets: Any) -> Array | None:
+    """The one output of a node."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    untyped = [onnx.ValueInfoProto(name=each) for each in inputs]
+    graph = onnx.helper.make_graph([node], "constant", untyped, [onnx.ValueInfoProto(name=node.output[0])])
     try:
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        return REFERENCE
-    return RUNTIMES[0]
+        (result,) = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, dict(inputs))
+        return np.asarray(result)
+    except Exception:  # whatever the library raises: then the fresh conversion is the only witness
+        return None
 
 
 def _version(engine: str) -> str:

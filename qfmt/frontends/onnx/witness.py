@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...errors import SourceError
+from ...errors import MissingPackageError, RunError, SourceError
 from ...model import Model, Quantization, Tensor, numpy_dtype
+from .. import RUNTIMES
+from ..isolation.parent import Session, is_installed
 from ..sniff import sha256_of
 from ..torch.attempts import Given
 from ..witness import Computed
 from .convert import convert_onnx
 from .external import open_proto
-from .runtime import Runner, first_installed
+from .runtime import REFERENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,65 +56,75 @@ class Grid(NamedTuple):
 
 
 class Witness:
-    """The source of a file. `model` is what it is converted to now; the rest is read by onnx alone."""
+    """The source of a file; see `frontends.witness.Witness`. The onnx package's reader tells its constants."""
 
     name = "onnx"
-    trouble = ""
 
     def __init__(self, path: Path, file: Model, engine: str | None = None) -> None:
-        self.engine = engine or first_installed()
+        self.engine = engine or (RUNTIMES[0] if is_installed("onnxruntime") else REFERENCE)
+        if self.engine not in RUNTIMES:
+            raise RunError(f"{engine} cannot run ONNX", hint=f"what can is {', '.join(RUNTIMES)}")
+        self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
         self.model = _like(path, file)
         self.proto = open_proto(path)
-        self.runner: Runner | None = None
+        self.session = Session("onnx", self.package, self._program, lambda index: ("the model", ""))
         graph = self.proto.graph
-        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         self._producers = {name: node for node in graph.node for name in node.output if name}
-        self._constants: dict[str, Array | None] = {}
         self._grids: dict[str, list[Grid]] = {}
         for name, grid in _stated(graph):
             self._grids.setdefault(name, []).append(grid)
         self._places: dict[str, str] = {}
         """Tensor of `model` → the value of ONNX that it is."""
 
-    @contextmanager
-    def running(self) -> Iterator[str]:
-        self.runner = Runner(self.proto, self.engine)
-        yield self.runner.version
+    def open(self) -> str:
+        if not is_installed(self.package):
+            raise MissingPackageError(f"{self.package} is not installed", hint=f"pip install {self.package}")
+        return self.session.open()
+
+    def _program(self) -> tuple[Array, str]:
+        try:
+            return np.frombuffer(self.proto.SerializeToString(), np.uint8), self.engine
+        except Exception:  # protobuf's own: no message of it has more than 2 GB
+            raise RunError(f"the model is larger than {self.package} can be given it") from None
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         return []
 
-    def load(self) -> None:
-        """Nothing: onnx has read it."""
-
     # -- constants -------------------------------------------------------------------------------------------
 
-    def unpacked(self) -> Iterator[tuple[str, Computed]]:
-        """Constants under the name that they have in the source, by onnx's own reader and reference."""
+    def constants(self) -> Iterator[tuple[str, Computed]]:
+        """Under the name that they have in the source."""
         for name, tensor in self.model.tensors.items():
             if not tensor.is_constant:
                 continue
-            array, grid, quantization = self._constant(name), self._grid(tensor, name), tensor.quantization
+            array, grid, quantization = self._read.get(name), self._grid(tensor, name), tensor.quantization
             if array is None or (array.dtype, array.shape) != (tensor.array.dtype, tensor.shape):
                 continue  # packed or laid out in another way: the nodes tell
             if quantization is None or (quantization.blocks is None and grid is not None):
                 yield name, Computed(array, *(grid or ()))
+
+    @cached_property
+    def _read(self) -> dict[str, Array]:
+        """Constants of `model`, scales and zero points, by onnx's own reader and reference."""
+        stated = (name for grids in self._grids.values() for grid in grids for name in (grid.scale, grid.zero_point))
+        named = (name for name, tensor in self.model.tensors.items() if tensor.is_constant)
+        return self.session.ask("constants", [name for name in dict.fromkeys((*named, *stated)) if name])
 
     def _grid(self, tensor: Tensor, name: str) -> tuple[Any, ...] | None:
         """Scale, zero point and axis that the nodes around a value state; None if none does, or not as constants.
 
         Nodes may take the same integers for different numbers: of two such tensors each must be one of them.
         """
-        found = [grid for each in self._grids.get(name, ()) if (grid := self._read(each, tensor)) is not None]
+        found = [grid for each in self._grids.get(name, ()) if (grid := self._means(each, tensor)) is not None]
         mine = tensor.quantization
         like = [grid for grid in found if mine is not None and grid == (mine.scale, mine.zero_point, mine.axis)]
         return next(iter((*like, *found)), None)
 
-    def _read(self, stated: Grid, tensor: Tensor) -> tuple[Any, ...] | None:
-        scale = self._constant(stated.scale)
+    def _means(self, stated: Grid, tensor: Tensor) -> tuple[Any, ...] | None:
+        scale = self._read.get(stated.scale)
         if scale is None:
             return None
-        point = self._constant(stated.zero_point) if stated.zero_point else np.zeros(scale.shape, np.int32)
+        point = self._read.get(stated.zero_point) if stated.zero_point else np.zeros(scale.shape, np.int32)
         if point is None or point.size != scale.size or point.dtype.name.startswith("float"):
             return None
         rank = len(tensor.shape or ())
@@ -120,41 +132,12 @@ class Witness:
         scales = tuple(float(each) for each in scale.reshape(-1).astype(np.float64))
         return scales, tuple(int(each) for each in point.reshape(-1)), axis
 
-    def _constant(self, name: str) -> Array | None:
-        """An initializer, or what nodes make of initializers alone; None for what depends on inputs."""
-        if name not in self._constants:
-            self._constants[name] = None  # for a cycle
-            self._constants[name] = self._evaluated(name)
-        return self._constants[name]
-
-    def _evaluated(self, name: str) -> Array | None:
-        import onnx
-        from onnx.reference import ReferenceEvaluator
-
-        if name in self._initializers:
-            return np.asarray(onnx.numpy_helper.to_array(self._initializers[name]))
-        node = self._producers.get(name)
-        if node is None or len(node.output) != 1:
-            return None
-        inputs = {each: self._constant(each) for each in node.input if each}
-        if any(array is None for array in inputs.values()):
-            return None
-        untyped = [onnx.ValueInfoProto(name=each) for each in inputs]
-        graph = onnx.helper.make_graph([node], "constant", untyped, [onnx.ValueInfoProto(name=name)])
-        try:
-            alone = onnx.helper.make_model(graph, opset_imports=self.proto.opset_import)
-            (result,) = ReferenceEvaluator(alone).run(None, inputs)
-            return np.asarray(result)
-        except Exception:  # whatever the library raises: then the fresh conversion is the only witness
-            return None
-
     # -- values ----------------------------------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """Every tensor of `model` that is a value of the source, too."""
-        assert self.runner is not None
         names = list(dict.fromkeys(self._places.values()))
-        values = self.runner.run(inputs, names) if self._places else self._placed(inputs)
+        values = self._run(inputs, names, self.engine) if self._places else self._placed(inputs)
         values.update(inputs)
         seen = {}
         for name, place in self._places.items():
@@ -162,6 +145,9 @@ class Witness:
                 tensor = self.model.tensors[name]
                 seen[name] = Computed(values[place], *self._stated_of(tensor, place))
         return seen
+
+    def _run(self, inputs: Mapping[str, Array], names: list[str], engine: str) -> dict[str, Array]:
+        return self.session.ask("run", inputs, names, engine)
 
     def _stated_of(self, tensor: Tensor, place: str) -> tuple[Any, ...]:
         """What ONNX says that a value means; what it does not say itself, as a value that is only moved, is ours."""
@@ -175,7 +161,6 @@ class Witness:
 
         An operator that took its clamps and its quantization in keeps the names of all of them, as aliases.
         """
-        assert self.runner is not None
         candidates = {
             name: [each for each in (name, *tensor.aliases) if each in self._producers]
             for name, tensor in self.model.tensors.items()
@@ -183,7 +168,7 @@ class Witness:
         }
         names = sorted({each for several in candidates.values() for each in several})
         plain = self.engine.partition(":")[0]
-        values = self.runner.run(inputs, names, plain)
+        values = self._run(inputs, names, plain)
         for name, several in candidates.items():
             tensor = self.model.tensors[name]
             alike = [each for each in several if each in values and _is_alike(tensor, values[each])]
@@ -192,7 +177,7 @@ class Witness:
         self._places.update((name, name) for name in inputs)
         if plain == self.engine:
             return values
-        return self.runner.run(inputs, list(dict.fromkeys(set(self._places.values()) - set(inputs))))
+        return self._run(inputs, list(set(self._places.values()) - set(inputs)), self.engine)
 
 
 def _like(path: Path, file: Model) -> Model:

@@ -37,7 +37,7 @@ class TorchWitness:
     ) -> None:
         self.model, self.engine, self.examples = model, engine, list(examples)
         self.lifted = lifted
-        self.session = Session("torch", self._program, self._call)
+        self.session = Session("torch", "torch", self._program, self._call)
 
     def open(self) -> str:
         if not is_installed("torch"):
@@ -73,10 +73,10 @@ class TorchWitness:
         assert self.lifted is not None and isinstance(self.lifted.recorder, Tape)
         return self.lifted.recorder
 
-    def _program(self) -> Program:
+    def _program(self) -> tuple[Program]:
         assert self.lifted is not None
         engine = self.engine if self.engine in TORCH_ENGINES else ""
-        return program(self._tape, engine, list(self.lifted.lifter.names))
+        return (program(self._tape, engine, list(self.lifted.lifter.names)),)
 
     def _call(self, index: int) -> tuple[str, str]:
         entry = self._tape.entries[index]
