@@ -128,14 +128,16 @@ class Worker:
         return f"signal {-code}{known.get(-code, '')}"
 
     def stop(self, patience: float = 0) -> None:
-        """End the process, if it does not end by itself within `patience` seconds, and wait for that."""
-        if self.owner != os.getpid():
-            return
-        try:
-            self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        """End the process, if it does not end by itself within `patience` seconds, and wait for that.
+
+        A fork of the process that started it only closes its own ends of the pipes.
+        """
+        if self.owner == os.getpid():
+            try:
+                self.process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # what was to be sent to a process that is gone
                 stream.close()  # type: ignore[union-attr]
@@ -143,8 +145,11 @@ class Worker:
 
 def _worker(kind: str) -> Worker:
     worker = _WORKERS.get(kind)
-    if worker is None or not worker.is_alive:
-        worker = _WORKERS[kind] = Worker(kind)
+    if worker is not None and worker.is_alive:
+        return worker
+    if worker is not None:
+        worker.stop()
+    worker = _WORKERS[kind] = Worker(kind)
     return worker
 
 

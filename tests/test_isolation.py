@@ -1,0 +1,275 @@
+"""Engines in a worker process: what is sent and comes back, what a crash and a bomb become, what torch is not given."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import qfmt
+from qfmt.cli import main
+from qfmt.errors import RunError
+from qfmt.frontends.isolation import parent, wire
+from qfmt.frontends.isolation.parent import EngineDied, Session
+from qfmt.frontends.torch.execution import apply
+from qfmt.frontends.torch.program import Call, Constant, Made, Program, Stored
+from qfmt.frontends.torch.tape import Slot
+from qfmt.frontends.torch.values import DTYPE_CODES
+
+ROOT = Path(__file__).resolve().parents[1]
+HOSTILE = ROOT / "tests" / "hostile"
+DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
+
+QUIET = pytest.mark.filterwarnings("ignore")
+"""torch announces what it will drop, in words that change."""
+
+
+# -- messages --------------------------------------------------------------------------------------------
+
+kinds = st.sampled_from(["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"])
+tensors = kinds.flatmap(lambda kind: arrays.arrays(kind, arrays.array_shapes(min_dims=0, min_side=0, max_side=4)))
+plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=9), tensors)
+values = st.recursive(
+    plain,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        st.builds(Slot, st.text(max_size=3)),
+        st.builds(Stored, tensors, st.just("int8"), st.floats(), st.integers(), st.none()),
+    ),
+    max_leaves=12,
+)
+
+
+def sent(value: Any) -> bytes:
+    stream = io.BytesIO()
+    wire.write(stream, value)
+    return stream.getvalue()
+
+
+def is_same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(is_same(a[key], b[key]) for key in a)
+    return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+
+
+@given(values)
+def test_what_is_sent_arrives(value: Any) -> None:
+    assert is_same(wire.read(io.BytesIO(sent(value))), value)
+
+
+@given(values, st.data())
+@settings(max_examples=300)
+def test_damaged_messages_are_no_messages_or_plain_data(value: Any, data: st.DataObject) -> None:
+    message = bytearray(sent([value]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        wire.read(io.BytesIO(bytes(message)))
+    except wire.Closed:
+        return
+
+
+@pytest.mark.parametrize("value", [object(), np.array(["text"]), np.array([object()]), 1j, {1, 2}, [b"bytes"]])
+def test_what_is_no_data_is_not_sent(value: Any) -> None:
+    with pytest.raises(RunError, match="cannot be handed on"):
+        sent(value)
+
+
+# -- schemas ---------------------------------------------------------------------------------------------
+
+
+@QUIET
+@pytest.mark.parametrize("code", [*DTYPE_CODES])
+def test_codes_of_element_types_are_those_of_torch(code: int) -> None:
+    """torch itself takes the integer, too; of quantized ones it makes no plain tensors."""
+    if code in (12, 13, 14, 16, 17):
+        return
+    theirs = torch.ops.aten.empty([1], dtype=code)
+    assert apply("aten::to", [torch.ones(1), code], {}).dtype == theirs.dtype
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs", "words"),
+    [
+        ("aten::to", [torch.ones(2), -1], {}, "dtype=-1 is not a ScalarType"),
+        ("aten::to", [torch.ones(2), 1 << 40], {}, "is not a ScalarType"),
+        ("aten::sum", [torch.ones(2)], {"dtype": 99}, "dtype=99 is not a ScalarType"),
+        ("aten::quantize_per_tensor", [torch.ones(2), 0.1, 0, 77], {}, "dtype=77 is not a ScalarType"),
+        ("aten::clone", [torch.ones(2)], {"memory_format": 9}, "memory_format=9 is not a MemoryFormat"),
+        ("aten::contiguous", [torch.ones(2)], {"memory_format": -1}, "is not a MemoryFormat"),
+    ],
+)
+def test_codes_that_are_none_do_not_reach_torch(
+    target: str, args: list[Any], kwargs: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        apply(target, args, kwargs)
+
+
+@given(st.integers(-(2**63), 2**63 - 1).filter(lambda code: code not in DTYPE_CODES))
+def test_no_other_integer_is_an_element_type(code: int) -> None:
+    with pytest.raises(ValueError, match="is not a ScalarType"):
+        apply("aten::to", [torch.ones(1), code], {})
+
+
+@pytest.mark.parametrize("args", [["text", 1], [torch.ones(2), [1, [2]]], [torch.ones(2)], []])
+def test_arguments_of_other_types_are_refused(args: list[Any]) -> None:
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        apply("aten::reshape", args, {})
+
+
+# -- crashes and bombs -----------------------------------------------------------------------------------
+
+
+def session(*calls: tuple[str, tuple[Any, ...]], constants: Any = ()) -> Session:
+    """The last call's result is "y"."""
+    entries = [
+        Call(target, args, {}, Slot("y" if index == len(calls) - 1 else index), f"place {index}")
+        for index, (target, args) in enumerate(calls)
+    ]
+    program = Program("", list(constants), entries, ["y"])
+    return Session("torch", "torch", lambda: (program,), lambda index: (calls[index][0], entries[index].place))
+
+
+X = {"x": Stored(np.arange(4, dtype=np.float32), "float32")}
+DOUBLED = ("aten::mul", (Slot("x"), 2))
+
+DYING = """
+import os, signal, sys, types
+import qfmt.frontends.torch.program
+class Engine:
+    version = "dying 1"
+    def __init__(self, *program): pass
+    def answer(self, verb, *arguments):
+        yield "at", 0
+        os.kill(os.getpid(), signal.SIGSEGV)
+sys.modules["qfmt.frontends.torch.execution"] = module = types.ModuleType("dying")
+module.Engine = Engine
+main(sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills by signal")
+def test_a_crash_is_a_message_and_the_next_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(parent, "_START", parent._START.replace("main(sys.argv[2])\n", DYING))
+        patched.setattr(parent, "_WORKERS", {})
+        with pytest.raises(EngineDied) as caught:
+            session(DOUBLED).ask("run", X)
+    assert str(caught.value) == "place 0: torch died (signal 11, SIGSEGV) while carrying out aten::mul"
+    assert session(DOUBLED).ask("run", X)["y"].array.tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills by signal")
+def test_a_worker_that_is_gone_is_replaced() -> None:
+    ours = session(DOUBLED)
+    assert ours.open().startswith("torch ")
+    parent._WORKERS["torch"].process.kill()
+    parent._WORKERS["torch"].process.wait()
+    assert ours.ask("run", X)["y"].array.tolist() == [0, 2, 4, 6]
+
+
+def test_sessions_take_turns() -> None:
+    twice, thrice = session(DOUBLED), session(("aten::mul", (Slot("x"), 3)))
+    for _ in range(2):
+        assert twice.ask("run", X)["y"].array.tolist() == [0, 2, 4, 6]
+        assert thrice.ask("run", X)["y"].array.tolist() == [0, 3, 6, 9]
+
+
+BOMBS = {
+    "beyond all memory": ("aten::repeat", (Slot("x"), [1 << 20, 1 << 20])),
+    "beyond 64 bits": ("aten::repeat", (Slot("x"), [1 << 40, 1 << 40])),
+    "more than a run may take": ("aten::zeros", ([1 << 33], 0)),
+    "a padding": ("aten::constant_pad_nd", (Slot("x"), [1 << 40, 0], 0)),
+    "a negative size": ("aten::reshape", (Slot("x"), [-5])),
+    "no such dimension": ("aten::select", (Slot("x"), 9, 0)),
+    "an element type": ("aten::to", (Slot("x"), -1)),
+}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is one of Linux")
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bombs_are_messages(bomb: str) -> None:
+    with pytest.raises(RunError) as caught:
+        session(DOUBLED, BOMBS[bomb]).ask("run", X)
+    assert not isinstance(caught.value, EngineDied), caught.value
+    assert caught.value.where == "place 1" and "\n" not in str(caught.value)
+    assert session(DOUBLED).ask("run", X)["y"].array.tolist() == [0, 2, 4, 6]
+
+
+def test_packed_parameters_are_made_of_what_was_read() -> None:
+    """torch packs and unpacks again: the same integers, scales and zero points."""
+    weight = Stored(np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "int8", 0.5, 1)
+    packed = Made("quantized::linear_prepack", (weight, Stored(np.ones(3, np.float32), "float32")))
+    calls = [("aten::quantize_per_tensor", (Slot("x"), 1.0, 0, 13)), ("aten::reshape", (Slot(0), [1, 4]))]
+    y = session(*calls, ("quantized::linear", (Slot(1), Constant(0), 0.5, 100)), constants=[packed])
+    found = y.ask("run", X)["y"]
+    expected = np.arange(4) @ ((np.arange(-6, 6).reshape(3, 4) - 1) * 0.5).T + 1
+    assert ((found.array.astype(int) - 100) * 0.5).tolist() == [expected.tolist()]
+    assert (found.scale, found.zero_point) == ((0.5,), (100,))
+
+
+# -- the command -----------------------------------------------------------------------------------------
+
+
+def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`qfmt` as it is installed: the working directory is not among the places that Python imports from."""
+    script = cwd.parent / "qfmt_command.py"
+    script.write_text("import sys\nfrom qfmt.cli import main\nmain(sys.argv[1:])\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, str(script), *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_working_directory_is_not_imported_from(tmp_path: Path) -> None:
+    folder = tmp_path / "stranger"
+    folder.mkdir()
+    for name in ("torch", "json", "numpy", "qfmt", "click", "re", "types"):
+        (folder / f"{name}.py").write_text("open('PWNED', 'w')\n")
+    shutil.copy(DIGITS, folder / "m.pt")
+    qfmt.convert(folder / "m.pt").save(folder / "m.qfb")
+    done = command("verify", "m.pt", "m.qfb", "--samples", "1", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "") and "engine     fbgemm, torch " in done.stdout
+    assert not (folder / "PWNED").exists()
+
+
+def test_the_process_that_verifies_does_not_import_torch(tmp_path: Path) -> None:
+    qfmt.convert(DIGITS).save(tmp_path / "m.qfb")
+    code = (
+        "import sys, qfmt\nreport = qfmt.verify(*sys.argv[1:], samples=1)\nassert report.ok and report.version\n"
+        "assert not {'torch', 'onnx', 'onnxruntime'} & {*sys.modules}"
+    )
+    words = [sys.executable, "-c", code, str(DIGITS), str(tmp_path / "m.qfb")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["verify-segfault", "verify-runtimeerror"])
+def test_hostile_calls_are_one_line(name: str, tmp_path: Path) -> None:
+    runner, source, file = CliRunner(), HOSTILE / f"{name}.pt", tmp_path / "m.qfb"
+    converted = runner.invoke(main, ["convert", str(source), str(file)], catch_exceptions=False)
+    done = converted if converted.exit_code else runner.invoke(main, ["verify", str(source), str(file)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("qfmt: error: ") and done.stderr.count("\n") == 1
+    assert "unexpected" not in done.stderr
