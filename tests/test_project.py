@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 TOP_LEVEL = {
-    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "docs", "examples",
-    "pyproject.toml", "qfmt", "readers", "schema", "spec.md", "tests", "tools",
+    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "docs",
+    "examples", "pyproject.toml", "qfmt", "readers", "schema", "spec.md", "tests", "tools",
 }  # fmt: skip
 
 FLOORS = {
