@@ -218,6 +218,36 @@ def test_bombs_are_messages(bomb: str) -> None:
     assert session(DOUBLED).ask("run", X)["y"].array.tolist() == [0, 2, 4, 6]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is one of Linux")
+@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    nodes = "s = Constant <value = int64[2] {SIZES}> ()  y = Expand(x, s)"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> agraph (float[1] x) => (float[a, b] y) {{ {nodes} }}'
+    for sizes, is_bomb in (("1048576, 1048576", True), ("2, 3", False)):
+        proto = onnx.parser.parse_model(text.replace("SIZES", sizes))
+        model = np.frombuffer(proto.SerializeToString(), np.uint8)
+        asked = Session("onnx", engine, lambda model=model: (model, engine), lambda index: ("the model", ""))
+        inputs = {"x": np.ones(1, np.float32)}
+        if not is_bomb:
+            assert asked.ask("run", inputs, ["y"], engine)["y"].tolist() == [[1, 1, 1]] * 2
+            continue
+        with pytest.raises(RunError) as caught:
+            asked.ask("run", inputs, ["y"], engine)
+        assert not isinstance(caught.value, EngineDied) and "cannot run it" in str(caught.value)
+
+
+def test_an_engine_that_never_starts_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "_WORKERS", {})
+    monkeypatch.setattr(parent, "_START", "raise SystemExit(3)")
+    with pytest.raises(RunError, match=r"torch died \(exit status 3\) before its first call"):
+        session(DOUBLED).open()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(RunError, match="a process for torch cannot be started"):
+        session(DOUBLED).open()
+
+
 def test_packed_parameters_are_made_of_what_was_read() -> None:
     """torch packs and unpacks again: the same integers, scales and zero points."""
     weight = Stored(np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "int8", 0.5, 1)

@@ -80,7 +80,10 @@ class Worker:
         self.version = ""
         command = [sys.executable, "-I", "-c", _START, json.dumps(_path()), kind]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        try:
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        except OSError as error:
+            raise RunError(f"a process for {kind} cannot be started: {error.strerror}") from None
 
     @property
     def is_alive(self) -> bool:
@@ -111,8 +114,11 @@ class Worker:
                     answered = True
         except wire.Closed:
             self.stop(patience=5)  # how it ended is known when it has
-            what, where = session.call(at) if at >= 0 else ("what it was given", "")
-            raise EngineDied(f"{session.name} died ({self._end()}) while carrying out {what}", where=where) from None
+            what, where = session.call(at) if at >= 0 else ("", "")
+            when = f"while carrying out {what}" if what else "before its first call"
+            raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
+        except MemoryError:
+            raise RunError(f"what {session.name} computes does not fit into memory") from None
         finally:
             if not answered:  # the pipes may hold the rest of a message
                 self.stop()
