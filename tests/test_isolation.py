@@ -284,6 +284,16 @@ def test_the_working_directory_is_not_imported_from(tmp_path: Path) -> None:
     assert not (folder / "PWNED").exists()
 
 
+def test_nor_where_python_was_started_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m` and an interactive session put the working directory first."""
+    monkeypatch.chdir(tmp_path)
+    before = [entry for entry in sys.path if Path(entry).is_absolute()]
+    monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), *sys.path])
+    assert parent._path() in (before, [str(ROOT), *before])
+    monkeypatch.chdir(ROOT)
+    assert str(ROOT) in parent._path()  # where qfmt itself is
+
+
 def test_the_process_that_verifies_does_not_import_torch(tmp_path: Path) -> None:
     qfmt.convert(DIGITS).save(tmp_path / "m.qfb")
     code = (

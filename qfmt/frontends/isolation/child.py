@@ -102,14 +102,15 @@ def _size(value: Any) -> int:
 
 
 def _limit_memory(given: int) -> None:
-    """A limit for what the process writes to, beyond what it has now; never more than the machine has."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    """A limit for what the process writes to, beyond what it has now; never more than the machine has. Linux only."""
+    written = _written()
+    if not written:
         return
+    import resource
+
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _written() + min(BASE + FACTOR * given, physical)
+    limit = written + min(BASE + FACTOR * given, physical)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
 
 
