@@ -249,7 +249,7 @@ def test_an_engine_that_never_starts_is_a_message(monkeypatch: pytest.MonkeyPatc
 
 
 def test_packed_parameters_are_made_of_what_was_read() -> None:
-    """torch packs and unpacks again: the same integers, scales and zero points."""
+    """A linear layer computes with the integers, scale and zero point that were sent."""
     weight = Stored(np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "int8", 0.5, 1)
     packed = Made("quantized::linear_prepack", (weight, Stored(np.ones(3, np.float32), "float32")))
     calls = [("aten::quantize_per_tensor", (Slot("x"), 1.0, 0, 13)), ("aten::reshape", (Slot(0), [1, 4]))]
