@@ -6,6 +6,7 @@ QfmtError
 │   ├── VersionError         it needs a newer reader, and names what it needs
 │   └── ValidityError        it can be decoded, but breaks validity rules (all of them, by number)
 ├── SourceError              a file or object that cannot be converted
+│   ├── BudgetError          converting it would cost more than its size allows
 │   ├── UnsafePickleError    its pickle asks for something that is not on the list of harmless types
 │   ├── ControlFlowError     its code takes a decision that depends on the data
 │   └── UnsupportedOperators it holds operators without a meaning in qfmt (all of them, counted)
@@ -97,6 +98,10 @@ class ValidityError(FormatError):
 
 class SourceError(QfmtError):
     """A source cannot be converted: not readable, not quantized, or of a kind without a graph."""
+
+
+class BudgetError(SourceError):
+    """Converting a source would take time or memory out of proportion to its size: see spec.md, "Security"."""
 
 
 class UnsafePickleError(SourceError):
