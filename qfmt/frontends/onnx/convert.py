@@ -28,9 +28,9 @@ def convert_onnx(
 
     Raises SourceError for what is no sound ONNX model, or holds tensors of a type that cannot be stored.
     """
-    onnx = read(source)
+    onnx, budget = read(source)
     given.check_names([value.name or "" for value in onnx.graph.inputs])
-    importer = Importer(onnx, given.shapes)
+    importer = Importer(onnx, budget, given.shapes)
     for name, grid in given.quantization.items():
         quantized.quantized_input(importer, name, *grid)
     graph = fold_dynamic(integral(importer.run(onnx.graph)))

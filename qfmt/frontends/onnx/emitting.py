@@ -12,8 +12,9 @@ from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Shape, Tensor
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
-from ...ops.shapes import tells_sizes
+from ...ops.shapes import broadcast, same, tells_sizes
 from ...passes.constants import unused
+from ..budget import Budget
 from .tensors import shape_of
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-LARGE = 1 << 22
-"""Bytes that a computed constant may have, or twice those that it was computed from."""
+PER_OPERATION = 1 << 8
+"""Elements, or products of two, that count as one operation of the budget where constants are computed."""
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
 """Of constants: the passes make quantized constants of them."""
@@ -52,8 +53,9 @@ class Call(NamedTuple):
 class Emitter:
     """Collects nodes and tensors; what is known of constants and shapes is worked out at once."""
 
-    def __init__(self, outputs: set[str], taken: set[str]) -> None:
+    def __init__(self, outputs: set[str], taken: set[str], budget: Budget) -> None:
         self.outputs = outputs
+        self.budget = budget
         self._taken = taken
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
@@ -75,6 +77,7 @@ class Emitter:
 
         A node over constants is computed now, but for what dequantizes.
         """
+        self.budget.node()
         entry = OPERATORS[operator]
         inputs = list(inputs)
         while inputs and not inputs[-1]:
@@ -101,10 +104,11 @@ class Emitter:
             self.nodes.append(node)
         return names[0]
 
-    def constant(self, array: Any, name: str) -> str:
-        """A new constant."""
-        own = self.fresh(name)
-        self.tensors[own] = Tensor.constant(own, np.asarray(array))
+    def constant(self, array: Any, name: str, dtype: str = "", aliases: Sequence[str] = ()) -> str:
+        """A new constant, of that name or one like it; `dtype` where it is not that of the array."""
+        own, array = self.fresh(name), np.asarray(array)
+        self.budget.allocate(array.nbytes)
+        self.tensors[own] = Tensor.constant(own, array, dtype=dtype or None, aliases=tuple(aliases))
         return own
 
     def value(self, name: str) -> Array | None:
@@ -157,32 +161,57 @@ class Emitter:
             return False
         if node.operator == "Clip" and tensors[0] is not None and DTYPES[tensors[0].dtype].is_quantizable:
             return False  # the range of a weight: `passes.grids` makes quant_min and quant_max of it
-        if not self._is_small(node, tensors):
-            return False
-        if any(name in self.outputs for name in node.outputs):
+        if any(name in self.outputs for name in node.outputs) or not self._is_affordable(node):
             return False
         operands = [None if tensor is None else Operand(tensor.array, None) for tensor in tensors]
         results = execute(node, operands, [self.tensors[name] for name in node.outputs])
         first = tensors[0]
         moved = OPERATORS[node.operator].quantized is Quantized.MOVES and first is not None
         aliases = (*first.aliases, first.name) if moved and first is not None else ()
+        self.budget.spend(len(aliases))
         for name, array in zip(node.outputs, results, strict=True):
             dtype = self.tensors[name].dtype
             self.tensors[name] = Tensor.constant(name, array, dtype=dtype, aliases=tuple(sorted(set(aliases))))
         return True
 
-    def _is_small(self, node: Node, inputs: Sequence[Tensor | None]) -> bool:
-        """Whether outputs are known to be no larger than the inputs, or than what a file may well be longer by."""
-        given = sum(tensor.data.nbytes for tensor in inputs if tensor is not None and tensor.data is not None)
-        for tensor in (self.tensors[name] for name in node.outputs):
-            if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
-                if given > LARGE:
-                    return False
-            elif prod(size for size in tensor.shape if isinstance(size, int)) * DTYPES[tensor.dtype].bits > 8 * max(
-                LARGE, 2 * given
-            ):
-                return False
+    def _is_affordable(self, node: Node) -> bool:
+        """Whether the budget pays for computing a node over constants. What is not computed stays a node.
+
+        Half of what is left may go into one node, so that those behind it can still be read.
+        """
+        sizes = self._sizes(node)
+        if sizes is None:
+            return False
+        operator, outputs = OPERATORS[node.operator], [self.tensors[name] for name in node.outputs]
+        nbytes = sum(-(-size * DTYPES[each.dtype].bits // 8) for size, each in zip(sizes, outputs, strict=True))
+        work = sum(sizes)
+        if operator.quantized is not Quantized.MOVES and operator.shape not in (same, broadcast):
+            work *= max(prod(self.tensors[name].shape or ()) for name in node.inputs if name)  # type: ignore[arg-type]
+        operations = work // PER_OPERATION
+        if 2 * nbytes > self.budget.bytes - self.budget.spent_bytes:
+            return False
+        if 2 * operations > self.budget.operations - self.budget.spent_operations:
+            return False
+        self.budget.allocate(nbytes)
+        self.budget.spend(operations)
         return True
+
+    def _sizes(self, node: Node) -> list[int] | None:
+        """How many elements each output of a node over constants has, at most; None if that is not known."""
+        first = self.tensors[node.inputs[0]].shape or () if node.inputs[0] else ()
+        if node.operator in ("NonZero", "Compress"):  # not known before, but not more than all of the input
+            return [prod(first) * (len(first) if node.operator == "NonZero" else 1)]  # type: ignore[arg-type]
+        shapes = [self.tensors[name].shape for name in node.outputs]
+        if any(shape is None or None in shape for shape in shapes):
+            entry = OPERATORS[node.operator]
+            missing = [None] * (len(entry.inputs) - len(node.inputs))
+            known = [self.tensors[name].shape if name else None for name in node.inputs]
+            arrays = [self.value(name) if name else None for name in node.inputs]
+            inferred = entry.shape(Inference([*known, *missing], node.attributes, [*arrays, *missing]))
+            shapes = [inferred[min(index, len(inferred) - 1)] for index in range(len(node.outputs))]
+        if any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes):
+            return None
+        return [prod(shape) for shape in shapes]  # type: ignore[arg-type]
 
 
 def _check_arity(operator: Operator, inputs: Sequence[str]) -> None:
@@ -190,6 +219,8 @@ def _check_arity(operator: Operator, inputs: Sequence[str]) -> None:
     wanted = operator.inputs
     if len(inputs) > len(wanted) and not wanted[-1].variadic:
         raise SourceError(f"has {len(inputs)} inputs, {operator.name} takes {len(wanted)}")
-    for index, parameter in enumerate(wanted):
-        if not parameter.optional and not parameter.variadic and not (index < len(inputs) and inputs[index]):
+    given = len([parameter for parameter in wanted if not parameter.variadic])
+    for index in range(max(len(inputs), given)):
+        parameter = wanted[min(index, len(wanted) - 1)]
+        if not parameter.optional and not (index < len(inputs) and inputs[index]):
             raise SourceError(f"its input {parameter.name} is absent")

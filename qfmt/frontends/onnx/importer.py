@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import QfmtError, SourceError
 from ...model import Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS
+from ..budget import Budget
 from .emitting import Call, Emitter
 from .tensors import described, dtype_of, infer_types, stored
 
@@ -42,15 +43,13 @@ def imports(*operators: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 class Importer(Emitter):
     """Collects nodes and tensors under the names that ONNX gave them."""
 
-    def __init__(self, model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> None:
+    def __init__(self, model: ir.Model, budget: Budget, shapes: Mapping[str, Shape] | None = None) -> None:
         graph = model.graph
         taken = {value.name or "" for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
         taken |= {value.name or "" for value in graph.inputs} | set(graph.initializers)
-        super().__init__({value.name or "" for value in graph.outputs}, taken)
+        super().__init__({value.name or "" for value in graph.outputs}, taken, budget)
         self.model = model
         self.opsets = {DOMAINS.get(domain, domain): version for domain, version in model.opset_imports.items()}
-        self.notes: dict[str, str] = {}
-        """What the file should say of the conversion: source keys of spec.md."""
         self._assumed: list[str] = []
         self.names: dict[str, str] = {}
         """Outputs that are nothing but another tensor → the name of that."""
@@ -62,6 +61,11 @@ class Importer(Emitter):
             tensor = described(value)
             self.tensors[tensor.name] = replace(tensor, shape=(shapes or {}).get(tensor.name, tensor.shape))
         self.inputs = tuple(value.name or "" for value in given)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What the file should say of the conversion: source keys of spec.md."""
+        return {"assumed_types": ", ".join(self._assumed)} if self._assumed else {}
 
     # -- running over a graph --------------------------------------------------------------------------------
 
@@ -152,6 +156,7 @@ class Importer(Emitter):
         """A node that qfmt has no meaning for, as it is: it can be looked at and written to ONNX again, not run."""
         from .opaque import captured, opaque_attributes
 
+        self.budget.node()
         inner = captured(call.attributes)
         for name in call.outputs:
             if name:
@@ -183,7 +188,6 @@ class Importer(Emitter):
             infer_types(self.model)
         if value is None or value.type is None:
             self._assumed.append(name)
-            self.notes["assumed_types"] = ", ".join(self._assumed)
             first = next((each for each in call.inputs if each), "")
             return Tensor(name, self.tensors[first].dtype if first else "float32", None)
         return described(value)

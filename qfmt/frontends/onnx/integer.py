@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ...errors import SourceError
-from ...model import Tensor
 from .emitting import Call
 from .importer import Importer, imports
 
@@ -39,9 +38,7 @@ def _integers(im: Importer, name: str, rank: int | None) -> str:
     whole = np.asarray(array, np.float64)
     if not (whole == np.rint(whole)).all() or np.abs(whole).max(initial=0) >= 1 << 31:
         return im.constant(array, f"{name}.channels")
-    own = im.fresh(f"{name}.integers")
-    im.tensors[own] = Tensor.constant(own, whole.astype(np.int32), aliases=(name,))
-    return own
+    return im.constant(whole.astype(np.int32), f"{name}.integers", aliases=(name,))
 
 
 def _number(call: Call, name: str, default: int) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...errors import SourceError
-from ...model import Attribute, Tensor, unpack
+from ...model import Attribute, unpack
 from .emitting import Call
 from .importer import Importer, imports
 from .quantized import DEQUANTIZE
@@ -86,9 +87,8 @@ def _dequantized(im: Importer, data: str, scale: str, point: str, axis: int, blo
 
 def _middle(im: Importer, data: str, bits: int, counts: Sequence[int]) -> str:
     """Zero points in the middle of the range, of the type of the data."""
-    own = im.fresh(f"{data}.zero_point")
-    im.tensors[own] = Tensor.constant(own, np.full(counts, 1 << bits - 1, np.uint8), dtype=f"uint{bits}")
-    return own
+    im.budget.allocate(prod(counts))
+    return im.constant(np.full(counts, 1 << bits - 1, np.uint8), f"{data}.zero_point", f"uint{bits}")
 
 
 def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], columns: int) -> str | None:
@@ -99,14 +99,15 @@ def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], colum
     tensor = im.tensors[name]
     if tensor.data is None:
         return None
-    own, dtype = im.fresh(f"{name}.values"), f"uint{bits}"
-    needed, shape = int(np.prod(stored)) * bits // 8, (*stored[:-1], columns)
+    dtype, needed, shape = f"uint{bits}", prod(stored) * bits // 8, (*stored[:-1], columns)
     if tensor.data.nbytes != needed:
         raise SourceError(f"{name!r} has {tensor.data.nbytes} bytes, {list(stored)} values need {needed}")
-    im.preferred[own] = name
+    im.budget.allocate(needed if columns == stored[-1] else prod(stored))
     if columns == stored[-1]:
+        own = im.fresh(f"{name}.values")
         im.tensors[own] = replace(tensor, name=own, dtype=dtype, shape=shape, aliases=(name,))
-        return own
-    values = unpack(tensor.data.view(), bits, False, int(np.prod(stored))).reshape(stored)
-    im.tensors[own] = Tensor.constant(own, values[..., :columns], dtype=dtype, aliases=(name,))
+    else:
+        values = unpack(tensor.data.view(), bits, False, prod(stored)).reshape(stored)
+        own = im.constant(values[..., :columns], f"{name}.values", dtype, (name,))
+    im.preferred[own] = name
     return own

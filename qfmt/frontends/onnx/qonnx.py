@@ -55,24 +55,20 @@ def quant(im: Importer, call: Call) -> Any:
     whole = bool((points == np.rint(points)).all()) and kind.minimum <= points.min() <= points.max() <= kind.maximum
     vector = np.broadcast_to(points, scales.shape).reshape(-1) if scales.size > 1 else points.reshape(())
     scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{call.outputs[0]}.scale")
-    base = f"{call.outputs[0]}.zero_point"
-    if whole:
-        point = im.fresh(base)
-        im.tensors[point] = Tensor.constant(point, vector.astype(numpy_dtype(dtype)), dtype=dtype)
-    else:
-        point = im.constant(vector.astype(scales.dtype), base)
+    stored = vector.astype(numpy_dtype(dtype)) if whole else vector.astype(scales.dtype)
+    point = im.constant(stored, f"{call.outputs[0]}.zero_point", dtype if whole else "")
     grid: dict[str, Attribute] = {"axis": axis, "block_size": 0}
     if integers is not None:
-        name = im.fresh(f"{x}.integers")
-        im.tensors[name] = Tensor.constant(name, integers.astype(numpy_dtype(dtype)), dtype=dtype, aliases=(x,))
+        name = im.constant(integers.astype(numpy_dtype(dtype)), f"{x}.integers", dtype, (x,))
     else:
         name = im.emit(
             QUANTIZE, [x, scale, point], f"{call.outputs[0]}.integers", {**grid, "output_dtype": dtype, "saturate": 1}
         )
     if limits != (kind.minimum, kind.maximum):
-        bounds = [im.fresh(f"{call.outputs[0]}.{word}") for word in ("min", "max")]
-        for bound, value in zip(bounds, limits, strict=True):
-            im.tensors[bound] = Tensor.constant(bound, np.array(value, numpy_dtype(dtype)), dtype=dtype)
+        bounds = [
+            im.constant(np.array(limit, numpy_dtype(dtype)), f"{call.outputs[0]}.{word}", dtype)
+            for word, limit in zip(("min", "max"), limits, strict=True)
+        ]
         name = im.emit("Clip", [name, *bounds], f"{call.outputs[0]}.clipped")
     im.emit(DEQUANTIZE, [name, scale, point], call.outputs, {**grid, "output_dtype": im.tensors[scale].dtype})
     if integers is None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SourceError
-from ...model import Attribute, Tensor, numpy_dtype
+from ...model import Attribute, numpy_dtype
 from .emitting import Call
 from .importer import Importer, imports
 from .tensors import dtype_of
@@ -53,9 +53,8 @@ def quantized_input(im: Importer, name: str, scale: float, zero_point: int, dtyp
     if tensor.dtype != "float32":
         raise SourceError(f"is {tensor.dtype} in the model, not float32", where=f"input {name}")
     im.tensors[name] = replace(tensor, dtype=dtype)
-    point = im.fresh(f"{name}.zero_point") if zero_point else ""
-    if point:
-        im.tensors[point] = Tensor.constant(point, np.array(zero_point, numpy_dtype(dtype)), dtype=dtype)
+    integer = np.array(zero_point, numpy_dtype(dtype))
+    point = im.constant(integer, f"{name}.zero_point", dtype) if zero_point else ""
     im.names[name] = real(im, name, im.constant(np.float32(scale), f"{name}.scale"), point)
 
 

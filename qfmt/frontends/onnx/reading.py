@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingPackageError, SourceError
+from ..budget import NODE, NODE_BYTES, Budget
 from .external import is_external, open_proto, tensors_within
 from .tensors import quiet
 
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
 NEWEST_OPSET = 28
 """Of the default domain, that the operators here were written for."""
 
+DEEPEST = 64
+"""Functions within functions, more than any exporter writes: names of inlined nodes grow with each."""
 
-def read(source: str | PathLike[str] | Any) -> ir.Model:
-    """The model of a file or of an onnx.ModelProto, functions inlined, nodes in topological order.
+
+def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
+    """The model of a file or of an onnx.ModelProto, functions inlined, nodes in topological order; and the budget of
+    its conversion, which is without limits for what is in memory.
 
     External data is mapped, not read, and only from the folder of the file or below. Raises SourceError for what is no
     sound model: damaged, cyclic, dangling, without its weights, newer than known.
@@ -30,8 +35,11 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
         raise MissingPackageError(
             "reading ONNX needs onnx and onnx-ir", hint="`pip install '.[onnx]'` in a checkout of qfmt"
         ) from None
-    from_file = isinstance(source, str | PathLike)
-    model = _from_checked(open_proto(Path(source), mapped=True)) if from_file else _from_proto(source)
+    if isinstance(source, str | PathLike):
+        model = _from_checked(open_proto(Path(source), mapped=True))
+        budget = Budget(Path(source).stat().st_size + _mapped_bytes(model))
+    else:
+        model, budget = _from_proto(source), Budget(None)
     opset = model.opset_imports.get("", 1)
     if opset > NEWEST_OPSET:
         raise SourceError(
@@ -39,12 +47,50 @@ def read(source: str | PathLike[str] | Any) -> ir.Model:
             hint="onnx.version_converter makes it older",
         )
     if model.functions:
+        _count_calls(model, budget)
         try:
             model = InlinePass()(model).model
         except Exception as error:  # whatever the library meets
             raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
     _check_links(model.graph)
-    return model
+    return model, budget
+
+
+def _mapped_bytes(model: ir.Model) -> int:
+    import onnx_ir as ir
+
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
+
+
+def _count_calls(model: ir.Model, budget: Budget) -> None:
+    """Charge the nodes that functions become beyond those that the file holds, before they are inlined.
+
+    A function that calls another one twice, which calls yet another one twice, doubles with each line of the file.
+    """
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    calls: list[ir.OperatorIdentifier] = []
+
+    def inlined(graph: ir.Graph) -> int:
+        nodes = [node for each in graphs_within(graph) for node in each]
+        return sum(1 + (len(node.inputs) + len(node.outputs)) // 8 + called(node.op_identifier()) for node in nodes)
+
+    def called(function: ir.OperatorIdentifier) -> int:
+        if function not in model.functions:
+            return 0
+        if function in calls or len(calls) == DEEPEST:
+            what = "call each other in a circle" if function in calls else f"call each other over {DEEPEST} deep"
+            raise SourceError(f"its functions {what}", hint="inline them with onnx.inliner")
+        if function not in sizes:
+            calls.append(function)
+            sizes[function] = inlined(model.functions[function].graph)
+            calls.pop()
+        return sizes[function]
+
+    own = sum(1 for each in (model.graph, *model.functions.values()) for _ in each)
+    copies = max(0, inlined(model.graph) - own)
+    budget.spend(NODE * copies)
+    budget.allocate(NODE_BYTES * copies)
 
 
 def _from_proto(proto: Any) -> ir.Model:

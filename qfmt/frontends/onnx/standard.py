@@ -207,6 +207,7 @@ def group_normalization(im: Importer, call: Call) -> Any:
     shape = im.shape(call.inputs[0])
     if shape is None or not isinstance(shape[1], int):
         return NotImplemented
+    im.budget.allocate(8 * shape[1])
     each = im.constant(np.repeat(np.arange(given["num_groups"]), shape[1] // given["num_groups"]), "channels")
     spread = [im.emit("Gather", [name, each], f"{name}.channels", {"axis": 0}) for name in call.inputs[1:]]
     return None if im.one_to_one(call, given, [call.inputs[0], *spread]) else NotImplemented

@@ -73,7 +73,10 @@ def stored(name: str, tensor: Any) -> Tensor:
         raise SourceError(f"its shape is {list(shape)}", where=where)
     count, bits = prod(shape), DTYPES[dtype].bits
     needed = -(-count * bits // 8)
-    found = _bytes_of(tensor, count, bits)
+    try:
+        found = _bytes_of(tensor, count, bits)
+    except SourceError as error:
+        raise error.at(where) from None
     if found != needed:
         hint = "its weights were stripped; get the whole model" if not found else "the file is damaged; get it again"
         raise SourceError(f"holds {found} bytes, its shape needs {needed}", where=where, hint=hint)
@@ -82,6 +85,10 @@ def stored(name: str, tensor: Any) -> Tensor:
     if isinstance(tensor, ir.ExternalTensor):
         return Tensor(name, dtype, shape, MappedData(str(tensor.path), tensor.offset or 0, needed))
     return Tensor(name, dtype, shape, TensorData(tensor, needed))
+
+
+_LISTS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+"""Where a TensorProto has its numbers if not as bytes: in one of them, as its type says."""
 
 
 def _bytes_of(tensor: Any, count: int, bits: int) -> int:
@@ -95,8 +102,14 @@ def _bytes_of(tensor: Any, count: int, bits: int) -> int:
         return needed
     if tensor.raw.HasField("raw_data"):
         return len(tensor.raw.raw_data)
-    lists = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
-    numbers = max(len(getattr(tensor.raw, each)) for each in lists)
+    import onnx
+
+    belongs = onnx.helper.tensor_dtype_to_field(tensor.raw.data_type)
+    filled = [each for each in _LISTS if len(getattr(tensor.raw, each))]
+    if set(filled) - {belongs}:
+        what = f"holds its data in {', '.join(filled)}, those of its type belong in {belongs}"
+        raise SourceError(what, hint="the file is damaged; get it again")
+    numbers = len(getattr(tensor.raw, belongs))
     return numbers if bits < 8 else numbers * bits // 8
 
 
