@@ -125,59 +125,6 @@ def test_the_command_prints_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "bad.qfb").exists()
 
 
-# -- data beside the model ---------------------------------------------------------------------------------------
-
-
-def external(folder: Path, **changes: str) -> Path:
-    """A model with its weights in weights.bin, and its entries of external data changed."""
-    model = net()
-    path = folder / "m.onnx"
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    model = onnx.load(path, load_external_data=False)
-    for entry in initializer(model, "w").external_data:
-        if entry.key in changes:
-            entry.value = changes[entry.key]
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def test_external_data_is_read_from_beside_the_model(tmp_path: Path) -> None:
-    model = qfmt.convert(external(tmp_path))
-    assert model.content_id() == qfmt.convert(net()).content_id()
-
-
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"location": "../weights.bin"}, "outside the model's folder"),
-    ({"location": "/etc/passwd"}, "outside the model's folder"),
-    ({"location": "link.bin"}, "outside the model's folder"),
-    ({"location": "folder/../../weights.bin"}, "outside the model's folder"),
-    ({"location": ""}, "no location"),
-    ({"location": "missing.bin"}, "missing"),
-    ({"location": "."}, "not a regular file"),
-    ({"location": "circle.bin"}, "no file that can be opened|missing"),
-    ({"location": "a\0b"}, "no file that can be opened"),
-    ({"location": "w" * 5000}, "no file that can be opened|missing"),
-    ({"offset": "100000"}, "bytes 100000"),
-    ({"offset": "-1"}, "bytes -1"),
-    ({"length": "7"}, "holds 7 bytes"),
-    ({"length": "many"}, "not a number"),
-])  # fmt: skip
-def test_external_data_elsewhere_or_of_another_size(changes: dict[str, str], words: str, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (tmp_path / "weights.bin").write_bytes(b"\1" * 4096)
-    (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
-    (folder / "circle.bin").symlink_to(folder / "circle.bin")
-    with pytest.raises(SourceError, match=words) as caught:
-        qfmt.convert(external(folder, **changes))
-    assert "initializer w" in str(caught.value)
-
-
-def test_a_proto_that_points_to_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="another file"):
-        qfmt.convert(onnx.load(external(tmp_path), load_external_data=False))
-
-
 # -- anything at all -----------------------------------------------------------------------------------------------
 
 BYTES = net().SerializeToString()

@@ -12,7 +12,7 @@ from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Shape, Tensor
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
-from ...ops.shapes import broadcast, same, tells_sizes
+from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
 from ..budget import Budget
 from .tensors import shape_of
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 PER_OPERATION = 1 << 8
 """Elements, or products of two, that count as one operation of the budget where constants are computed."""
+
+_IN_PASSING = (
+    "activation",
+    "creation",
+    "elementwise",
+    "functions",
+    "indexing",
+    "layout",
+    "logic",
+    "normalization",
+    "reduction",
+    "selection",
+    "softmax",
+)
+"""Families of operators that look at each element a few times; others multiply outputs by as much as an input."""
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
 """Of constants: the passes make quantized constants of them."""
@@ -184,9 +199,8 @@ class Emitter:
             return False
         operator, outputs = OPERATORS[node.operator], [self.tensors[name] for name in node.outputs]
         nbytes = sum(-(-size * DTYPES[each.dtype].bits // 8) for size, each in zip(sizes, outputs, strict=True))
-        work = sum(sizes)
-        if operator.quantized is not Quantized.MOVES and operator.shape not in (same, broadcast):
-            work *= max(prod(self.tensors[name].shape or ()) for name in node.inputs if name)  # type: ignore[arg-type]
+        read = [prod(self.tensors[name].shape or ()) for name in node.inputs if name]  # type: ignore[arg-type]
+        work = sum(sizes) + sum(read) if operator.family in _IN_PASSING else sum(sizes) * max(read)
         operations = work // PER_OPERATION
         if 2 * nbytes > self.budget.bytes - self.budget.spent_bytes:
             return False

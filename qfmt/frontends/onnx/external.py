@@ -198,4 +198,4 @@ def _load(tensor: Any, place: Place) -> None:
         file.seek(place.offset)
         tensor.raw_data = file.read(place.nbytes)
     del tensor.external_data[:]
-    tensor.data_location = tensor.DEFAULT
+    tensor.ClearField("data_location")
