@@ -278,13 +278,14 @@ class Model:
 
         return to_torch(self, engine)
 
-    def to_onnx(self, *, form: str = "qdq", opset: int | None = None) -> Any:
+    def to_onnx(self, *, form: str | None = None, opset: int | None = None) -> Any:
         """The network as an `onnx.ModelProto`: integer weights under their names, QuantizeLinear and DequantizeLinear.
 
-        `form="qoperator"` takes operators on integers (QLinearConv, …) where ONNX Runtime has them. `opset` is 13 or
-        later; left out, the newest that the installed ONNX Runtime accepts. `qfmt.backends.onnx.write_onnx` writes a
-        file, with large weights beside it. Raises MissingPackageError without onnx and onnx-ir, InexpressibleNodes
-        with every node that ONNX cannot express.
+        `form="qoperator"` takes operators on integers (QLinearConv, …) where ONNX Runtime has them, `form="qdq"` floats
+        between Q and DQ; left out, the form of an ONNX source, else "qdq". `opset` is 13 or later; left out, the newest
+        that the installed ONNX Runtime accepts. `qfmt.backends.onnx.write_onnx` writes a file, with large weights
+        beside it. Raises MissingPackageError without onnx and onnx-ir, InexpressibleNodes with every node that ONNX
+        cannot express.
         """
         from .backends.onnx import to_onnx
 

@@ -80,7 +80,9 @@ Examples:
 @integer_options
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
-    "--form", type=click.Choice(FORMS), help="Floats between Q and DQ, or operators on integers  [default: qdq]"
+    "--form",
+    type=click.Choice(FORMS),
+    help="Floats between Q and DQ, or operators on integers  [default: that of an ONNX source, else qdq]",
 )
 @click.option("--to", "target", type=click.Choice(("c",)), help="c: DEST is a folder for a C program of this network.")
 @click.option("--compact", is_flag=True, help="With --to c: take less memory, and more time.")
@@ -128,7 +130,7 @@ def command(
     lowered = time.monotonic()
     with working(f"writing {dest.name}"):
         if target is None:
-            how = _write(model, dest, opset, form or FORMS[0])
+            how = _write(model, dest, opset, form)
         else:
             how = _write_c(model, dest, shapes if opened and lowering is None else {}, compact)
     written = time.monotonic()
@@ -159,7 +161,7 @@ def _notes(model: Model) -> Iterator[str]:
         yield f"kept as they came, but not to be run here: {listed}"
 
 
-def _write(model: Model, dest: Path, opset: int | None, form: str) -> str:
+def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str:
     """Write the destination; what there is to say of it."""
     if dest.suffix != ".onnx":
         from ..rules import RULES

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from ...model import Model
 
 FORMS = ("qdq", "qoperator")
-"""Float operators between DequantizeLinear and QuantizeLinear; or operators that take integers, where there are any."""
+"""Float operators between DequantizeLinear and QuantizeLinear; or operators that take integers, where there are any.
+
+Where nothing is said a network that came from ONNX goes back in the form that it had, any other one in the first."""
 
 EXTERNAL = 1_500_000_000
 """Bytes of weights above which they go into a file of their own; protobuf ends at 2 GB."""
 
 
-def to_onnx(model: Model, *, form: str = "qdq", opset: int | None = None) -> Any:
+def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None) -> Any:
     """The model as an `onnx.ModelProto`; see `Model.to_onnx`."""
     made = _checked(model, form, opset)
     import onnx_ir as ir
@@ -31,7 +33,7 @@ def write_onnx(
     model: Model,
     path: str | PathLike[str],
     *,
-    form: str = "qdq",
+    form: str | None = None,
     opset: int | None = None,
     external: int = EXTERNAL,
 ) -> int:
@@ -47,7 +49,14 @@ def write_onnx(
     return int(made.opset_imports[""])
 
 
-def _checked(model: Model, form: str, opset: int | None) -> Any:
+def _form(model: Model) -> str:
+    """The form of a source in ONNX as long as its arithmetic is still stated; else the first."""
+    kept = model.source.get("onnx_form", "") if model.arithmetic == "onnx" else ""
+    return kept if kept in FORMS else FORMS[0]
+
+
+def _checked(model: Model, form: str | None, opset: int | None) -> Any:
+    form = form or _form(model)
     if form not in FORMS:
         raise RunError(f"there is no form {form!r} of ONNX", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:

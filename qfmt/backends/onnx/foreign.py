@@ -27,6 +27,7 @@ def write_foreign(builder: Builder, node: Node) -> None:
         inputs = inputs[: -len(inner)]
     builder.domains.setdefault(domain, node.version)
     values = builder.emit_several(name, inputs, node.outputs, domain, original_attributes(node))
+    builder.name(values[0], node.name or node.outputs[0])
     if not domain and node.version != builder.opset:
         _check_meaning(builder.nodes[-1], node.version, builder.opset)
     for each, value in zip(node.outputs, values, strict=True):
@@ -46,7 +47,7 @@ def _capture(builder: Builder, names: Sequence[str], values: Sequence[ir.Value |
 def _check_meaning(node: ir.Node, version: int, opset: int) -> None:
     """Lacks if a node, or one of a graph within it, takes other inputs or attributes in that opset."""
     for each in (node, *_inside(node)):
-        if not each.domain and not _is_valid(each, opset):
+        if not each.domain and _is_known(each, version, opset) and not _is_valid(each, opset):
             raise Lacks(f"was written for opset {version}, and {each.op_type} is another in that one")
 
 
@@ -56,6 +57,11 @@ def _inside(node: ir.Node) -> Iterator[ir.Node]:
             for inner in attribute.as_graph():
                 yield inner
                 yield from _inside(inner)
+
+
+def _is_known(node: ir.Node, version: int, opset: int) -> bool:
+    """Whether ONNX has an operator of that name; what others put into its domain is theirs in every opset."""
+    return schema(node.op_type, version) is not None or schema(node.op_type, opset) is not None
 
 
 def _is_valid(node: ir.Node, opset: int) -> bool:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...model import DTYPES, Attribute, Tensor, numpy_dtype
+from ...model import DTYPES, Attribute, numpy_dtype
 from .emitting import Call
 from .importer import Importer, imports
 from .quantized import DEQUANTIZE, QUANTIZE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
@@ -54,42 +59,60 @@ def quant(im: Importer, call: Call) -> Any:
     kind = DTYPES[dtype]
     whole = bool((points == np.rint(points)).all()) and kind.minimum <= points.min() <= points.max() <= kind.maximum
     vector = np.broadcast_to(points, scales.shape).reshape(-1) if scales.size > 1 else points.reshape(())
-    scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{call.outputs[0]}.scale")
     stored = vector.astype(numpy_dtype(dtype)) if whole else vector.astype(scales.dtype)
     point = im.constant(stored, f"{call.outputs[0]}.zero_point", dtype if whole else "")
-    grid: dict[str, Attribute] = {"axis": axis, "block_size": 0}
-    if integers is not None:
-        name = im.constant(integers.astype(numpy_dtype(dtype)), f"{x}.integers", dtype, (x,))
-    else:
-        name = im.emit(
-            QUANTIZE, [x, scale, point], f"{call.outputs[0]}.integers", {**grid, "output_dtype": dtype, "saturate": 1}
-        )
-    if limits != (kind.minimum, kind.maximum):
-        bounds = [
-            im.constant(np.array(limit, numpy_dtype(dtype)), f"{call.outputs[0]}.{word}", dtype)
-            for word, limit in zip(("min", "max"), limits, strict=True)
-        ]
-        name = im.emit("Clip", [name, *bounds], f"{call.outputs[0]}.clipped")
-    im.emit(DEQUANTIZE, [name, scale, point], call.outputs, {**grid, "output_dtype": im.tensors[scale].dtype})
-    if integers is None:
-        im.preferred[name] = call.outputs[0]
+    _on_grid(im, call, x, integers, _Grid(scales, point, axis, dtype, limits))
     return None
 
 
 @imports(*(f"{domain}.BipolarQuant" for domain in DOMAINS))
 def bipolar_quant(im: Importer, call: Call) -> Any:
-    """X, scale: scale where X ≥ 0, -scale elsewhere; constants only."""
+    """X, scale: scale where X ≥ 0, -scale elsewhere; the integers are 1 and -1."""
     x, scale = call.inputs[:2]
     array, scales, axis = im.value(x), im.value(scale), _axis(im, x, scale)
-    if array is None or scales is None or axis is None:
+    if scales is None or axis is None:
         return NotImplemented
-    name = im.fresh(f"{x}.integers")
-    signs = np.where(np.asarray(array) >= 0, 1, -1).astype(np.int8)
-    im.tensors[name] = Tensor.constant(name, signs, dtype="int2", aliases=(x,))
-    scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{call.outputs[0]}.scale")
-    grid: dict[str, Attribute] = {"axis": axis, "block_size": 0, "output_dtype": im.tensors[scale].dtype}
-    im.emit(DEQUANTIZE, [name, scale, ""], call.outputs, grid)
+    if array is not None:
+        _on_grid(im, call, x, np.where(array >= 0, 1, -1), _Grid(scales, "", axis, "int2", (-2, 1)))
+        return None
+    base = call.outputs[0]
+    zero = im.constant(np.zeros((), numpy_dtype(im.tensors[x].dtype)), f"{base}.zero")
+    positive = im.emit("GreaterOrEqual", [x, zero], f"{base}.positive")
+    above, below = (im.constant(each, f"{base}.sign") for each in (scales, -scales))
+    real = im.emit("Where", [positive, above, below], f"{base}.real")
+    _on_grid(im, call, real, None, _Grid(scales, "", axis, "int8", (-1, 1)))
     return None
+
+
+class _Grid(NamedTuple):
+    """Scales as the file has them, the name of the zero points, "" for 0, and the range of the integers."""
+
+    scales: Array
+    point: str
+    axis: int
+    dtype: str
+    limits: tuple[int, int]
+
+
+def _on_grid(im: Importer, call: Call, x: str, integers: Array | None, grid: _Grid) -> None:
+    """The output of a node: `x` rounded to a grid, or, if it is a constant, its integers there."""
+    base, scales, dtype, kind = call.outputs[0], grid.scales, numpy_dtype(grid.dtype), DTYPES[grid.dtype]
+    scale = im.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), f"{base}.scale")
+    along: dict[str, Attribute] = {"axis": grid.axis, "block_size": 0}
+    if integers is not None:
+        name = im.constant(integers.astype(dtype), f"{x}.integers", grid.dtype, (x,))
+    else:
+        rounded: dict[str, Attribute] = {**along, "output_dtype": grid.dtype, "saturate": 1}
+        name = im.emit(QUANTIZE, [x, scale, grid.point], f"{base}.integers", rounded)
+    if grid.limits != (kind.minimum, kind.maximum):
+        bounds = [
+            im.constant(np.array(limit, dtype), f"{base}.{word}", grid.dtype)
+            for word, limit in zip(("min", "max"), grid.limits, strict=True)
+        ]
+        name = im.emit("Clip", [name, *bounds], f"{base}.clipped")
+    im.emit(DEQUANTIZE, [name, scale, grid.point], call.outputs, {**along, "output_dtype": im.tensors[scale].dtype})
+    if integers is None:
+        im.preferred[name] = base
 
 
 def _axis(im: Importer, x: str, scale: str) -> int | None:

@@ -52,6 +52,8 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
             model = InlinePass()(model).model
         except Exception as error:  # whatever the library meets
             raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
+    if not model.graph.outputs:
+        raise SourceError("is an ONNX model without outputs", hint="state what it computes as outputs of its graph")
     _check_links(model.graph)
     return model, budget
 

@@ -148,5 +148,5 @@ def quiet() -> None:
 def shape_of(value: Any) -> Shape:
     if value.shape is None:
         return None
-    sizes = (size if isinstance(size, int) else size.value for size in value.shape)
+    sizes = (size if isinstance(size, int) else size.value or None for size in value.shape)  # "": no name
     return tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)  # -1: some write unknown so
