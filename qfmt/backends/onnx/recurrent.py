@@ -99,11 +99,11 @@ def layer(site: Site) -> Sequence[ir.Value]:
     make, count = STEPS[site.node.operator.removeprefix("qfmt.")]
     x = _input(site)
     states = _states(site, x, count)
-    gates, recur = multiplier(site, 1, 3)(x), multiplier(site, 2, 4)
+    gates = multiplier(site, 1, 3)(x)
     inner = [_value(site, what) for what in ("H", "C")[:count]]
     now = _value(site, "gates")
     with site.builder.body() as nodes:
-        after = list(make(site)(now, recur(inner[0]), *inner))
+        after = list(make(site)(now, multiplier(site, 2, 4)(inner[0]), *inner))
         y = site.emit("Identity", after[0])
     body = ir.Graph([*inner, now], [*after, y], nodes=nodes, name=f"{site.name}_step")
     for value in (*after, y):
