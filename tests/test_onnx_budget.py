@@ -157,14 +157,14 @@ def test_constants_that_networks_compute_become_constants() -> None:
 
 
 def test_a_thousand_nodes_that_unpack_the_same_weight(tmp_path: Path) -> None:
-    """Each would have a copy of its own."""
+    """Each would have a copy of its own: rows are filled up, so that the bytes cannot be taken as they are."""
     count, size = 1000, 256
     rng = np.random.default_rng(0)
     constants = {"w": rng.integers(0, 256, (size, size // 32, 16)).astype(np.uint8),
                  "s": np.ones((size, size // 32), np.float32)}  # fmt: skip
-    keys = {"N": size, "K": size, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
-    nodes = [node("MatMulNBits", [f"x{at}", "w", "s"], [f"x{at + 1}"], **keys) for at in range(count)]
-    source = proto(nodes, {"x0": (FLOAT, [1, size])}, [f"x{count}"], constants)
+    keys = {"N": size, "K": size - 1, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    nodes = [node("MatMulNBits", ["x0", "w", "s"], [f"x{at + 1}"], **keys) for at in range(count)]
+    source = proto(nodes, {"x0": (FLOAT, [1, size - 1])}, [f"x{count}"], constants)
     (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
     with pytest.raises(BudgetError, match="bytes of memory"):
         qfmt.convert(tmp_path / "m.onnx")
@@ -180,3 +180,14 @@ def test_the_cost_of_a_file_is_proportional_to_its_nodes(tmp_path: Path) -> None
         Importer(model, budget).run(model.graph)
         spent.append((budget.spent_operations, budget.spent_bytes))
     assert spent[1] == tuple(2 * each for each in spent[0])
+
+
+def test_a_constant_in_a_function_that_is_called_a_thousand_times(tmp_path: Path) -> None:
+    large = onnx.numpy_helper.from_array(np.arange(1 << 15, dtype=np.float32))
+    body = [node("Constant", [], ["c"], value=large), node("Add", ["a", "c"], ["o"])]
+    function = helper.make_function("d", "F", ["a"], ["o"], body, [helper.make_opsetid("", 17)])
+    nodes = [node("F", [f"x{at}"], [f"x{at + 1}"], domain="d") for at in range(1000)]
+    source = proto(nodes, {"x0": (FLOAT, [1 << 15])}, ["x1000"], opset=17, functions=[function])
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    with pytest.raises(BudgetError, match="bytes of memory"):
+        qfmt.convert(tmp_path / "m.onnx")

@@ -102,7 +102,6 @@ def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], colum
     dtype, needed, shape = f"uint{bits}", prod(stored) * bits // 8, (*stored[:-1], columns)
     if tensor.data.nbytes != needed:
         raise SourceError(f"{name!r} has {tensor.data.nbytes} bytes, {list(stored)} values need {needed}")
-    im.budget.allocate(needed if columns == stored[-1] else prod(stored))
     if columns == stored[-1]:
         own = im.fresh(f"{name}.values")
         im.tensors[own] = replace(tensor, name=own, dtype=dtype, shape=shape, aliases=(name,))

@@ -151,15 +151,13 @@ def _check_names(graph: Any) -> None:
         if name and name in seen:
             raise SourceError("is given twice", where=f"value {name!r}", hint="give each value a name of its own")
         seen.add(name)
-    names = [tensor.name for tensor in graph.initializer]
-    computed = {name for node in graph.node for name in node.output}
-    again = (
-        next((name for name in names if name in computed or names.count(name) > 1), None)
-        if (len(set(names)) < len(names) or computed.intersection(names))
-        else None
-    )
-    if again is not None:
-        raise SourceError("is given twice", where=f"initializer {again!r}", hint="give each value a name of its own")
+    seen.difference_update(value.name for value in graph.input)  # of which an initializer is the default
+    for tensor in graph.initializer:
+        if tensor.name in seen:
+            raise SourceError(
+                "is given twice", where=f"initializer {tensor.name!r}", hint="give each value its own name"
+            )
+        seen.add(tensor.name)
 
 
 def _check_links(graph: ir.Graph) -> None:

@@ -24,6 +24,7 @@ def constant(im: Importer, call: Call) -> Any:
     name = call.outputs[0]
     if kind == "value":
         im.tensors[name] = stored(name, value)
+        im.budget.allocate(value.nbytes)  # a function may be inlined many times, with the constants in it
     else:
         im.tensors[name] = Tensor.constant(name, np.array(value, np.float32 if "float" in kind else np.int64))
     return None
