@@ -80,6 +80,13 @@ def test_other_files_and_other_sizes_are_refused(changes: dict[str, str], words:
     assert "\n" not in str(caught.value)
 
 
+def test_a_location_that_is_not_text(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"weights.bin", b"weights\xff\xfein"))
+    with pytest.raises(SourceError, match="location of its external data is not text"):
+        qfmt.convert(path)
+
+
 def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     path = saved(tmp_path, location="link.bin")

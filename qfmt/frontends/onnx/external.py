@@ -134,6 +134,8 @@ class _Folder:
 
     def _checked(self, tensor: Any, entries: Mapping[str, str]) -> Place:
         location = entries.get("location", "")
+        if not isinstance(location, str):  # protobuf gives bytes where a string is not UTF-8
+            raise SourceError("the location of its external data is not text", hint="the file is damaged; get it again")
         if location not in self.files:
             self.files[location] = self._file(location)
         path, size = self.files[location]
