@@ -1,0 +1,87 @@
+"""Runs commands of qfmt under limits, each in a process of its own: what `test_hostile_files.py` starts.
+
+Arguments: a JSON list of commands, each a list of words. Every module that a command may import is imported first, so
+that the limit of memory counts what the command itself takes. The result is a JSON list of [status, stdout, stderr].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import qfmt
+
+SECONDS = 20
+"""Of processor time, for each command. What must hold is 2 s on an idle machine; a bomb takes minutes."""
+
+SLACK = 64 << 20
+"""Bytes that any command may take; ten times the size of the file come on top."""
+
+PRELOADED = ("numpy", "qfmt.cli.check", "qfmt.cli.inspect", "qfmt.cli.run", "qfmt.cli.diff", "qfmt.cli.convert")
+OF_ONNX = ("onnx", "onnx_ir", "qfmt.backends.onnx")
+OF_TORCH = ("torch", "qfmt.backends.torch")
+
+
+def _to_torch(path: str) -> None:
+    qfmt.load(path).to_torch("reference")
+
+
+PYTHON: dict[str, Callable[[str], None]] = {"to_torch": _to_torch}
+"""What has no command: the function is given the file, and a QfmtError is told as the command line tells it."""
+
+
+def needed(words: list[str]) -> tuple[str, ...]:
+    """The heavy modules of a command."""
+    if words[0] == "to_torch":
+        return OF_TORCH
+    return OF_ONNX if any(word.endswith(".onnx") for word in words[1:]) else ()
+
+
+def limited(words: list[str], file: Path) -> None:
+    """Run one command, and leave with its status."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = used + SLACK + 10 * file.stat().st_size
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    signal.alarm(6 * SECONDS)  # of real time, for what waits
+    if words[0] not in PYTHON:
+        from qfmt.cli import main
+
+        main(words)
+    try:
+        PYTHON[words[0]](words[1])
+    except qfmt.QfmtError as error:
+        print(f"qfmt: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)
+
+
+def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
+    """Status (negative: the signal that ended it), stdout, stderr."""
+    for module in needed(words):
+        import_module(module)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if child == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            limited(words, file)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        told = []
+        for stream in (out, err):
+            stream.seek(0)
+            told.append(stream.read(1 << 24).decode())
+        return status, told[0], told[1]
+
+
+if __name__ == "__main__":
+    for name in PRELOADED:
+        import_module(name)
+    print(json.dumps([outcome(words, Path(sys.argv[1])) for words in json.loads(sys.argv[2])]))
