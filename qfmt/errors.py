@@ -21,7 +21,32 @@ A message is one line: where it is wrong, what is wrong, and what to do about it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+LONGEST = 10_000
+"""Characters of a finding that a message shows; a place and a hint get a tenth of that."""
+
+
+def printable(text: str) -> str:
+    """The text with control characters written out: a name from a hostile file must not drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text, or its two ends: a file may hold names of a megabyte."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+
+
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """The first names, each once, none of them at length."""
+    shown = ", ".join(dict.fromkeys(shortened(name, LONGEST // 100) for name in names[:limit]))
+    return f"{shown}, …" if len(names) > limit else shown
+
 
 
 class QfmtError(Exception):
@@ -37,9 +62,10 @@ class QfmtError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        advice = f"; {self.hint}" if self.hint else ""
-        return f"{place}{self.what}{advice}"
+        """One line that is safe to print, whatever names a file put into it."""
+        place = f"{shortened(self.where, LONGEST // 10)}: " if self.where else ""
+        advice = f"; {shortened(self.hint, LONGEST // 10)}" if self.hint else ""
+        return printable(f"{place}{shortened(self.what, LONGEST)}{advice}")
 
     def at(self, where: str) -> QfmtError:
         """The same error, placed: an outer layer knows the file, an inner one only the table."""
@@ -64,17 +90,17 @@ class VersionError(FormatError):
 
 
 class Violation:
-    """One broken validity rule: its number (`V12`), the place, and the finding."""
+    """One broken validity rule: its number (`V12`), the place, and the finding, both without the middle if long."""
 
     __slots__ = ("rule", "what", "where")
 
     def __init__(self, rule: str, where: str, what: str) -> None:
         self.rule = rule
-        self.where = where
-        self.what = what
+        self.where = shortened(where, LONGEST // 20)
+        self.what = shortened(what, LONGEST // 20)
 
     def __str__(self) -> str:
-        return f"{self.rule} {self.where}: {self.what}"
+        return printable(f"{self.rule} {self.where}: {self.what}")
 
     def __repr__(self) -> str:
         return f"Violation({str(self)!r})"
@@ -118,16 +144,11 @@ class UnsupportedOperators(SourceError):
     def __init__(self, operators: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.operators = {name: tuple(places) for name, places in operators.items()}
         listed = ", ".join(
-            f"{name} ({len(places)}×: {_some(places)})" for name, places in sorted(self.operators.items())
+            f"{name} ({len(places)}×: {some(places)})" for name, places in sorted(self.operators.items())
         )
         count = len(self.operators)
         noun = "operator has" if count == 1 else "operators have"
         super().__init__(f"{count} {noun} no meaning in qfmt: {listed}", where=where, hint=hint)
-
-
-def _some(places: tuple[str, ...], limit: int = 3) -> str:
-    shown = ", ".join(dict.fromkeys(places[:limit]))
-    return f"{shown}, …" if len(places) > limit else shown
 
 
 class RunError(QfmtError):
@@ -144,7 +165,7 @@ class InexpressibleNodes(DestinationError):
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, where: str = "", hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
         found = sorted(self.reasons.items())
-        listed = ", ".join(f"{reason} ({len(nodes)}×: {_some(nodes)})" for reason, nodes in found)
+        listed = ", ".join(f"{reason} ({len(nodes)}×: {some(nodes)})" for reason, nodes in found)
         count = sum(map(len, self.reasons.values()))
         noun = "node" if count == 1 else "nodes"
         super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", where=where, hint=hint)
@@ -156,7 +177,7 @@ class NoIntegerForm(QfmtError):
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}
         found = sorted(self.reasons.items())
-        listed = "; ".join(f"{_some(nodes, 20)} {reason}" for reason, nodes in found)
+        listed = "; ".join(f"{some(nodes, 20)} {reason}" for reason, nodes in found)
         count = sum(map(len, self.reasons.values()))
         noun = "node has" if count == 1 else "nodes have"
         super().__init__(f"{count} {noun} no integer form: {listed}", where=where, hint=hint)

@@ -7,7 +7,6 @@ Results go to stdout, everything else to stderr; an error is one line that start
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -69,9 +68,6 @@ class Commands(click.Group):
             fail(ctx, _usage(error))
         except QfmtError as error:
             fail(ctx, str(error))
-        except BrokenPipeError:  # whoever read the output has had enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
         except OSError as error:
             fail(ctx, f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except KeyboardInterrupt:

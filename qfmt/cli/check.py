@@ -9,6 +9,7 @@ import click
 
 import qfmt
 
+from ..file.checker import MOST
 from .output import as_json, line, working
 from .source import FILE
 
@@ -48,7 +49,8 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
         for where, why in found.unknown.items() if found else ():
             line(f"unknown {where}: {why}")
         if violations:
-            line(f"{file}: {len(violations)} violations", err=True)
+            stopped = "; it was not checked any further" if len(violations) == MOST else ""
+            line(f"{file}: {len(violations)} violations{stopped}", err=True)
         else:
             line(f"{file}: valid{_counted(found) if found else ''}")
     ctx.exit(BROKEN if violations else 0)

@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
 from . import near_misses
 from .integer import show_channels, show_integers
-from .notation import quantization_cells, shape_text, size
+from .notation import NOTHING, quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
 from .source import FILE, QFB, open_model
@@ -21,6 +21,7 @@ from .tensor import show_tensor
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
 SHOWN = 5
 """So many test vectors are named; `--json` has all."""
+NO_TENSOR = "no tensor: `qfmt check` tells what is broken"
 VALUE = [Column("shape"), Column("dtype"), *SCALE]
 
 
@@ -106,7 +107,7 @@ def _graph(model: Model) -> Iterable[tuple[str, str]]:
     yield "rounding", _rounding(model.arithmetic)
     for word, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
-            yield word, _value(graph.tensors[name]) if name else "no tensor: `qfmt check` tells what is broken"
+            yield word, _value(graph.tensors[name]) if name else NO_TENSOR
     yield "nodes", _shares(total["nodes"], total["operators"])
 
 
@@ -136,7 +137,8 @@ def _node_table(model: Model) -> None:
     for index, node in enumerate(model.nodes):
         for position, output in enumerate(node.outputs):
             head = [str(index), node.operator] if position == 0 else ["", ""]
-            rows.append([*head, output, *_value_cells(model.tensors[output])])
+            cells = _value_cells(model.tensors[output]) if output else [NOTHING] * len(VALUE)
+            rows.append([*head, output or NO_TENSOR, *cells])
     table(columns, rows)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import QfmtError
+from ..rules import require_sound
 from .options import Shapes
 from .output import Column, as_json, line, pairs, table
 
@@ -157,6 +158,7 @@ def show_integers(model: Model, json_: bool) -> None:
     """Every requantization and table of a model: how it rounds, how far its sums reach, what is proven of it."""
     from ..passes.lowering.facts import requantizations, totals
 
+    require_sound(model)
     found = list(requantizations(model))
     if json_:
         as_json([_data(each, model) for each in found])
@@ -193,6 +195,7 @@ def show_channels(model: Model, tensor: Tensor, json_: bool) -> None:
     """The integers by which sums become one tensor, channel by channel; `tensor` is that, its sums, or a parameter."""
     from ..passes.lowering.facts import requantizations
 
+    require_sound(model)
     found = [each for each in requantizations(model) if tensor.name in (each.output, *each.node.inputs)]
     if not found:
         hint = "`qfmt inspect FILE --integer` lists the tensors that are requantized by integers"

@@ -7,13 +7,17 @@ terminal rich draws them. rich is imported only then.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
+
+from ..errors import LONGEST, printable, shortened
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 GAP = "  "
 PATIENCE = 1.0
 """Seconds before work that goes on says so."""
+WIDEST = 400
+"""Characters of a cell of a table; `--json` has all."""
 DRAWN = 1000
 """Rows that rich may draw; it takes half a millisecond for each, and nobody reads more of them on a terminal."""
 
@@ -33,36 +39,45 @@ class Column(NamedTuple):
     style: str = ""
 
 
-def printable(text: str) -> str:
-    """The text with control characters written out: a name from a hostile file must not drive the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+def _echo(text: str, *, err: bool = False) -> None:
+    """Print; once nobody reads any more (`| head`), the rest goes nowhere, and the command ends with its own status."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
 
 
 def line(text: str = "", *, err: bool = False) -> None:
     """One line on stdout or stderr."""
-    click.echo(printable(text), err=err)
+    _echo(printable(text), err=err)
 
 
 def as_json(value: Any) -> None:
-    """A value as JSON on stdout, for programs."""
-    click.echo(json.dumps(value, indent=2))
+    """A value as JSON on stdout, for programs. JSON has no infinities: they are "inf" and "-inf", and NaN is "nan"."""
+    _echo(json.dumps(_strict(value), indent=2, allow_nan=False))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
     """Lines of a label and what it says, the latter aligned."""
     width = max(len(label) for label, _ in rows)
-    click.echo("\n".join(printable(f"{label:<{width}}{GAP}{text}".rstrip()) for label, text in rows))
+    _echo("\n".join(printable(shortened(f"{label:<{width}}{GAP}{text}".rstrip(), LONGEST)) for label, text in rows))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A title line and one line per row."""
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[printable(shortened(cell, WIDEST)) for cell in row] for row in rows]
     if _is_terminal(sys.stdout) and len(cells) <= DRAWN:
         _draw(columns, cells)
     else:
-        click.echo("\n".join(_aligned(columns, cells)))
+        _echo("\n".join(_aligned(columns, cells)))
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -6,8 +6,8 @@ The reader stops at the first thing that is wrong where it is used; this walks e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from ..errors import FormatError, ValidityError, VersionError, Violation
 from ..model import Model, Node
@@ -55,15 +55,30 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
 )
 """The rules about a file as such: number and sentence."""
 
-Found = list[Violation]
+MOST = 1000
+"""So many violations are listed: what breaks more rules is not looked at any further."""
+
+
+class _Enough(Exception):
+    """More was found than is listed."""
+
+
+class Found(list[Violation]):
+    """Violations, at most MOST."""
+
+    def add(self, violations: Iterable[Violation]) -> None:
+        for violation in violations:
+            if len(self) == MOST:
+                raise _Enough
+            self.append(violation)
 
 
 def check(path: str | os.PathLike[str]) -> list[Violation]:
-    """Every rule that a file breaks, by number; an empty list if it is valid.
+    """Every rule that a file breaks, by number; an empty list if it is valid, the first 1000 if there are more.
 
     Raises FormatError for what is no `.qfb` file at all, VersionError for one that needs a newer reader.
     """
-    found: Found = []
+    found = Found()
     try:
         container = Container(path, verify=False)
     except VersionError:
@@ -72,6 +87,12 @@ def check(path: str | os.PathLike[str]) -> list[Violation]:
         if error.rule in ("", "F1"):
             raise
         return [_violation(error, os.fsdecode(path))]
+    with suppress(_Enough):
+        _check(container, found)
+    return found
+
+
+def _check(container: Container, found: Found) -> None:
     with _collecting(found, container):
         header.check_digest(container.header, container.metadata)
     damaged = _check_buffers(container, found)
@@ -82,11 +103,10 @@ def check(path: str | os.PathLike[str]) -> list[Violation]:
         model = container.model()
         decoded = _check_nodes(model.nodes, container, found) and decoded
     if model is not None and decoded:
-        found += graph_violations(model)
+        found.add(graph_violations(model))
         if _check_vectors(model, container, damaged, used, found) and len(used) < len(container.buffers):
             unused = set(range(len(container.buffers))) - used
-            found.append(Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to nothing"))
-    return found
+            found.add([Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to nothing")])
 
 
 def _check_buffers(container: Container, found: Found) -> set[int]:
@@ -100,16 +120,19 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
             stored = container.buffer(index, "")
             gap = container.data[end : stored.offset]
             if stored.offset < end or len(gap) >= header.ALIGNMENT or any(gap):
-                found.append(Violation("F8", where, f"begins at {stored.offset}, the one before ends at {end}"))
-            end = max(end, stored.offset + stored.nbytes)
+                found.add([Violation("F8", where, f"begins at {stored.offset}, the one before ends at {end}")])
+            overlaps, end = stored.offset < end, max(end, stored.offset + stored.nbytes)
+            if overlaps:  # the same bytes are not read for each of many
+                damaged.add(index)
+                continue
             if not stored.is_intact():
                 damaged.add(index)
-                found.append(Violation("F9", where, "its sha256 is not the one stated: the data is damaged"))
+                found.add([Violation("F9", where, "its sha256 is not the one stated: the data is damaged")])
             if (stored.digest, stored.nbytes) in digests:
-                found.append(Violation("F13", where, "holds the same bytes as one before"))
+                found.add([Violation("F13", where, "holds the same bytes as one before")])
             digests.add((stored.digest, stored.nbytes))
     if end != len(container.data):
-        found.append(Violation("F8", "data", f"the last buffer ends at {end}, the data at {len(container.data)}"))
+        found.add([Violation("F8", "data", f"the last buffer ends at {end}, the data at {len(container.data)}")])
     return damaged
 
 
@@ -121,7 +144,7 @@ def _check_tensors(container: Container, damaged: set[int], used: set[int], foun
         with _collecting(found, container, f"tensor {index}"):
             name = tensors.name(index)
             if before is not None and name <= before:
-                found.append(Violation("F11", f"tensor {name!r}", f"stands after {before!r}"))
+                found.add([Violation("F11", f"tensor {name!r}", f"stands after {before!r}")])
             before = name
             tensor = tensors[name]
         decoded = decoded and tensor is not None
@@ -129,7 +152,7 @@ def _check_tensors(container: Container, damaged: set[int], used: set[int], foun
             own = {data.index for _, data in tensor.stored() if isinstance(data, Stored)}
             used |= own
             if not own & damaged:
-                found += data_violations(tensor)
+                found.add(data_violations(tensor))
     return decoded
 
 
@@ -151,7 +174,7 @@ def _check_vectors(model: Model, container: Container, damaged: set[int], used: 
             own = {data.index for *_, (_, _, data) in vector.stored(model.graph) if isinstance(data, Stored)}
             used |= own
             if not own & damaged:
-                found += vector_data_violations(vector, model.graph, f"test vector {index}")
+                found.add(vector_data_violations(vector, model.graph, f"test vector {index}"))
             decoded += 1
     return decoded == len(model.vectors)
 
@@ -162,9 +185,9 @@ def _collecting(found: Found, container: Container, where: str = "") -> Iterator
     try:
         yield
     except ValidityError as error:
-        found += error.violations
+        found.add(error.violations)
     except FormatError as error:
-        found.append(_violation(error, container.where, where))
+        found.add([_violation(error, container.where, where)])
 
 
 def _violation(error: FormatError, file: str, where: str = "") -> Violation:

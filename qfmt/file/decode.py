@@ -6,13 +6,14 @@ field for presence; what is wrong is a FormatError with the byte where it is.
 
 Nothing is decoded before it is asked for: a vector of tables decodes its elements one by one. The work is
 bounded by the size of the metadata: strings and nested tables, which may be shared, are decoded once, and
-whatever else is referred to again and again exhausts a budget.
+whatever else is referred to again and again exhausts a budget, counted in bytes of what was decoded.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from ..errors import FormatError
@@ -41,8 +42,19 @@ SIZES = {kind: struct.calcsize("<" + code) for kind, code in SCALARS.items()}
 _READERS = {kind: struct.Struct("<" + code).unpack_from for kind, code in SCALARS.items()}
 _U16, _I32, _U32 = _READERS["ushort"], _READERS["int"], _READERS["uint"]
 
-_REPETITIONS = 16
-"""How many times over the metadata may be decoded. Once is the rule; several threads may decode the same twice."""
+GROWTH = 16
+"""Bytes in memory that a byte of the metadata may become. Up to 9 were seen; threads may decode the same twice."""
+
+FREE = 1 << 20
+"""Bytes that any file may become."""
+
+_TABLE = 400
+"""Bytes of a table once it is a Record and then a value of the model, without what its fields refer to."""
+
+_NUMBER = 32
+"""Bytes of a number in a tuple, with the reference to it."""
+
+_REFERENCE = 8
 
 
 class _Layout(NamedTuple):
@@ -63,7 +75,7 @@ class Decoder:
         self._start = start
         self._root = root
         self._tables = tables
-        self._budget = _REPETITIONS * len(data)
+        self._budget = GROWTH * len(data) + FREE
         self._strings: dict[int, str] = {}
         self._nested: dict[tuple[str, int], Record] = {}
         self._layouts: dict[tuple[str, int, int], _Layout] = {}
@@ -75,7 +87,7 @@ class Decoder:
     def table(self, name: str, position: int) -> Record:
         """The table at a position, with every field that this reader knows."""
         layout = self._layout(name, position)
-        self._spend(layout.size, position)
+        self._spend(_TABLE, position)
         record = layout.absent.copy()
         for key, offset, field, unpack in layout.present:
             at = position + offset
@@ -123,16 +135,19 @@ class Decoder:
             text = self._data[position + 4 : end].decode()
         except UnicodeDecodeError:
             raise _broken(f"the string {place} is not UTF-8", position + 4) from None
+        self._spend(getsizeof(text), position)
         self._strings[position] = text
         return text
 
     def _scalars(self, kind: str, position: int, place: str) -> tuple[Any, ...]:
         count = self._count(position, SIZES[kind], place)
+        self._spend(_NUMBER * count, position)
         return struct.unpack_from(f"<{count}{SCALARS[kind]}", self._data, position + 4)
 
     def _elements(self, position: int, place: str) -> range:
         """The positions of the elements of a vector of offsets."""
         count = self._count(position, 4, place)
+        self._spend(_REFERENCE * count, position)
         return range(position + 4, position + 4 + 4 * count, 4)
 
     def _count(self, position: int, size: int, place: str) -> int:
@@ -142,7 +157,6 @@ class Decoder:
             raise _broken(f"{place} has {count} elements, more than fit into the metadata", position)
         if count and (position + 4) % size:
             raise _broken(f"{place} is not aligned", position)
-        self._spend(4 + count * size, position)
         return count
 
     def target(self, position: int, place: str) -> int:

@@ -12,8 +12,9 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ..errors import DigestError, FormatError, ValidityError, VersionError
+from ..errors import DigestError, FormatError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
 from ..rules import tensor_violations, vector_violations
 from . import header
@@ -23,6 +24,9 @@ from .records import attribute_value, dtype_name, quantization, shape, sorted_ma
 
 MINOR_VERSION = 0
 """The highest minor version of the format that this reader knows."""
+
+_HASHED = 8
+"""How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Model:
@@ -44,12 +48,14 @@ class Container:
         self.where = os.fsdecode(path)
         self.verify = verify
         self.verified: set[int] = set()
+        self.hashed = 0
         self.placed = Placed(self.where)
         with self.placed:
             self._open()
             self.root = Decoder(self.metadata, "Model", start=self.header.header_size).root()
             self._check_version()
         self.buffers: Tables = self.root["buffers"]
+        self._spans: dict[int, Span] = {}
         self.tensors = Tensors(self, self.root["graph"]["tensors"])
         self._quantizations: dict[tuple[int, Shape], Quantization] = {}
 
@@ -77,7 +83,7 @@ class Container:
     def _check_version(self) -> None:
         if features := self.root["required_features"]:
             raise VersionError(
-                f"needs features that this reader does not know: {', '.join(features)}",
+                f"needs features that this reader does not know: {some(features)}",
                 hint="a newer qfmt is needed",
                 rule="F10",
             )
@@ -171,16 +177,26 @@ class Container:
         """The data at `place` in the model, which is inside the data segment."""
         if index >= len(self.buffers):
             raise FormatError(f"there is no buffer {index}, only {len(self.buffers)}", where=place, rule="F7")
-        record = self.buffers[index]
-        offset, size = record["offset"], record["size"]
+        if index not in self._spans:
+            record = self.buffers[index]
+            self._spans[index] = Span(record["offset"], record["size"], record["sha256"])
+        offset, size, digest = self._spans[index]
         if offset % header.ALIGNMENT or offset + size > len(self.data):
             raise FormatError(f"buffer {index} ({size} bytes at {offset}) is not inside the data", rule="F8")
-        return Stored(self, index, offset, size, record["sha256"], place)
+        return Stored(self, index, offset, size, digest, place)
 
 
 def _tensor(name: str) -> str:
     """Where data is that belongs to a tensor."""
     return f"tensor {name!r}"
+
+
+class Span(NamedTuple):
+    """Where a buffer lies in the data segment, in bytes, and the sha256 of its bytes."""
+
+    offset: int
+    size: int
+    sha256: bytes
 
 
 class Stored(Data):
@@ -201,6 +217,9 @@ class Stored(Data):
         container = self._container
         view = container.data[self.offset : self.offset + self.nbytes]
         if container.verify and self.index not in container.verified:
+            container.hashed += self.nbytes
+            if container.hashed > _HASHED * len(container.data):
+                raise FormatError("buffers overlap", where=f"{container.where}: {self._place}", rule="F8")
             if not self.is_intact():
                 place = f"{container.where}: {self._place}"
                 raise DigestError(

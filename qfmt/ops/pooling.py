@@ -62,11 +62,26 @@ def _check_window(size: Dimension, kernel: int, dilation: int, head: int, pads: 
     is_apart = max(head, pads - head) >= reach
     if isinstance(size, int) and not is_apart:
         out = positions(size, kernel, a["stride"], pads, dilation, ceil_mode=a["ceil_mode"], head=head)
-        starts = np.arange(out)[:, None] * a["stride"] - head
-        met = starts + np.arange(kernel) * dilation
-        is_apart = not ((met >= 0) & (met < size)).any(1).all()
+        last = (out - 1) * a["stride"] - head
+        is_apart = last >= size or (dilation > size and _steps_over(size, dilation, head, a["stride"], out))
     if is_apart:
         raise QfmtError(f"a window of {kernel} lies in the padding alone, of {head} before and {pads - head} after")
+
+
+def _steps_over(size: int, dilation: int, head: int, stride: int, out: int) -> bool:
+    """Whether a window that begins in the padding has its first tap behind that beyond the input.
+
+    None of the first `out` windows, at i · stride - head, ends before the input. What the starts leave modulo the
+    dilation is where that tap is, and comes again after `dilation` windows.
+    """
+    begun = min(out, -(-head // stride), dilation)
+    if begun > FEW:
+        raise QfmtError(f"{begun:,} windows begin in the padding, more than {FEW:,}")
+    return any((i * stride - head) % dilation >= size for i in range(begun))
+
+
+FEW = 1 << 16
+"""Windows that may begin in the padding where they may step over the input: each is looked at."""
 
 
 def _windows(spatial: tuple[Dimension, ...], a: Any) -> list[Dimension]:

@@ -7,8 +7,10 @@ single tensors are applied whenever one is decoded, so that nobody meets a tenso
 
 from __future__ import annotations
 
-from ..errors import Violation
-from ..model import Model
+from functools import partial
+
+from ..errors import ValidityError, Violation, some
+from ..model import Model, Node
 from . import integers as integers  # its rules join MEANING
 from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import MEANING, SIGNATURE, known
@@ -24,6 +26,7 @@ __all__ = [
     "Rule",
     "data_violations",
     "graph_violations",
+    "require_sound",
     "tensor_violations",
     "vector_data_violations",
     "vector_violations",
@@ -58,17 +61,29 @@ def violations(model: Model, *, data: bool = True) -> list[Violation]:
     return found + vectors_violations(model, data=data) if sound else found
 
 
+def require_sound(model: Model) -> None:
+    """ValidityError if the graph breaks rules: who computes with a graph, or rewrites one, need not look for them.
+
+    A file is not trusted to have been written by `save`, and opening one looks at no more than its tensors.
+    """
+    if broken := graph_violations(model):
+        raise ValidityError(broken)
+
+
 def graph_violations(model: Model) -> list[Violation]:
     """The rules V30–V49 that the graph and its nodes break."""
     graph = model.graph
     found = GRAPH.broken("graph", graph)
     available = set(graph.inputs) | {tensor.name for tensor in graph.constants()}
     for index, node in enumerate(graph.nodes):
-        where = f"node {index} ({node.operator or 'no operator'} → {', '.join(node.outputs)})"
-        operator = known(node)
+        where, operator = partial(_place, index, node), known(node)
         broken = EDGES.broken(where, node, graph.tensors, available) + SIGNATURE.broken(where, node, operator)
         if operator is not None and not broken:
             broken = MEANING.broken(where, node, operator, graph.tensors)
         available.update(node.outputs)
         found += broken
     return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)
+
+
+def _place(index: int, node: Node) -> str:
+    return f"node {index} ({some([node.operator or 'no operator'])} → {some(node.outputs)})"

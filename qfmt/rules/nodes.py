@@ -45,8 +45,8 @@ def _arity(node: Node, operator: Operator | None) -> str:
         if len(given) > len(wanted) and not variadic:
             return f"{len(given)} {what}s, at most {len(wanted)} are taken"
         for index, parameter in enumerate(wanted):
-            absent = index >= len(given) or not given[index]
-            if absent and not parameter.optional:
+            own = given[index:] if parameter.variadic else given[index : index + 1]
+            if not (parameter.optional or (own and all(own))):
                 return f"the {what} {parameter.name} is absent"
     return ""
 

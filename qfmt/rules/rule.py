@@ -33,12 +33,12 @@ class Stage:
 
         return register
 
-    def broken(self, where: str, *subject: object) -> list[Violation]:
-        """The violations of the rules of this stage by `subject`, which is called `where`."""
+    def broken(self, where: str | Callable[[], str], *subject: object) -> list[Violation]:
+        """The violations of the rules of this stage by `subject`, which is called `where`, told when it is needed."""
         found = []
         for number, _, check in self.rules:
             if what := check(*subject):
-                found.append(Violation(number, where, what))
+                found.append(Violation(number, where if isinstance(where, str) else where(), what))
         return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ...errors import QfmtError
 from ...frontends.onnx.opaque import captured_names, original_attributes
 from ...model import Node
 from .opsets import Lacks, schema
@@ -26,8 +27,13 @@ def write_foreign(builder: Builder, node: Node) -> None:
         _capture(builder, inner, inputs[-len(inner) :])
         inputs = inputs[: -len(inner)]
     builder.domains.setdefault(domain, node.version)
-    values = builder.emit_several(name, inputs, node.outputs, domain, original_attributes(node))
-    builder.name(values[0], node.name or node.outputs[0])
+    try:
+        attributes = original_attributes(node)
+    except QfmtError as error:
+        raise Lacks(f"cannot be written: {error}") from None
+    values = builder.emit_several(name, inputs, node.outputs, domain, attributes)
+    if values:
+        builder.name(values[0], node.name or node.outputs[0])
     if not domain and node.version != builder.opset:
         _check_meaning(builder.nodes[-1], node.version, builder.opset)
     for each, value in zip(node.outputs, values, strict=True):

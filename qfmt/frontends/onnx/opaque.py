@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...errors import QfmtError
 from ...model import Attribute, Node
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ def opaque_attributes(attributes: Mapping[str, Any], inner: Sequence[str]) -> di
 
 
 def original_attributes(node: Node) -> dict[str, Any]:
-    """What `opaque_attributes` was made of: numbers, strings, lists, and objects of onnx-ir."""
-    return {name: _original(value) for name, value in node.attributes.items() if name != CAPTURED}
+    """What `opaque_attributes` was made of: numbers, strings, lists, and objects of onnx-ir.
+
+    Raises QfmtError for an attribute that only looks as if it had been made by `opaque_attributes`.
+    """
+    return {name: _original(name, value) for name, value in node.attributes.items() if name != CAPTURED}
 
 
 def captured_names(node: Node) -> tuple[str, ...]:
@@ -71,10 +75,32 @@ def _plain(name: str, value: Any) -> Attribute:
     return ENCODED + base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
 
 
-def _original(value: Attribute) -> Any:
+def _original(name: str, value: Attribute) -> Any:
+    """QfmtError for bytes that are no attribute, and for tensors whose values lie in a file that they name."""
     if not isinstance(value, str) or not value.startswith(ENCODED):
         return value
     import onnx
     import onnx_ir as ir
 
-    return ir.from_proto(onnx.AttributeProto.FromString(base64.b64decode(value.removeprefix(ENCODED))))
+    try:
+        proto = onnx.AttributeProto.FromString(base64.b64decode(value.removeprefix(ENCODED), validate=True))
+        proto.name = name
+        made = ir.from_proto(proto)
+    except Exception as error:  # a stranger's bytes: protobuf and onnx-ir may raise anything
+        raise QfmtError(f"its attribute {name!r} is no AttributeProto ({type(error).__name__})") from None
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(proto)):
+        raise QfmtError(f"its attribute {name!r} names another file, in which its values are")
+    return made
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every TensorProto within a protobuf message."""
+    import onnx
+
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for each in [value] if hasattr(value, "ListFields") else value:
+                yield from _tensors(each)
