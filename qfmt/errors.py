@@ -48,7 +48,6 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return f"{shown}, …" if len(names) > limit else shown
 
 
-
 class QfmtError(Exception):
     """The root of the tree.
 

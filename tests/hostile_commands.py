@@ -1,7 +1,8 @@
 """Runs commands of qfmt under limits, each in a process of its own: what `test_hostile_files.py` starts.
 
-Arguments: a JSON list of commands, each a list of words. Every module that a command may import is imported first, so
-that the limit of memory counts what the command itself takes. The result is a JSON list of [status, stdout, stderr].
+Each line of stdin is JSON, the file that is attacked with and the words of a command; each line of stdout then
+[status, stdout, stderr]. Heavy modules are imported before the process is forked, so that the limit of memory counts
+what the command itself takes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from traceback import print_exc
 
 import qfmt
 
@@ -44,23 +46,29 @@ def needed(words: list[str]) -> tuple[str, ...]:
     return OF_ONNX if any(word.endswith(".onnx") for word in words[1:]) else ()
 
 
-def limited(words: list[str], file: Path) -> None:
-    """Run one command, and leave with its status."""
+def limited(words: list[str], file: Path) -> int:
+    """Run one command; its status."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + SLACK + 10 * file.stat().st_size
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     signal.alarm(6 * SECONDS)  # of real time, for what waits
-    if words[0] not in PYTHON:
-        from qfmt.cli import main
-
-        main(words)
     try:
-        PYTHON[words[0]](words[1])
+        if words[0] in PYTHON:
+            PYTHON[words[0]](words[1])
+        else:
+            from qfmt.cli import main
+
+            main(words)
     except qfmt.QfmtError as error:
         print(f"qfmt: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(0)
+        return 2
+    except SystemExit as left:
+        return int(left.code or 0)
+    except BaseException:
+        print_exc()
+        return 3
+    return 0
 
 
 def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
@@ -72,7 +80,10 @@ def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
         if child == 0:
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
-            limited(words, file)
+            status = limited(words, file)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # what heavy modules do at exit takes longer than the command
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         told = []
         for stream in (out, err):
@@ -84,4 +95,6 @@ def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
 if __name__ == "__main__":
     for name in PRELOADED:
         import_module(name)
-    print(json.dumps([outcome(words, Path(sys.argv[1])) for words in json.loads(sys.argv[2])]))
+    for line in sys.stdin:
+        path, words = json.loads(line)
+        print(json.dumps(outcome(words, Path(path))), flush=True)

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 GAP = "  "
 PATIENCE = 1.0
 """Seconds before work that goes on says so."""
-WIDEST = 400
+WIDEST = 200
 """Characters of a cell of a table; `--json` has all."""
 DRAWN = 1000
 """Rows that rich may draw; it takes half a millisecond for each, and nobody reads more of them on a terminal."""
@@ -73,11 +74,22 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A title line and one line per row."""
-    cells = [[printable(shortened(cell, WIDEST)) for cell in row] for row in rows]
+    known: dict[str, str] = {}  # a long name may be in many rows
+    cells = [[known.setdefault(shown, shown) for shown in map(_cell, row)] for row in rows]
     if _is_terminal(sys.stdout) and len(cells) <= DRAWN:
         _draw(columns, cells)
     else:
-        _echo("\n".join(_aligned(columns, cells)))
+        for lines in _several(_aligned(columns, cells)):
+            _echo("\n".join(lines))
+
+
+def _cell(text: str) -> str:
+    return printable(shortened(text, WIDEST))
+
+
+def _several(lines: Iterator[str]) -> Iterator[list[str]]:
+    while some := list(islice(lines, DRAWN)):
+        yield some
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..model import Graph, Model, Node, Tensor, static_shape
+from ..rules import require_sound
 from .words import ARROW, NOWHERE, changed, tensor_words, values_differ
 
 if TYPE_CHECKING:
@@ -70,11 +71,13 @@ def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Diff
     """What differs between two models, or two `.qfb` files: read "in a → in b".
 
     Nodes are matched in order if both graphs have the same operators, else by name. Raises FormatError for a
-    file that cannot be read.
+    file that cannot be read, ValidityError for a graph that breaks rules.
     """
     from ..file import load
 
     first, second = (each if isinstance(each, Model) else load(each) for each in (a, b))
+    require_sound(first)
+    require_sound(second)
     pairing = Pairing(first.graph, second.graph)
     nodes = tuple(node for node in pairing.node_differences(provenance=True) if node.words)
     tensors = [tensor for tensor in pairing.tensor_differences(provenance=True) if not tensor.is_equal]

@@ -11,6 +11,7 @@ from ..errors import MissingPackageError, QfmtError, SourceError
 from ..frontends import ENGINES
 from ..frontends.sniff import SAVED, sniff
 from ..model import Model
+from ..rules import require_sound
 from .comparison import Comparison
 from .files import FileWitness
 from .lowered import LoweredComparison, fits, is_lowered, likenesses
@@ -48,12 +49,14 @@ def verify(
     leaves sizes open. Without torch nodes are skipped, and the report says so; without ONNX Runtime the reference
     implementation of the onnx package takes its place.
 
-    Raises SourceError if the source is neither or cannot be converted, RunError if the inputs do
+    Raises ValidityError for a graph that breaks rules, SourceError if the source is neither or cannot be converted,
+    RunError if the inputs do
     not fit or a call cannot be carried out with this engine.
     """
     from ..file import load
 
     file = model if isinstance(model, Model) else load(model)
+    require_sound(file)
     if not isinstance(source, str | PathLike):
         hint = "save a module with torch.jit.save(torch.jit.trace(module, inputs), path), and verify against that file"
         raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)

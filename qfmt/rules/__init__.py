@@ -15,7 +15,7 @@ from . import integers as integers  # its rules join MEANING
 from .graph import EDGES, ENDS, GRAPH, MODEL
 from .nodes import MEANING, SIGNATURE, known
 from .quantization import BLOCKS, QUANTIZATION
-from .rule import Rule
+from .rule import Rule, quoted
 from .tensors import DATA, NAMING, data_violations, tensor_violations
 from .values import VALUES
 from .vectors import ENDS as VECTOR_ENDS
@@ -52,7 +52,7 @@ def violations(model: Model, *, data: bool = True) -> list[Violation]:
     for name, tensor in model.tensors.items():
         broken = tensor_violations(tensor)
         if name != tensor.name:
-            broken.append(Violation("V1", f"tensor {tensor.name!r}", f"is found under the name {name!r}"))
+            broken.append(Violation("V1", f"tensor {quoted(tensor.name)}", f"is found under the name {quoted(name)}"))
         if data and not broken:
             broken = data_violations(tensor)
         found += broken

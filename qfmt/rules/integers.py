@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import DTYPES, Node, Tensor
 from .nodes import MEANING
-from .rule import first_of, is_int
+from .rule import first_of, is_int, quoted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
         return ""
     out, accumulates = tensors[node.outputs[0]], operator.quantized.name == "ACCUMULATES"
     if out.dtype != "int32" or (out.quantization is not None and any(out.quantization.zero_point)):
-        return f"the sums {out.name!r} are {out.dtype}, or have a zero point"
+        return f"the sums {quoted(out.name)} are {out.dtype}, or have a zero point"
     for index, tensor in enumerate(_inputs(node, tensors)[: operator.sums.factors]):
         if tensor is None or (wrong := _not_a_factor(tensor, per_channel=accumulates and index == 1)):
             return wrong if tensor is not None else f"input {index} is absent"
@@ -65,7 +65,7 @@ def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
         uneven = [bool(a["ceil_mode"]) or each for each in padded]
     sizes = (None,) * len(uneven) if x.shape is None else x.shape[-len(uneven) :]
     is_open = any(each and not isinstance(size, int) for each, size in zip(uneven, sizes, strict=False))
-    return f"windows of several sizes over {x.name!r}, whose sizes are not known" if is_open else ""
+    return f"windows of several sizes over {quoted(x.name)}, whose sizes are not known" if is_open else ""
 
 
 def _is_integer(tensor: Tensor, bits: int) -> bool:
@@ -76,28 +76,30 @@ def _is_integer(tensor: Tensor, bits: int) -> bool:
 def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
     q = tensor.quantization
     if not _is_integer(tensor, 16):
-        return f"{tensor.name!r} is {tensor.dtype}, not an integer of at most 16 bits"
+        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer of at most 16 bits"
     if q is not None and (q.is_blocked or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
-        return f"{tensor.name!r} is not quantized per tensor"
+        return f"{quoted(tensor.name)} is not quantized per tensor"
     return ""
 
 
 def _not_a_bias(bias: Tensor, node: Node, out: Tensor) -> str:
     if bias.dtype != "int32" or bias.quantization is not None:
-        return f"the bias {bias.name!r} is {bias.dtype}, or quantized"
+        return f"the bias {quoted(bias.name)} is {bias.dtype}, or quantized"
     axis = -1 if node.operator == "qfmt.Linear" else 1
     if node.operator == "Gemm" or bias.shape is None or out.shape is None or len(out.shape) < max(1, axis + 1):
         return ""  # that of Gemm broadcasts, and other dimensions are not those of the operator: V43
     channels = out.shape[axis]
     fits = len(bias.shape) == 1 and (bias.shape[0] == channels or not isinstance(channels, int))
-    return "" if fits else f"the bias {bias.name!r} is {list(bias.shape)} for {channels} channels"
+    return "" if fits else f"the bias {quoted(bias.name)} is {list(bias.shape)} for {channels} channels"
 
 
 def _not_folded(weight: Tensor) -> str:
     if not weight.is_constant:
-        return f"the weight {weight.name!r} is no constant"
+        return f"the weight {quoted(weight.name)} is no constant"
     zero_points = () if weight.quantization is None else weight.quantization.zero_point
-    return f"the weight {weight.name!r} has a zero point of {max(zero_points, key=abs)}" if any(zero_points) else ""
+    return (
+        f"the weight {quoted(weight.name)} has a zero point of {max(zero_points, key=abs)}" if any(zero_points) else ""
+    )
 
 
 @MEANING.rule(
@@ -114,9 +116,9 @@ def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     for parameter, tensor in zip(operator.inputs, _inputs(node, tensors), strict=False):
         if parameter.name in operator.constants and tensor is not None:
             if not tensor.is_constant or tensor.quantization is not None:
-                return f"{tensor.name!r} is no constant, or quantized"
+                return f"{quoted(tensor.name)} is no constant, or quantized"
         elif tensor is not None and not _is_integer(tensor, 8 if "table" in operator.constants else 32):
-            return f"{tensor.name!r} is {tensor.dtype}"
+            return f"{quoted(tensor.name)} is {tensor.dtype}"
     if "weights" in node.attributes:
         return _weighted(node, tensors)
     return _table(node, tensors) if "table" in operator.constants else _requantized(node, operator, tensors)
@@ -161,7 +163,7 @@ def _table(node: Node, tensors: Mapping[str, Tensor]) -> str:
     out = tensors[node.outputs[0]]
     assert table is not None
     if table.dtype != out.dtype or not DTYPES[table.dtype].is_integer:
-        return f"the table is {table.dtype}, {out.name!r} is {out.dtype}"
+        return f"the table is {table.dtype}, {quoted(out.name)} is {out.dtype}"
     sizes = [1 << DTYPES[tensor.dtype].bits for tensor in arguments if tensor is not None]
     shape = list(table.shape or ())
     if shape[-len(sizes) :] != sizes:
@@ -184,7 +186,7 @@ def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
     x, out = tensors[node.inputs[0]], tensors[node.outputs[0]]
     q = out.quantization
     if q is None or q.is_per_channel or q.is_blocked or not _is_integer(out, 32) or q.has_float_zero_points:
-        return f"{out.name!r} is {out.dtype}, or not quantized per tensor"
+        return f"{quoted(out.name)} is {out.dtype}, or not quantized per tensor"
     given = dict(zip(PARAMETERS, _inputs(node, tensors)[1:], strict=False))
     found = {name: tensor for name, tensor in given.items() if tensor is not None}
     needs, may = TAKES.get(node.arithmetic, ((), ()))

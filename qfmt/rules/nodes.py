@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import QfmtError
 from ..model import DTYPES, Dimension, Node, Shape, Tensor, attribute_kind
-from .rule import Stage, first_of, is_int
+from .rule import Stage, first_of, is_int, quoted
 
 if TYPE_CHECKING:
     from ..ops import Operator
@@ -59,7 +59,7 @@ def _arity(node: Node, operator: Operator | None) -> str:
 def _attributes(node: Node, operator: Operator | None) -> str:
     for name, value in node.attributes.items():
         if not name or not _is_attribute(value):
-            return f"attribute {name!r} is {value!r}"
+            return f"attribute {quoted(name)} is {value!r}"
     if operator is None:
         return ""
     if missing := [
@@ -68,11 +68,11 @@ def _attributes(node: Node, operator: Operator | None) -> str:
         return f"the attribute {first_of(missing)} is missing"
     for name, value in node.attributes.items():
         if name not in operator.attributes:
-            return f"there is no attribute {name!r}"
+            return f"there is no attribute {quoted(name)}"
         wanted = operator.attributes[name].kind
         kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
         if kind != wanted and not (value == () and len(wanted) == 2):
-            return f"the attribute {name!r} is {value!r}, not of kind {wanted!r}"
+            return f"the attribute {quoted(name)} is {value!r}, not of kind {wanted!r}"
     return ""
 
 
@@ -98,7 +98,7 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         return f"{len(node.outputs)} outputs, the operator gives {len(inferred)}"
     for name, shape in zip(node.outputs, inferred, strict=False):
         if not _agree(shape, tensors[name].shape):
-            return f"the shape of {name!r} is {_words(tensors[name].shape)}, the operator gives {_words(shape)}"
+            return f"the shape of {quoted(name)} is {_words(tensors[name].shape)}, the operator gives {_words(shape)}"
     return ""
 
 
@@ -115,7 +115,7 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         tensor = tensors[name]
         expected = _output_dtype(operator, node, inputs, index, tensor)
         if expected is not None and tensor.dtype != expected:
-            return f"{tensor.name!r} is {tensor.dtype}, the operator gives {expected}"
+            return f"{quoted(tensor.name)} is {tensor.dtype}, the operator gives {expected}"
     return ""
 
 
@@ -130,16 +130,16 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
         return ""
     source = tensors[node.inputs[0]].quantization
     if source is not None and source.is_blocked:
-        return f"{node.inputs[0]!r} has scales by blocks, which cannot be moved"
+        return f"{quoted(node.inputs[0])} has scales by blocks, which cannot be moved"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
-            return f"{name!r} has another quantization than {node.inputs[0]!r}"
+            return f"{quoted(name)} has another quantization than {quoted(node.inputs[0])}"
         if source is None or target is None or operator.integer is not None:
             continue
         if not target.quant_min <= source.quant_min <= source.quant_max <= target.quant_max:
             outer, inner = ([each.quant_min, each.quant_max] for each in (target, source))
-            return f"the range {outer} of {name!r} does not contain {inner}, that of {node.inputs[0]!r}"
+            return f"the range {outer} of {quoted(name)} does not contain {inner}, that of {quoted(node.inputs[0])}"
     return ""
 
 
@@ -170,7 +170,7 @@ def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
         allowed = QUANTIZE_RULES
     if node.arithmetic in allowed:
         return ""
-    return f"the rounding rule is {node.arithmetic!r}, not {' or '.join(allowed) or 'empty'}"
+    return f"the rounding rule is {quoted(node.arithmetic)}, not {' or '.join(allowed) or 'empty'}"
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..errors import Violation
+from ..errors import Violation, shortened
+
+SHOWN = 100
+"""Characters of a name."""
 
 Check = TypeVar("Check", bound=Callable[..., str])
 
@@ -54,7 +57,12 @@ def is_text(text: str) -> bool:
         return False
 
 
+def quoted(name: str) -> str:
+    """A name in a finding; what is found of thousands of nodes must not hold a long name thousands of times."""
+    return repr(shortened(name, SHOWN))
+
+
 def first_of(names: Sequence[str]) -> str:
     """The first name, and how many more there are."""
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{names[0]!r}{more}"
+    return f"{quoted(names[0])}{more}"

@@ -9,7 +9,7 @@ from math import prod
 from ..errors import Violation
 from ..model import DTYPES, StoredArray, Tensor, static_shape
 from .quantization import BLOCKS, QUANTIZATION
-from .rule import Stage, first_of, is_int, is_text
+from .rule import Stage, first_of, is_int, is_text, quoted
 from .values import VALUES
 
 MAXIMUM_RANK = 32
@@ -37,7 +37,7 @@ def data_violations(tensor: Tensor) -> list[Violation]:
 
 
 def _place(tensor: Tensor) -> str:
-    return f"tensor {tensor.name!r}"
+    return f"tensor {quoted(tensor.name)}"
 
 
 @NAMING.rule(1, "A tensor's name is not empty, and no other tensor of the graph has it.")
@@ -101,4 +101,4 @@ def _unsorted(words: Sequence[str]) -> str:
     if not words[0]:
         return "an alias is empty"
     wrong = [second for first, second in pairwise(words) if first >= second]
-    return f"{wrong[0]!r} is not in order" if wrong else ""
+    return f"{quoted(wrong[0])} is not in order" if wrong else ""

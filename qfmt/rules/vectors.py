@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..errors import Violation
 from ..model import DTYPES, Graph, Model, StoredArray, Tensor, Vector
-from .rule import Stage, first_of, is_text
+from .rule import Stage, first_of, is_text, quoted
 from .tensors import data_violations, tensor_violations
 
 ENDS = Stage()
@@ -27,7 +27,7 @@ def vector_violations(vector: Vector, graph: Graph, where: str = "test vector") 
     """The rules that a test vector breaks, without a look at its values; the tensors of the graph must break none."""
     found = ENDS.broken(where, vector, graph)
     if not is_text(vector.name):
-        found.append(Violation("V36", where, f"the name {vector.name!r} is not text"))
+        found.append(Violation("V36", where, f"the name {quoted(vector.name)} is not text"))
     if found:
         return found
     for place, constant in _constants(vector, graph, where):
@@ -48,7 +48,7 @@ def _constants(vector: Vector, graph: Graph, where: str) -> Iterator[tuple[str, 
     """The values as constants of the types and quantizations of their tensors, and where each is."""
     for end, name, value in vector.stored(graph):
         grid = graph.tensors[name].quantization
-        yield f"{where}, {end} {name!r}", Tensor(name, value.dtype, value.shape, value.data, grid)
+        yield f"{where}, {end} {quoted(name)}", Tensor(name, value.dtype, value.shape, value.data, grid)
 
 
 @ENDS.rule(
@@ -67,7 +67,7 @@ def _ends(vector: Vector, graph: Graph) -> str:
     for _, name, value in vector.stored(graph):
         dtype = graph.tensors[name].dtype if name in graph.tensors else ""
         if value.dtype != dtype or dtype not in DTYPES:
-            return f"the value of {name!r} is {value.dtype}, the tensor {dtype or 'is not there'}"
+            return f"the value of {quoted(name)} is {value.dtype}, the tensor {dtype or 'is not there'}"
     return ""
 
 
@@ -81,7 +81,7 @@ def _sizes(vector: Vector, graph: Graph) -> str:
     named: dict[str, int] = {}
     for end, name, value in vector.stored(graph):
         if wrong := _misfit(graph.tensors[name], value, named):
-            return f"the {end} {name!r} has the shape {list(value.shape)}, {wrong}"
+            return f"the {end} {quoted(name)} has the shape {list(value.shape)}, {wrong}"
     return ""
 
 
