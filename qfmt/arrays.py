@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -215,6 +216,20 @@ class StoredArray(NamedTuple):
         values = elements(self.data.view(), self.dtype, prod(self.shape)).reshape(self.shape)
         values.flags.writeable = False
         return values
+
+    def parts(self) -> Iterator[Array]:
+        """The values in order, flat, a part after another: a large array is not unpacked, or converted, all at once.
+
+        Raises DigestError if the bytes were changed.
+        """
+        view, count, bits = self.data.view(), prod(self.shape), DTYPES[self.dtype].bits
+        for start in range(0, count, PART):
+            end = min(start + PART, count)
+            yield elements(view[start * bits // 8 : -(-end * bits // 8)], self.dtype, end - start)
+
+
+PART = 1 << 18
+"""Elements of a part of an array; a multiple of 8, so that it begins with a byte."""
 
 
 def _check_values(values: Array, kind: DType, where: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy as np
 from .arithmetic import QUANTIZE, dequantize, quantize
 from .errors import QfmtError, RunError
 from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
-from .ops import OPERATORS, Operand, Operator, Quantized, Result
+from .ops import OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
+from .ops.shapes import affordable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -145,6 +147,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
+    _check_sizes(operator, operands, attributes)
     if node.arithmetic in operator.sum_rules and operator.sums is not None:
         sums = operator.sums.function(*_filled(operator, operands), rule=node.arithmetic, **attributes)
         return [int32_sums(sums)]
@@ -176,6 +179,18 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
+
+
+def _check_sizes(operator: Operator, operands: Sequence[Operand | None], attributes: Mapping[str, Any]) -> None:
+    """QfmtError for outputs that no memory holds. What else is wrong with the operands the reference finds."""
+    arrays = _filled(operator, [operand and operand.array for operand in operands])
+    try:
+        shapes = operator.infer(
+            Inference([array if array is None else array.shape for array in arrays], attributes, arrays)
+        )
+    except (QfmtError, UnknownRank):
+        return
+    affordable(sum(prod(size for size in shape or () if isinstance(size, int)) for shape in shapes))
 
 
 def _integers(

@@ -23,14 +23,22 @@ or null, and a shape is null where not even the rank is known. `bytes` is null f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from itertools import repeat
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..model import DTYPES, Blocks, Graph, Model, Node, Quantization, Tensor, Vector, static_shape
+from ..model import DTYPES, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector, numpy_dtype, static_shape
+from ..quantization import block_counts
 from .source import QFB
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 Facts = dict[str, Any]
 
@@ -147,40 +155,82 @@ def quantization_facts(quantization: Quantization) -> Facts:
 def stored_range(tensor: Tensor) -> Facts:
     """The smallest and largest values that a constant holds, as integers and as the reals that they stand for.
 
-    Keys: stored_min, stored_max, real_min, real_max. Reads the array.
+    Keys: stored_min, stored_max, real_min, real_max. Reads the array, in parts: of each slice that has a scale the
+    smallest and largest value are enough, since dequantizing does not change an order (or turns it around).
     """
-    values = tensor.array
-    if values.size == 0:
-        return dict.fromkeys(("stored_min", "stored_max", "real_min", "real_max"))
-    real = tensor.dequantize()
+    keys = ("stored_min", "stored_max", "real_min", "real_max")
+    if 0 in static_shape(tensor):
+        return dict.fromkeys(keys)
+    from ..arithmetic import dequantize
+
+    low, high, grid = _ends(tensor)
+    real = [end.astype("float32") if grid is None else dequantize(end, grid) for end in (low, high)]
+    ends = [low.min(), high.max(), min(each.min() for each in real), max(each.max() for each in real)]
     if DTYPES[tensor.dtype].kind == "f":
-        values = values.astype(float)
-    return {
-        "stored_min": values.min().item(),
-        "stored_max": values.max().item(),
-        "real_min": real.min().item(),
-        "real_max": real.max().item(),
-    }
+        ends[:2] = [end.astype(float) for end in ends[:2]]
+    return dict(zip(keys, (end.item() for end in ends), strict=True))
+
+
+def _ends(tensor: Tensor) -> tuple[Array, Array, Quantization | None]:
+    """The smallest and the largest value of each slice that has a scale of its own, and their quantization."""
+    import numpy as np
+
+    assert tensor.data is not None
+    shape, q, kind = static_shape(tensor), tensor.quantization, numpy_dtype(tensor.dtype)
+    block = shape if q is None or q.blocks is None else q.blocks.shape
+    if q is not None and q.axis is not None:
+        block = (*shape[: q.axis], 1, *shape[q.axis + 1 :])
+    counts = block_counts(shape, block)
+    wide = np.dtype(np.float64 if DTYPES[tensor.dtype].kind == "f" else kind)
+    limits = (np.inf, -np.inf) if wide.kind == "f" else (True, False) if wide.kind == "b" else _limits(wide)
+    low, high = (np.full(prod(counts), limit, wide) for limit in limits)
+    start = 0
+    for part in StoredArray(tensor.dtype, shape, tensor.data).parts():
+        part = part.astype(wide, copy=False)
+        which = _slices(np.arange(start, start + part.size), shape, block, counts)
+        runs = np.flatnonzero(np.diff(which, prepend=-1))
+        np.minimum.at(low, which[runs], np.minimum.reduceat(part, runs))
+        np.maximum.at(high, which[runs], np.maximum.reduceat(part, runs))
+        start += part.size
+    if q is not None and q.blocks is not None:
+        q = replace(q, blocks=replace(q.blocks, shape=(1,) * len(counts), tensor_shape=counts))
+    return low.astype(kind).reshape(counts), high.astype(kind).reshape(counts), q
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    import numpy as np
+
+    return int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
+
+
+def _slices(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: tuple[int, ...]) -> Array:
+    """In which block the elements are, both counted in their logical order."""
+    which, inner = at * 0, prod(shape)
+    for size, step, count in zip(shape, block, counts, strict=True):
+        inner //= size
+        if count > 1:
+            which = which * count + at // inner % size // step
+    return which
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:
     """The real numbers that quant_min and quant_max stand for, over all slices of the axis or all blocks."""
-    if quantization.blocks is not None:
-        return _range_of_blocks(quantization, quantization.blocks)
-    pairs = list(zip(quantization.scale, quantization.zero_point, strict=True))
-    low = min((quantization.quant_min - zero_point) * scale for scale, zero_point in pairs)
-    high = max((quantization.quant_max - zero_point) * scale for scale, zero_point in pairs)
-    return low, high
+    limits = quantization.quant_min, quantization.quant_max
+    ends = [(limit - point) * scale for scale, point in _scales_and_points(quantization) for limit in limits]
+    return min(float(end.min()) for end in ends), max(float(end.max()) for end in ends)
 
 
-def _range_of_blocks(quantization: Quantization, blocks: Blocks) -> tuple[float, float]:
+def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array]]:
     import numpy as np
 
+    blocks = quantization.blocks
+    if blocks is None:
+        yield np.array(quantization.scale), np.array(quantization.zero_point, float)
+        return
     own = blocks.zero_point
-    points = np.array(quantization.zero_point, float) if own is None else own.array.astype(float)
-    scales = blocks.scale.array.astype(float)
-    ends = [(limit - points) * scales for limit in (quantization.quant_min, quantization.quant_max)]
-    return min(end.min().item() for end in ends), max(end.max().item() for end in ends)
+    points = repeat(np.array(quantization.zero_point, float)) if own is None else own.parts()
+    for scale, point in zip(blocks.scale.parts(), points, strict=False):
+        yield scale.astype(float), point.astype(float)
 
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:

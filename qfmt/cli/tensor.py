@@ -102,9 +102,9 @@ def _in_short(tensor: Tensor) -> str:
 
 
 def _of_blocks(stored: StoredArray) -> str:
-    values = stored.array.astype(float)
-    low, high = number(values.min().item()), number(values.max().item())
-    return f"{low}..{high}, {stored.dtype} {shape_text(stored.shape)}, one for each block"
+    ends = [(float(part.min()), float(part.max())) for part in stored.parts()]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    return f"{number(low)}..{number(high)}, {stored.dtype} {shape_text(stored.shape)}, one for each block"
 
 
 def _first(scales: Sequence[float]) -> str:

@@ -124,8 +124,7 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
             overlaps, end = stored.offset < end, max(end, stored.offset + stored.nbytes)
             if overlaps:  # the same bytes are not read for each of many
                 damaged.add(index)
-                continue
-            if not stored.is_intact():
+            elif not stored.is_intact():
                 damaged.add(index)
                 found.add([Violation("F9", where, "its sha256 is not the one stated: the data is damaged")])
             if (stored.digest, stored.nbytes) in digests:

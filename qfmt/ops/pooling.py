@@ -25,7 +25,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import positions, tap, window
+from .shapes import affordable, positions, tap, window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,6 +108,7 @@ def _taps(x: Array, a: Any, pad: Any, beyond: Any) -> Iterator[Array]:
     """
     rank = len(a["kernel_shape"])
     out = [positions(size, **_along(i, a)) for i, size in enumerate(x.shape[2:])]
+    affordable(prod(x.shape[:2]) * prod(size + 2 * max(a["pads"]) for size in x.shape[2:]))
     padded = np.pad(x, [(0, 0), (0, 0), *zip(a["pads"][:rank], a["pads"][rank:], strict=True)], constant_values=pad)
     reach = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
     missing = [(0, max(0, reach[i] - size)) for i, size in enumerate(padded.shape[2:])]

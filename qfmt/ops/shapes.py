@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -115,3 +116,16 @@ def length(given: Inference, index: int) -> int | None:
     """The number of elements of a vector input, where known."""
     shape = given.shapes[index] if index < len(given.shapes) else None
     return shape[0] if shape and isinstance(shape[0], int) else None
+
+
+def affordable(count: int) -> None:
+    """QfmtError for more elements than this machine has bytes of memory: that is told before any of it is taken."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        memory = UNKNOWN_MEMORY
+    if count > memory:
+        raise QfmtError(f"needs {count:,} elements, and this machine has {memory:,} bytes of memory")
+
+
+UNKNOWN_MEMORY = 1 << 40

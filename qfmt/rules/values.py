@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
 
-from ..arrays import elements
 from ..model import DTYPES, Blocks, StoredArray, Tensor, static_shape
 from .rule import Stage
 
 VALUES = Stage()
-
-_PART = 1 << 20
 
 
 @VALUES.rule(11, "A bool is stored as the byte 0 or 1.")
 def _bool(tensor: Tensor) -> str:
     if tensor.dtype != "bool" or tensor.data is None:
         return ""
-    bytes_ = _parts(StoredArray("uint8", static_shape(tensor), tensor.data))
+    bytes_ = StoredArray("uint8", static_shape(tensor), tensor.data).parts()
     worst = max((int(part.max(initial=0)) for part in bytes_), default=0)
     return "" if worst <= 1 else f"a byte is {worst}"
 
@@ -45,7 +41,7 @@ def _stored_range(tensor: Tensor) -> str:
     low, high = quantization.quant_min, quantization.quant_max
     if (low, high) == (dtype.minimum, dtype.maximum):
         return ""
-    for part in _parts(StoredArray(tensor.dtype, static_shape(tensor), tensor.data)):
+    for part in StoredArray(tensor.dtype, static_shape(tensor), tensor.data).parts():
         if not dtype.is_integer:
             part = part[np.isfinite(part.astype(np.float32))].astype(np.float32)
         if part.size and not low <= part.min() <= part.max() <= high:
@@ -68,7 +64,7 @@ def _block_values(tensor: Tensor) -> str:
 def _scale_values(scale: StoredArray, is_constant: bool) -> str:
     import numpy as np
 
-    for part in _parts(scale):
+    for part in scale.parts():
         with np.errstate(over="ignore", under="ignore"):
             scales = part.astype(np.float32)
         if not np.isfinite(scales).all():
@@ -83,11 +79,11 @@ def _zero_point_values(blocks: Blocks) -> str:
 
     if blocks.zero_point is None:
         return ""
-    limit, first = (1 << 31) - 1, blocks.zero_point.array.reshape(-1)[:1]
+    limit, first = (1 << 31) - 1, next(blocks.zero_point.parts())[:1]
     differ = False
-    for part in _parts(blocks.zero_point):
+    for part in blocks.zero_point.parts():
         differ = differ or bool((part != first).any())
-        if not np.isfinite(part.astype(np.float64)).all() or (part.dtype.kind == "u" and (part > limit).any()):
+        if not np.isfinite(part.astype(np.float64)).all() or (part.dtype.kind == "u" and int(part.max()) > limit):
             return "a zero point of a block is not finite, or not an int32"
     return "" if differ else f"the zero points of all blocks are {first[0]}"
 
@@ -99,13 +95,3 @@ def _arrays(tensor: Tensor) -> Iterator[StoredArray]:
     if tensor.quantization is not None and tensor.quantization.blocks is not None:
         blocks = tensor.quantization.blocks
         yield from filter(None, (blocks.scale, blocks.zero_point))
-
-
-def _parts(stored: StoredArray) -> Iterator[Any]:
-    """The values of an array in parts, so that a large one is not unpacked all at once."""
-    view, left, kind = stored.data.view(), prod(stored.shape), DTYPES[stored.dtype]
-    for start in range(0, len(view), _PART):
-        part = view[start : start + _PART]
-        count = min(left, len(part) * 8 // kind.bits)
-        left -= count
-        yield elements(part, stored.dtype, count)

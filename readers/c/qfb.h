@@ -912,6 +912,8 @@ static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tens
     uint32_t quantization = qfb_to_(file, at, QFB_TENSOR_QUANTIZATION_);
     memset(tensor, 0, sizeof *tensor);
     tensor->quantization.axis = -1;
+    tensor->quantization.scale_name.text = tensor->quantization.zero_point_name.text = "";
+    tensor->quantization.observer.text = tensor->quantization.qscheme.text = "";
     tensor->name = qfb_string_(file, at, QFB_TENSOR_NAME_);
     tensor->shape = qfb_list_(file, at, QFB_TENSOR_SHAPE_, 8);
     tensor->dims = qfb_list_(file, at, QFB_TENSOR_DIMS_, 4);

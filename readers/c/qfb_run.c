@@ -39,6 +39,21 @@ static int trouble(const char *path, const char *what)
     return TROUBLE;
 }
 
+/* A name of a stranger: control characters, which could drive a terminal or begin a line, are written out. */
+static void print_name(FILE *to, qfb_string name)
+{
+    uint32_t i;
+    for (i = 0; i < name.size; i++) {
+        unsigned char c = (unsigned char)name.text[i], next = i + 1 < name.size ? (unsigned char)name.text[i + 1] : 0;
+        if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
+            fprintf(to, "\\x%02x", (unsigned char)name.text[++i]);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(to, "\\x%02x", c);
+        else
+            fputc(c, to);
+    }
+}
+
 /* What went wrong, where, and which rule is broken; a node is told by its operator as well. */
 static int failed(job_t *job)
 {
@@ -47,10 +62,12 @@ static int failed(job_t *job)
     qfb_node node;
     fflush(stdout);
     fprintf(stderr, "%s: %s %" PRIu64, job->path, e.place, e.index);
-    if (!strcmp(e.place, "node") && !qfb_get_node(&job->file, (uint32_t)e.index, &node))
-        fprintf(stderr, " (%.*s %s)", (int)node.operator_name.size, node.operator_name.text, node.name.text);
+    if (!strcmp(e.place, "node") && !qfb_get_node(&job->file, (uint32_t)e.index, &node)) {
+        fputs(" (", stderr), print_name(stderr, node.operator_name), fputc(' ', stderr);
+        print_name(stderr, node.name), fputc(')', stderr);
+    }
     if (e.code > QFB_INVALID && !strcmp(e.place, "tensor") && !qfb_get_tensor(&job->file, (uint32_t)e.index, &tensor))
-        fprintf(stderr, " (%s)", tensor.name.text);
+        fputs(" (", stderr), print_name(stderr, tensor.name), fputc(')', stderr);
     fprintf(stderr, ": %s%s%s%s\n", e.what, *e.rule ? " (rule " : "", e.rule, *e.rule ? ")" : "");
     return TROUBLE;
 }
@@ -177,7 +194,9 @@ static void print_value(const job_t *job, const char *what, uint32_t index, cons
     uint32_t i;
     if (qfb_get_tensor(&file, index, &tensor))
         return;
-    printf("%s %s %s [", what, tensor.name.text, qfb_dtype_of(tensor.dtype)->name);
+    printf("%s ", what);
+    print_name(stdout, tensor.name);
+    printf(" %s [", qfb_dtype_of(tensor.dtype)->name);
     for (i = 0; i < value->rank; i++)
         printf("%s%" PRId64, i ? "," : "", value->shape[i]);
     printf("]");

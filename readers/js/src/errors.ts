@@ -43,8 +43,14 @@ export class QfbError extends Error {
 
   #compose(): void {
     const place = this.#where ? `${this.#where}: ` : "";
-    this.message = place + this.what + (this.hint ? `; ${this.hint}` : "");
+    this.message = printable(place + this.what + (this.hint ? `; ${this.hint}` : ""));
   }
+}
+
+/** The text with control characters written out: a name from a hostile file must not drive a terminal. */
+function printable(text: string): string {
+  const invisible = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
+  return text.replace(invisible, (letter) => `\\u{${letter.codePointAt(0)!.toString(16)}}`);
 }
 
 /** What `work` gives; a QfbError that it throws learns where it happened. */
