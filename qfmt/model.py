@@ -8,9 +8,10 @@ Nothing here imports NumPy until an array is asked for, so that a file can be li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .arrays import DTYPES, ArrayData, Data, DType, StoredArray, numpy_dtype, pack, unpack
 from .errors import QfmtError
@@ -181,6 +182,64 @@ class Graph:
         owner, _, last = name.rpartition(".")
         return tensors.get(owner) if last in ("scale", "zero_point") else None
 
+    def near(self, name: str) -> list[str]:
+        """Names and aliases of tensors that look like `name`, or contain it."""
+        return near_names(name, (known for tensor in self.tensors.values() for known in (tensor.name, *tensor.aliases)))
+
+
+def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Known names that look like `name`, or contain it; of many names, or long ones, not all are compared."""
+    from difflib import get_close_matches
+
+    compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]
+    close = get_close_matches(name, compared, n=count)
+    return list(dict.fromkeys([*close, *(other for other in compared if name in other)]))[:count]
+
+
+COMPARED = 20_000
+
+
+class TensorView(Mapping[str, Tensor]):
+    """The tensors of a graph by name; `view[name]` takes every name that `Graph.find` takes, those of the source too.
+
+    As with `__missing__` of a dict, `in` and `get` know only the names that tensors have here. A KeyError has names
+    that are near.
+    """
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self.get(name) or self._graph.find(name)
+        if tensor is None:
+            near = self._graph.near(name)
+            raise KeyError(f"no tensor {name!r}; near: {', '.join(near)}" if near else f"no tensor {name!r}")
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._graph.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._graph.tensors)
+
+    def __len__(self) -> int:
+        return len(self._graph.tensors)
+
+    @overload
+    def get(self, name: str, /) -> Tensor | None: ...
+    @overload
+    def get(self, name: str, /, default: Default) -> Tensor | Default: ...
+    def get(self, name: str, /, default: Any = None) -> Any:
+        return self._graph.tensors.get(name, default)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors>"
+
+
+Default = TypeVar("Default")
+
 
 @dataclass(frozen=True, slots=True)
 class Vector:
@@ -215,8 +274,9 @@ class Model:
     vectors: Sequence[Vector] = ()
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        return self.graph.tensors
+    def tensors(self) -> TensorView:
+        """The tensors by name, or by a name that they had in the source: `model.tensors["fc1.weight"]`."""
+        return TensorView(self.graph)
 
     @property
     def nodes(self) -> Sequence[Node]:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import difflib
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from .. import __version__
 from ..errors import QfmtError
 from .output import line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COMMANDS = ("convert", "inspect", "check", "verify", "diff", "run", "ops")
 TROUBLE = 2
@@ -110,9 +107,3 @@ Exit status: 0 fine, 1 something differs or is broken, 2 trouble.""",
 @click.version_option(__version__, "-V", "--version", prog_name="qfmt", message="%(prog)s %(version)s")
 def main(debug: bool) -> None:
     """Portable files for quantized neural networks."""
-
-
-def near_misses(name: str, known: Sequence[str], count: int = 3) -> list[str]:
-    """Known names that look like `name`, or contain it."""
-    close = difflib.get_close_matches(name, known, n=count)
-    return list(dict.fromkeys([*close, *(other for other in known if name in other)]))[:count]

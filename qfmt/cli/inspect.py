@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import click
 
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
-from . import near_misses
 from .integer import show_channels, show_integers
 from .notation import NOTHING, quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table, working
@@ -143,7 +143,18 @@ def _node_table(model: Model) -> None:
 
 
 def _tensor_table(tensors: Iterable[Tensor]) -> None:
-    table([Column("tensor", style="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in tensors])
+    listed = sorted(tensors, key=_natural)
+    table([Column("tensor", style="cyan"), *VALUE], [[tensor.name, *_value_cells(tensor)] for tensor in listed])
+
+
+def _natural(tensor: Tensor) -> list[tuple[int, str]]:
+    """The order of names for people: `features.10` after `features.9`."""
+    parts = re.split("([0-9]+)", tensor.name[:SORTED])
+    return [(len(part.lstrip("0")), part) if index % 2 else (0, part) for index, part in enumerate(parts)]
+
+
+SORTED = 1000
+"""Characters of a name that decide on its place."""
 
 
 def _value_cells(tensor: Tensor) -> list[str]:
@@ -168,8 +179,7 @@ def _named(model: Model, name: str) -> Tensor:
     """The tensor of that name, or alias; QfmtError with names that are near it."""
     tensor = model.graph.find(name)
     if tensor is None:
-        known = [other for tensor in model.tensors.values() for other in (tensor.name, *tensor.aliases)]
-        near = near_misses(name, known)
+        near = model.graph.near(name)
         hint = f"near: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
         raise QfmtError(f"no tensor {name!r}", hint=hint)
     return tensor

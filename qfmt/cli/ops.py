@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import QfmtError
-from . import near_misses
+from ..model import near_names
 from .output import Column, as_json, line, pairs, table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def command(name: str | None, json_: bool) -> None:
         return
     known = {spelling: operator for operator in OPERATORS.values() for spelling in _spellings(operator)}
     if name not in known:
-        near = near_misses(name, sorted(known))
+        near = near_names(name, sorted(known))
         raise QfmtError(f"no operator {name!r}", hint=f"near: {', '.join(near)}" if near else "`qfmt ops` lists them")
     as_json(_facts(known[name])) if json_ else _explain(known[name])
 

@@ -1,0 +1,44 @@
+"""Tensors by the names that they had in their source, what is near a wrong name, and the order of names for people."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt import Graph, Model, Tensor
+
+
+def model() -> Model:
+    names = ["features.2", "features.10", "features.9", "classifier"]
+    tensors = {
+        name: Tensor.constant(name, np.zeros(1, np.float32), aliases=(f"source.{name}.weight",)) for name in names
+    }
+    return Model(Graph((), (), (), tensors))
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_names_of_the_source(is_file: bool, tmp_path: Path) -> None:
+    found = model()
+    if is_file:
+        found.save(tmp_path / "m.qfb")
+        found = qfmt.load(tmp_path / "m.qfb")
+    assert found.tensors["source.features.9.weight"] is found.tensors["features.9"]
+    assert "source.features.9.weight" not in found.tensors
+    assert found.tensors.get("source.features.9.weight") is None
+    assert dict(found.tensors) == dict(found.graph.tensors)
+    with pytest.raises(KeyError, match=r"no tensor 'feature\.9'; near: features\.9"):
+        found.tensors["feature.9"]
+    with pytest.raises(KeyError, match="no tensor '####'"):
+        found.tensors["####"]
+
+
+def test_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    model().save(tmp_path / "m.qfb")
+    command = [sys.executable, "-m", "qfmt", "inspect", str(tmp_path / "m.qfb"), "--tensors"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["tensor", "classifier", "features.2", "features.9", "features.10"]
