@@ -323,3 +323,36 @@ def test_types_are_those_of_the_format() -> None:
         assert (name, int(bits), kind) == (dtype.name, dtype.bits, dtype.kind)
         limits = [special[each] if each in special else int(each) for each in (low, high)]
         assert limits == [dtype.minimum, min(dtype.maximum, 2**63 - 1)]
+
+
+EVERY_TEXT = """
+#include "qfb.h"
+#include <stdio.h>
+
+int main(void)
+{
+    static uint64_t bytes[1 << 13];
+    size_t size = fread(bytes, 1, sizeof bytes, stdin);
+    qfb_file file;
+    qfb_tensor tensor;
+    uint32_t i, all = 0;
+    if (qfb_open(&file, bytes, size, 0))
+        return 1;
+    for (i = 0; i < qfb_tensor_count(&file) && !qfb_get_tensor(&file, i, &tensor); i++) {
+        const qfb_quantization *q = &tensor.quantization;
+        all += tensor.name.text && q->observer.text && q->qscheme.text && q->scale_name.text && q->zero_point_name.text;
+    }
+    return printf("%u of %u\\n", (unsigned)all, (unsigned)i) < 0;
+}
+"""
+
+
+def test_a_text_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    """As qfb.h says; of tensors with and without a quantization, and of what was not observed."""
+    (tmp_path / "main.c").write_text(EVERY_TEXT)
+    command = [compiler(), *STRICT, "-I", str(FOLDER), "-o", str(tmp_path / "main"), str(tmp_path / "main.c")]
+    subprocess.run(command, check=True)
+    path = GOLDEN / "1.0.qfb"
+    done = subprocess.run([tmp_path / "main"], input=path.read_bytes(), capture_output=True, check=True)
+    count = len(qfmt.load(path).tensors)
+    assert done.stdout.decode() == f"{count} of {count}\n"

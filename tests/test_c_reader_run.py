@@ -336,6 +336,16 @@ def test_work_and_memory_are_limited(tmp_path: Path) -> None:
 # The program
 
 
+def test_names_are_listed_without_control_characters() -> None:
+    done = run("--list", Path(__file__).parent / "hostile" / "c-escape.qfb")
+    assert done.returncode == 0
+    assert rb"input \x1b]0;pwned\x07\x1b[31mRED\x0a#define x 1" in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        b"input", b"output", b"nodes", b"vectors", b"arena", b"work"
+    ]  # fmt: skip
+    assert all(byte >= 0x20 or byte == 0x0A for byte in done.stdout)
+
+
 def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
     linear(4).save(tmp_path / "m.qfb")
     (tmp_path / "x.bin").write_bytes(bytes(range(12)))

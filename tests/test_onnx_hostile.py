@@ -275,3 +275,25 @@ def test_scales_of_nothing_or_not_a_number_stay_inputs(tmp_path: Path) -> None:
         model = qfmt.convert(source)
         assert {each.operator for each in model.nodes} == {"ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"}
         qfmt.save(model, tmp_path / "m.qfb")
+
+
+@pytest.mark.parametrize("where", ["tensor", "graph"])
+def test_no_file_that_an_attribute_names_is_passed_on(where: str) -> None:
+    """An attribute that was made by hand, with a tensor whose values lie in a file of the machine that writes."""
+    import base64
+
+    from qfmt.errors import InexpressibleNodes
+    from qfmt.frontends.onnx.opaque import ENCODED
+
+    tensor = onnx.TensorProto(name="t", data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    attribute = onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=tensor)
+    if where == "graph":
+        inner = onnx.GraphProto(name="g", initializer=[tensor])
+        attribute = onnx.AttributeProto(name="value", type=onnx.AttributeProto.GRAPH, g=inner)
+    encoded = ENCODED + base64.b64encode(attribute.SerializeToString()).decode()
+    tensors = {name: qfmt.Tensor(name, "float32", (2,)) for name in "xy"}
+    node = qfmt.Node("vendor.Thing", ("x",), ("y",), {"value": encoded})
+    model = qfmt.Model(qfmt.Graph(("x",), ("y",), [node], tensors))
+    with pytest.raises(InexpressibleNodes, match="names another file, in which its values are"):
+        model.to_onnx(opset=21)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GAP = "  "
 PATIENCE = 1.0
 """Seconds before work that goes on says so."""
-WIDEST = 200
+WIDEST = 400
 """Characters of a cell of a table; `--json` has all."""
 DRAWN = 1000
 """Rows that rich may draw; it takes half a millisecond for each, and nobody reads more of them on a terminal."""

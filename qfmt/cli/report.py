@@ -17,7 +17,8 @@ The keys are stable: later versions add some, and change or remove none.
                 the quant_min, quant_max (or null) and qscheme that the observer chose the scale for)
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
-or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored.
+or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
+is not finite is the string "inf", "-inf" or "nan", since JSON has no word for it.
 """
 
 from __future__ import annotations

@@ -57,6 +57,12 @@ test("arrays and real values", async () => {
   }
 });
 
+test("messages hold no control characters", () => {
+  const error = new QfbError("the key \x1b]0;\u202e is not in order", { where: "x\ny", hint: "é" });
+  assert.equal(error.message, "x\\u{a}y: the key \\u{1b}]0;\\u{202e} is not in order; é");
+  assert.equal(error.at("\x9b").message.slice(0, 7), "\\u{9b}:");
+});
+
 test("scales by blocks", async () => {
   const { tensors } = await open(BLOCKS);
   const tiles = tensors.get("tiles")!;
