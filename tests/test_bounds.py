@@ -40,7 +40,7 @@ def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
     return tmp_path / "shared.qfb"
 
 
-@pytest.mark.parametrize(("count", "inputs"), [(3000, 300), (1000, 3000)])
+@pytest.mark.parametrize(("count", "inputs"), [(3000, 300), (2000, 3000)])
 def test_a_table_that_is_shared_is_decoded_a_few_times(count: int, inputs: int, tmp_path: Path) -> None:
     path = shared_table(tmp_path, count, inputs)
     nodes = qfmt.load(path).nodes

@@ -56,15 +56,17 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "B.qfb": qfb("11020022222222"),
     "c-escape.qfb": qfb("00000000002000"),
     "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V49 node 1 (qfmt.Requantize → y): add is int8"),
-    "inspect-integer-no-output.qfb": qfb("11000022222222", run="V31 node 0 (qfmt.Requantize → ): it has no output"),
+    "inspect-integer-no-output.qfb": qfb(
+        "11000022222222", run="V41 node 0 (qfmt.Requantize → ): the output y is absent"
+    ),
     "inspect-integer-table.qfb": qfb("11000022222222"),
     "inspect-output-index.qfb": qfb("11000022222222", run="V31"),
     "json-infinity.qfb": qfb("00000020202202"),
     "lower-keyerror.qfb": qfb("11000022222222", run="V41 node 0 (Concat → y): the input inputs is absent"),
     "sametensor.qfb": qfb("11222222222222"),
     "to-onnx-attribute.qfb": qfb("00000020202222"),
-    "to-onnx-index.qfb": qfb("11000022222222", run="V31 node 2 (vendor.Log → ): it has no output"),
-    "to-torch-index.qfb": qfb("11000022222222", to_torch="V31"),
+    "to-onnx-index.qfb": qfb("00000020200202"),
+    "to-torch-index.qfb": qfb("00000020200202"),
 }
 
 Run = Callable[[Path, list[str]], tuple[int, str, str]]

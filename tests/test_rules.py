@@ -226,7 +226,6 @@ BROKEN: list[tuple[str, Model]] = [
     ("V40", node(3, version=0)),
     ("V40", node(3, version=2**32)),
     ("V40", node(1, version=21)),
-    ("V31", graph(nodes=(*golden_model().nodes, Node("vendor.Log", ("x",), ())))),
     ("V41", node(1, inputs=("x/quantized",))),
     ("V41", node(1, inputs=("x/quantized", ""))),
     ("V41", node(1, inputs=("x/quantized", "conv.weight", "conv.bias", "conv.bias"))),
@@ -345,13 +344,12 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
         "V30 graph",
         "V31 node 0 (Relu → y)",
         "V40 node 0 (Relu → y)",
-        "V31 node 1 (Relu → )",
         "V41 node 1 (Relu → )",
         "V42 node 1 (Relu → )",
         "V34 graph",
         "V35 graph",
     ]
-    with pytest.raises(ValidityError, match=r"^breaks rule V20 .*, V22 .*, V23 .* .and 10 more.$"):
+    with pytest.raises(ValidityError, match=r"^breaks rule V20 .*, V22 .*, V23 .* .and 9 more.$"):
         Model(Graph(("b",), ("d",), nodes, tensors)).save(tmp_path / "m.qfb")
 
 

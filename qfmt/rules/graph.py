@@ -23,15 +23,11 @@ def _inputs(graph: Graph) -> str:
 
 
 @EDGES.rule(
-    31,
-    "The inputs of a node are tensors of the graph, or absent (index -1, the empty name); it has outputs, which are "
-    "tensors.",
+    31, "The inputs of a node are tensors of the graph, or absent (index -1, the empty name); its outputs are tensors."
 )
 def _edges(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> str:
     names = [name for name in node.inputs if name] + list(node.outputs)
     missing = [name for name in names if name not in tensors]
-    if not node.outputs:
-        return "it has no output"
     return f"{first_of(missing)} is not a tensor of the graph" if missing else ""
 
 

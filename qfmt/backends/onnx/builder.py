@@ -112,14 +112,21 @@ class Builder:
         domain: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> list[ir.Value]:
-        """A node, which gets the name of its first output."""
+        """A node, which gets the name of its first output, if it has any."""
         given = list(inputs)
         while given and given[-1] is None:
             given.pop()
         outputs = [ir.Value(name=self.fresh(name) if name else "") for name in names]
         self.domains.setdefault(domain, 1)
         self.nodes.append(
-            ir.node(operator, given, attributes or None, domain=domain, outputs=outputs, name=outputs[0].name)
+            ir.node(
+                operator,
+                given,
+                attributes or None,
+                domain=domain,
+                outputs=outputs,
+                name=outputs[0].name if outputs else None,
+            )
         )
         return outputs
 

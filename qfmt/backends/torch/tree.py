@@ -139,6 +139,8 @@ def describe(paths: Paths, model: Model) -> None:
 
 
 def _line(node: Node, model: Model) -> str:
+    if not node.outputs:  # of an operator that is not known
+        return node.operator
     out = model.tensors[node.outputs[0]]
     said = [node.operator.removeprefix("qfmt."), out.dtype]
     if out.quantization is not None:
