@@ -50,10 +50,10 @@ class Budget:
         if self.spent_bytes > self.bytes:
             raise self._exceeded(f"{self.bytes} bytes of memory")
 
-    def node(self) -> None:
-        """Count a node that is added to a graph."""
-        self.spend(NODE)
-        self.allocate(NODE_BYTES)
+    def node(self, tensors: int) -> None:
+        """Count a node that is added to a graph, with so many inputs and outputs."""
+        self.spend(NODE + tensors)
+        self.allocate(NODE_BYTES + 100 * tensors)
 
     def _exceeded(self, limit: str) -> BudgetError:
         what = f"converting {self.source_bytes} bytes would take more than {limit}"

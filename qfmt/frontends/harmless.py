@@ -79,7 +79,7 @@ def _tensor(
         raise SourceError(f"a tensor has {len(shape)} sizes and {len(strides)} strides", hint="the file is damaged")
     if not storage.dtype:
         raise SourceError("a tensor is built on a storage without a dtype", hint="the file is damaged")
-    return StoredTensor(storage, storage.dtype, shape, strides, offset)
+    return storage.tensor(shape, strides, offset)
 
 
 def _tensor_v3(
@@ -136,8 +136,9 @@ def _subclass(cls: Any, dtype: Any, shape: Any, *_: Any) -> Subclass:
 
 def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any:
     """A tensor of a class of its own, or with attributes of its own: the tensor, and those only of a Subclass."""
-    nested = isinstance(rebuild, Rebuild) and rebuild.function is _of_type  # PyTorch does not; it would recurse
-    if not isinstance(rebuild, Rebuild) or nested or not isinstance(arguments, tuple):
+    makers = _tensor, _tensor_v3, _quantized, _subclass, _first  # not itself: it would recurse
+    makes_tensors = isinstance(rebuild, Rebuild) and rebuild.function in makers
+    if not makes_tensors or not isinstance(arguments, tuple):
         raise SourceError("a tensor is made by something that does not make tensors")
     tensor = rebuild.function(*arguments)
     if isinstance(tensor, Subclass) and isinstance(state, dict):
@@ -149,12 +150,28 @@ def _first(value: Any, *_: Any) -> Any:
     return value
 
 
+KEY_PARTS = 16
+
+
 def flat_key(key: Any) -> Any:
-    """Only flat keys: hashing a deeply nested one would crash Python itself."""
-    flat = key if type(key) is tuple else (key,)
-    if not all(part is None or isinstance(part, str | int | float | bool | bytes | TorchDType) for part in flat):
-        raise SourceError(f"a dict has a {type(key).__name__} as a key, which PyTorch does not write")
+    """Only keys that are quick to hash, and whose hashes a file cannot choose.
+
+    Python hashes a tuple anew each time, and a nested one by recursion; of large integers, and of tuples of integers,
+    any number have the same hash, which makes a dict quadratic. (Strings are hashed with a secret.)
+    """
+    if type(key) is tuple:
+        fits = len(key) <= KEY_PARTS and all(
+            part is None or isinstance(part, str | bytes | TorchDType) or _within(part, 31) for part in key
+        )
+    else:
+        fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 60)
+    if not fits:
+        raise SourceError(f"a dict has a {type(key).__name__} as a key, of a form that PyTorch does not write")
     return key
+
+
+def _within(number: Any, bits: int) -> bool:
+    return isinstance(number, int) and number.bit_length() <= bits
 
 
 def _pairs(pairs: Any = ()) -> dict[Any, Any]:

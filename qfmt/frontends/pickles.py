@@ -14,6 +14,7 @@ from mmap import mmap
 from typing import Any
 
 from ..errors import SourceError, UnsafePickleError
+from .budget import Budget
 from .harmless import (
     HARMLESS,
     Inert,
@@ -50,14 +51,15 @@ def unpickle(
     *,
     where: str = "",
     find_global: Callable[[str, str], Any] = harmless,
+    budget: Budget | None = None,
 ) -> Any:
     """The object that a pickle describes, of dicts, lists, tuples, numbers, strings, StoredTensors, Inerts.
 
     `storage(key, dtype)` gives the storage that a tensor lies in. `find_global(module, name)` gives the
-    meaning of a global, None if it is not allowed. Raises UnsafePickleError for such a global,
-    SourceError for whatever else is wrong.
+    meaning of a global, None if it is not allowed. `budget` is that of the conversion; None: in proportion to `data`.
+    Raises UnsafePickleError for such a global, SourceError for whatever else is wrong.
     """
-    return Pickles(bytes(data), storage, where=where, find_global=find_global).next()
+    return Pickles(bytes(data), storage, where=where, find_global=find_global, budget=budget).next()
 
 
 class Pickles:
@@ -73,13 +75,15 @@ class Pickles:
         *,
         where: str = "",
         find_global: Callable[[str, str], Any] = harmless,
+        budget: Budget | None = None,
     ) -> None:
         self._data, self._storage, self._where, self._find_global = data, storage, where, find_global
+        self._budget = budget or Budget(len(data))
         self.position = 0
 
     def next(self) -> Any:
         """The object that the next one describes."""
-        machine = _Machine(self._data, self.position, self._storage, self._find_global)
+        machine = _Machine(self._data, self.position, self._storage, self._find_global, self._budget)
         try:
             return machine.run()
         except SourceError as error:
@@ -104,8 +108,10 @@ class _Machine:
         position: int,
         storage: Callable[[str, str], Storage],
         find_global: Callable[[str, str], Any],
+        budget: Budget,
     ) -> None:
         self.data = data
+        self.budget = budget
         self.position = position
         self.storage = storage
         self.find_global = find_global
@@ -114,7 +120,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        data, opcodes = self.data, _OPCODES
+        data, opcodes, budget = self.data, _OPCODES, self.budget
         while True:
             if self.position >= len(data):
                 raise SourceError("the pickle ends in the middle", hint="the file is cut off")
@@ -126,6 +132,8 @@ class _Machine:
             self.position += 1
             if opcode is _stop:
                 return self.stack.pop()
+            budget.spend()
+            budget.allocate(_SIZES.get(code, 8))
             opcode(self)
 
     def take(self, count: int) -> bytes:
@@ -133,6 +141,8 @@ class _Machine:
         if len(piece) != count:
             raise SourceError("the pickle ends in the middle", hint="the file is cut off")
         self.position += count
+        if count > 8:
+            self.budget.allocate(count)
         return piece
 
     def number(self, code: str) -> Any:
@@ -169,6 +179,9 @@ class _Machine:
         if not isinstance(arguments, tuple):
             raise SourceError("an object is made with something that is not a tuple of arguments")
         if isinstance(maker, Rebuild):
+            copied = _elements(arguments)
+            self.budget.spend(copied)
+            self.budget.allocate(copied * _PAIR)
             return maker.function(*arguments)
         raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")
 
@@ -177,6 +190,7 @@ def _setitems(machine: _Machine, items: list[Any]) -> None:
     target = machine.stack[-1]
     if type(target) is not dict or len(items) % 2:
         raise SourceError("items are set on something that is not a dict")
+    machine.budget.allocate(len(items) // 2 * _PAIR)
     for index in range(0, len(items), 2):
         target[flat_key(items[index])] = items[index + 1]
 
@@ -345,5 +359,24 @@ def _opcodes() -> Iterator[tuple[str, Callable[[_Machine], None]]]:
     yield "b", _build
     yield "Q", _persistent
 
+
+def _elements(arguments: tuple[Any, ...]) -> int:
+    """How many elements a rebuilder may copy: a file can hand it the same list again and again."""
+    inner = [part for each in arguments for part in (each if type(each) is tuple else ()) if type(part) is list]
+    return sum(len(each) for each in (*arguments, *inner) if isinstance(each, list | tuple | dict | str))
+
+
+_PAIR = 100
+"""Bytes of a pair in a dict."""
+
+_SIZES = {
+    ord(code): size
+    for codes, size in (
+        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f", 216), ("qr\x94", 80), ("GJM\x8a", 40),
+        ("XT\x8d\x8cUBC\x8e", 64), ("Rb\x81", 100), ("(", 72), ("c\x93Q", 200),
+    )
+    for code in codes
+}  # fmt: skip
+"""About how many bytes what an opcode makes takes in memory, beside its text; of others, the place on the stack."""
 
 _OPCODES = {ord(code): opcode for code, opcode in _opcodes()}

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import SourceError
+from .budget import Budget
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
 from .zips import Zip
-
-PICKLE_LIMIT = 256 << 20
 
 ONNX_FIELDS = 10_000
 """So many fields before its graph are looked at; exporters write about five, and one for each property."""
@@ -160,12 +159,12 @@ def _zip_kind(archive: Zip) -> str:
     if "model.json" in inner and has_code:
         return "torchscript_json"
     if "data.pkl" in inner:
-        return _pickle_kind(archive.read(f"{root}data.pkl", PICKLE_LIMIT))
+        return _pickle_kind(archive.read(f"{root}data.pkl"), archive.budget)
     return "numpy" if inner and all(name.endswith(".npy") for name in inner) else "zip"
 
 
-def _pickle_kind(data: bytes) -> str:
-    return saved_kind(unpickle(data, _no_storage, where="data.pkl", find_global=harmless_or_inert))
+def _pickle_kind(data: bytes, budget: Budget) -> str:
+    return saved_kind(unpickle(data, _no_storage, where="data.pkl", find_global=harmless_or_inert, budget=budget))
 
 
 def saved_kind(value: Any) -> str:

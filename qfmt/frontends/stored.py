@@ -10,23 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SourceError
 from ..model import DTYPES, numpy_dtype, unpack
+from .budget import Budget
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ELEMENT_BITS = {name: dtype.bits for name, dtype in DTYPES.items()} | {"complex64": 64, "complex128": 128}
-
 EXPANSION_LIMIT = 64 << 20
-"""Bytes that a tensor with overlapping or zero strides may have beyond those of its storage."""
+"""Bytes that one tensor with overlapping or zero strides may have beyond those of its storage."""
+
+TENSOR_BYTES = 500
+"""What the description of a tensor takes in memory."""
+
+ELEMENT_BITS = {name: dtype.bits for name, dtype in DTYPES.items()} | {"complex64": 64, "complex128": 128}
 
 
 class Storage:
-    """A run of elements of one dtype; `fetch` gets the bytes, at the first use and only then."""
+    """A run of elements of one dtype; `fetch` gets the bytes, at the first use and only then.
 
-    __slots__ = ("_bytes", "_fetch", "dtype", "name")
+    The tensors in it are charged to `budget`: strides of 0 make large ones of few bytes, and windows overlap.
+    """
 
-    def __init__(self, name: str, dtype: str, fetch: Callable[[], memoryview]) -> None:
+    __slots__ = ("_bytes", "_fetch", "budget", "dtype", "name")
+
+    def __init__(self, name: str, dtype: str, fetch: Callable[[], memoryview], budget: Budget | None = None) -> None:
+        self.budget = budget
         self.name = name
         self.dtype = dtype
         self._fetch = fetch
@@ -39,7 +47,14 @@ class Storage:
 
     def as_dtype(self, dtype: str) -> Storage:
         """The same bytes seen as another dtype (PyTorch's untyped storages)."""
-        return Storage(self.name, dtype, self.bytes)
+        return Storage(self.name, dtype, self.bytes, self.budget)
+
+    def tensor(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> StoredTensor:
+        """A window on it; that it lies within is checked when it is read."""
+        if self.budget is not None:
+            elements = prod(max(size, 0) for size in shape)
+            self.budget.allocate(TENSOR_BYTES + -(-elements * ELEMENT_BITS[self.dtype] // 8))
+        return StoredTensor(self, self.dtype, shape, strides, offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,11 @@ import zlib
 from collections.abc import Mapping
 from os import PathLike, fspath
 
-from ..errors import SourceError
+from ..errors import BudgetError, SourceError
+from .budget import Budget
 
 ENTRY_LIMIT = 1 << 20
 """More entries than this is no model."""
-
-EXPANSION = 32 << 20, 100
-"""Compressed entries may grow to this many bytes plus this multiple of the file, all together."""
 
 _AGAIN = "the file is damaged; get it again"
 
@@ -24,9 +22,12 @@ _LOCAL_MAGIC = b"PK\x03\x04"
 
 
 class Zip:
-    """A zip archive, on disk or as bytes. `entries` maps names to what the directory says of them."""
+    """A zip archive, on disk or as bytes. `entries` maps names to what the directory says of them.
 
-    def __init__(self, source: str | PathLike[str] | bytes) -> None:
+    `budget` is what its conversion may cost; None: in proportion to its size.
+    """
+
+    def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
         try:
             with io.BytesIO(source) if isinstance(source, bytes) else open(fspath(source), "rb") as file:  # noqa: PTH123
                 self._map = memoryview(
@@ -43,18 +44,18 @@ class Zip:
             raise SourceError(f"the zip archive has {len(listed)} entries, more than any model")
         if len(self.entries) != len(listed):
             raise SourceError("the zip archive has two entries of one name", hint="the file is damaged or hostile")
-        self._expanded = 0
+        self.budget = budget or Budget(len(self._map))
 
-    def read(self, name: str, limit: int) -> bytes:
+    def read(self, name: str, limit: int | None = None) -> bytes:
         """The contents of an entry, at most `limit` bytes; its checksum is verified."""
         return bytes(self.view(name, limit))
 
-    def view(self, name: str, limit: int, *, checksum: bool = True) -> memoryview:
+    def view(self, name: str, limit: int | None = None, *, checksum: bool = True) -> memoryview:
         """The same without a copy where the entry is stored uncompressed; it stays valid on its own."""
         info = self.entries.get(name)
         if info is None:
             raise SourceError("the archive lacks this entry", where=name, hint="the file is damaged")
-        if info.file_size > limit:
+        if limit is not None and info.file_size > limit:
             raise SourceError(f"{info.file_size} bytes are more than makes sense here ({limit})", where=name)
         if info.flag_bits & 1:
             raise SourceError("the entry is encrypted", where=name)
@@ -82,18 +83,16 @@ class Zip:
         return data
 
     def _inflated(self, info: zipfile.ZipInfo) -> memoryview:
-        fixed, factor = EXPANSION
-        room = fixed + factor * len(self._map) - self._expanded
-        if info.file_size > room:
-            what = f"the entry would expand from {info.compress_size} bytes to {info.file_size}"
-            raise SourceError(what, where=info.filename, hint="that is a zip bomb, not a model")
+        try:
+            self.budget.allocate(info.file_size)
+        except BudgetError as error:
+            raise error.at(info.filename) from None
         try:
             data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(self._raw(info), info.file_size + 1)
         except zlib.error:
             raise _damaged(info) from None
         if len(data) != info.file_size:
             raise _damaged(info)
-        self._expanded += len(data)
         return memoryview(data)
 
 

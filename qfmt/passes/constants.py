@@ -49,9 +49,16 @@ def _axis_of(numbers: Any, count: int) -> int | None:
 
 
 def unused(base: str, taken: Container[str]) -> str:
-    """A name that is not taken: the given one, or one with a number behind."""
-    name, count = base, 0
-    while name in taken:
-        count += 1
-        name = f"{base}_{count}"
-    return name
+    """A name that is not taken: the given one, or one with a number behind.
+
+    Found by bisection, so that a thousand calls of one base do not ask a million times.
+    """
+    if base not in taken:
+        return base
+    low, high = 0, 1
+    while f"{base}_{high}" in taken:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if f"{base}_{middle}" in taken else (low, middle)
+    return f"{base}_{high}"

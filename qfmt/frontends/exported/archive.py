@@ -11,18 +11,20 @@ from os import PathLike
 from typing import Any
 
 from ...errors import SourceError
+from ..budget import Budget
 from ..saved.convert import IN_MEMORY
-from ..saved.file import TENSOR_LIMIT, read_zip
+from ..saved.file import read_zip
 from ..sniff import root_of
 from ..stored import Storage, StoredTensor
 from ..zips import Zip
-
-JSON_LIMIT = 1 << 30
 
 SCHEMA = 8
 """The major version of the program's schema that this reader knows: torch 2.5 and later write it."""
 
 SAVE_AGAIN = "load it with the PyTorch that wrote it, and save it with torch.export.save of PyTorch 2.9 or later"
+
+_JSON_SIZES = {b"{": 180, b"[": 64, b",": 40}
+"""About how many bytes Python takes for what begins or ends so, beside the text."""
 
 DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
@@ -38,8 +40,9 @@ class Archive:
     Raises SourceError for a damaged archive, or one that is written otherwise than torch.export.save of now does.
     """
 
-    def __init__(self, source: str | PathLike[str] | bytes) -> None:
-        self._zip = Zip(source)
+    def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
+        self._zip = Zip(source, budget)
+        self.budget = self._zip.budget
         self._root = root_of(self._zip)
         self.name = self._model_name()
         self.program = self._json(f"models/{self.name}.json")
@@ -90,17 +93,18 @@ class Archive:
             raise _damaged(folder) from None
         if code not in DTYPES:
             raise SourceError(f"has the element type {code}, which qfmt does not know")
-        storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry, TENSOR_LIMIT))
+        storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:
             raise SourceError("the archive lacks the bytes of this tensor", hint="the file is damaged")
         shape, steps, (first,) = _whole(sizes), _whole(strides), _whole([offset])
-        tensor = StoredTensor(storage, DTYPES[code], shape, steps, first, names=[name])
+        tensor = storage.tensor(shape, steps, first)
+        tensor.names = [name]
         tensor.check_bounds(self._zip.entries[entry].file_size)
         return tensor
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:
         """A tensor that torch.save wrote: of a class of its own, or an object that is no tensor."""
-        value = read_zip(Zip(self._zip.read(entry, TENSOR_LIMIT))).value
+        value = read_zip(Zip(self._zip.read(entry), self.budget)).value
         if not isinstance(value, StoredTensor):
             kind = getattr(value, "class_name", type(value).__name__)
             raise SourceError(f"is a pickled {kind}, not a plain tensor", hint=IN_MEMORY)
@@ -119,9 +123,10 @@ class Archive:
         raise SourceError("is a .pt2 archive without an exported program", hint="save it with torch.export.save")
 
     def _json(self, name: str) -> Any:
-        data = self._zip.view(f"{self._root}{name}", JSON_LIMIT)
+        data = self._zip.read(f"{self._root}{name}")
+        self.budget.allocate(sum(data.count(mark) * size for mark, size in _JSON_SIZES.items()) + len(data))
         try:
-            return json.loads(bytes(data))
+            return json.loads(data)
         except (ValueError, RecursionError):
             raise SourceError("is not JSON that makes sense", where=name, hint="the file is damaged") from None
 

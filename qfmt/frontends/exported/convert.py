@@ -11,6 +11,7 @@ from ...errors import SourceError
 from ...model import Model, Shape
 from ...passes.earlier import quantize_earlier
 from ...passes.fold import fold_sandwiches
+from ..budget import Budget
 from ..saved.archive import producer
 from ..torch import InputSpec, Lifter
 from ..torch.attempts import Given, Lifted, lift
@@ -38,9 +39,11 @@ _INLINED = {
 """Operators of higher order that only call their body: the position of the body."""
 
 
-def convert_exported(source: str | PathLike[str] | bytes, given: Given, description: Mapping[str, str]) -> Model:
+def convert_exported(
+    source: str | PathLike[str] | bytes, given: Given, description: Mapping[str, str], budget: Budget | None = None
+) -> Model:
     """The Model of a `.pt2` archive. Raises SourceError if it is damaged, nothing is quantized, or more is wrong."""
-    archive = Archive(source)
+    archive = Archive(source, budget)
     program = read_program(archive.program)
     if not any(_is_quantized(call) for call in program.graph.calls):
         raise SourceError("nothing in the program is quantized", hint=QUANTIZE)
@@ -117,7 +120,7 @@ class Evaluation:
 
     def lift(self, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
         """The calls lifted; `recorder` may put somebody before the lifter who hears them, too."""
-        return lift(self.run, given.engine, given.specs(self.inputs()), recorder)
+        return lift(self.run, given.engine, given.specs(self.inputs()), recorder, self.archive.budget)
 
     def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:
         values: dict[str, Any] = {**self.program.fixed, **inputs}
@@ -131,6 +134,7 @@ class Evaluation:
 
     def _calls(self, to: Recorder, graph: Graph, values: dict[str, Any]) -> None:
         for call in graph.calls:
+            self.archive.budget.spend()
             if call.target in _CHECKS or (graph is self.program.graph and not self._is_live(call)):
                 continue
             args = [self._resolved(argument, values) for argument in call.args]
@@ -149,6 +153,7 @@ class Evaluation:
 
     def _inlined(self, to: Recorder, args: list[Any], values: Mapping[str, Any]) -> Any:
         body, *given = args
+        self.archive.budget.spend(len(values))
         inner = dict(values) | dict(zip(body.inputs, given, strict=True))
         self._calls(to, body, inner)
         results = [self._resolved(output, inner) for output in body.outputs]

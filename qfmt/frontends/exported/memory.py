@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError
 from ...model import Model
+from ..budget import Budget
 from ..torch.attempts import Given
 from .convert import convert_exported
 
@@ -42,7 +43,7 @@ def _converted(program: torch.export.ExportedProgram, given: Given) -> Model:
     _register()
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    return convert_exported(buffer.getvalue(), given, {})
+    return convert_exported(buffer.getvalue(), given, {}, Budget(None))
 
 
 def _is_decomposed(module: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UnsupportedOperators
 from ...model import Model
+from ..budget import Budget
 from ..exported.memory import export_and_convert
 from ..saved.archive import producer
 from ..saved.convert import convert_saved
@@ -49,7 +50,7 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
     described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
     with _quiet():
         if isinstance(source, dict) and example_inputs is prepared is None:
-            return convert_saved(read_zip(Zip(_saved(source))), given, described)
+            return convert_saved(read_zip(Zip(_saved(source), Budget(None))), given, described)
         if not isinstance(source, torch.nn.Module):
             hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
@@ -108,7 +109,7 @@ def _converted(script: torch.jit.ScriptModule, given: Given, as_examples: bool) 
 
     buffer = io.BytesIO()
     torch.jit.save(script, buffer)
-    archive = Archive(buffer.getvalue())
+    archive = Archive(buffer.getvalue(), Budget(None))
     quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(given.quantization)
     lifted = lift_archive(archive, given.engine, given.shapes, quantization)
     return lifted.lifter.finish(lifted.outputs, source=lifted.notes, producer=producer())

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SourceError
+from ..budget import Budget
 from ..pickles import Pickles, harmless_or_inert, unpickle
-from ..sniff import PICKLE_LIMIT, root_of, sniff
+from ..sniff import root_of, sniff
 from ..stored import ELEMENT_BITS, Storage
 from ..zips import Zip
-
-TENSOR_LIMIT = 1 << 50
 
 _PROTOCOL = 1001
 """The only version of the form without zip, says torch/serialization.py."""
@@ -24,13 +23,15 @@ _PROTOCOL = 1001
 class Saved:
     """`value` is what was saved: dicts, lists, StoredTensors, and Inert objects of classes that stay names.
 
-    `version` is the version of the file's form, as it says itself. Nothing of the file is executed. Raises
-    SourceError for a damaged file, UnsafePickleError for one that names what no model needs.
+    `version` is the version of the file's form, as it says itself; `budget` is what its conversion may cost. Nothing
+    of the file is executed. Raises SourceError for a damaged file, UnsafePickleError for one that names what no model
+    needs.
     """
 
-    def __init__(self, value: Any, version: str) -> None:
+    def __init__(self, value: Any, version: str, budget: Budget) -> None:
         self.value = value
         self.version = version
+        self.budget = budget
 
 
 def read(path: str | PathLike[str]) -> Saved:
@@ -45,13 +46,13 @@ def read_zip(archive: Zip) -> Saved:
 
     def storage(key: str, dtype: str) -> Storage:
         name = f"{root}data/{key}"
-        return storages.setdefault((name, dtype), Storage(name, dtype, lambda: archive.view(name, TENSOR_LIMIT)))
+        return storages.setdefault((name, dtype), Storage(name, dtype, lambda: archive.view(name), archive.budget))
 
     if _text(archive, f"{root}byteorder", "little") != "little":
         raise _big_endian()
-    data = archive.read(f"{root}data.pkl", PICKLE_LIMIT)
-    value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert)
-    return Saved(value, _text(archive, f"{root}version") or _text(archive, f"{root}.data/version"))
+    data = archive.read(f"{root}data.pkl")
+    value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert, budget=archive.budget)
+    return Saved(value, _text(archive, f"{root}version") or _text(archive, f"{root}.data/version"), archive.budget)
 
 
 def _text(archive: Zip, name: str, default: str = "") -> str:
@@ -64,6 +65,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     """
     with Path(path).open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    budget = Budget(len(data))
     dtypes: dict[str, str] = {}
     storages: dict[str, Storage] = {}
     places: dict[str, memoryview] = {}
@@ -71,9 +73,9 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     def storage(key: str, dtype: str) -> Storage:
         if dtypes.setdefault(key, dtype) != dtype:
             raise SourceError(f"the storage {key[:100]} has two element types", hint="the file is damaged")
-        return storages.setdefault(key, Storage(key, dtype, lambda: places[key]))
+        return storages.setdefault(key, Storage(key, dtype, lambda: places[key], budget))
 
-    pickles = Pickles(data, storage, find_global=harmless_or_inert)
+    pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
     _magic, protocol, machine, value, keys = (pickles.next() for _ in range(5))
     if protocol != _PROTOCOL:
         raise SourceError(f"is of version {str(protocol)[:20]} of the form without zip, which PyTorch never wrote")
@@ -82,7 +84,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     places.update(_storages(data, pickles.position, keys, dtypes))
     if lost := dtypes.keys() - places.keys():
         raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is cut off")
-    return Saved(value, str(protocol))
+    return Saved(value, str(protocol), budget)
 
 
 def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str]) -> dict[str, memoryview]:

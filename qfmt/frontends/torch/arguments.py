@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import SourceError
 from ...model import DTYPES, Quantization
 from ...ops import OPERATORS, Quantized
+from ..budget import Budget
 from ..stored import StoredTensor
 from .emitting import Emitter
 from .promotion import operands
@@ -19,8 +20,8 @@ from .values import Refine, TensorValue, narrowest
 class ArgumentReader(Emitter):
     """Takes the arguments of the present call for what the call needs, or says what is wrong with them."""
 
-    def __init__(self, engine: str) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: str, budget: Budget) -> None:
+        super().__init__(engine, budget)
         self.fused_relu = False
         """Whether the present call ends in a ReLU, as "quantized::conv2d_relu" does."""
 
@@ -96,7 +97,7 @@ class ArgumentReader(Emitter):
 
     def _before_moves(self, key: str) -> str:
         """The tensor whose elements these are: followed back through operators that only move them."""
-        makers = {output: node for node in self.nodes for output in node.outputs}
-        while key in makers and OPERATORS[makers[key].operator].quantized is Quantized.MOVES:
-            key = makers[key].inputs[0]
+        while key in self.makers and OPERATORS[self.makers[key].operator].quantized is Quantized.MOVES:
+            self.budget.spend()
+            key = self.makers[key].inputs[0]
         return key

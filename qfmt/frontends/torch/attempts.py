@@ -11,9 +11,10 @@ from dataclasses import replace
 from operator import index
 from typing import Any, NamedTuple
 
-from ...errors import SourceError
+from ...errors import BudgetError, SourceError
 from ...model import DTYPES, Dimension, Model, Quantization, Shape
 from ...rules.quantization import is_float32_scale
+from ..budget import Budget
 from ..stored import StoredTensor
 from .calls import Recorder, Value
 from .lift import Lifter
@@ -131,6 +132,7 @@ def lift(
     engine: str,
     specs: Sequence[InputSpec],
     recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
+    budget: Budget | None = None,
 ) -> Lifted:
     """Evaluate and lift; `recorder` may put somebody before the lifter who hears the calls, too.
 
@@ -139,12 +141,12 @@ def lift(
     """
     errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
-        attempt = _Attempt(evaluate, engine, specs, rank, recorder)
+        attempt = _Attempt(evaluate, engine, specs, rank, recorder, budget or Budget(None))
         try:
             return attempt.lift()
         except SourceError as error:
             errors.append((attempt.lifter.calls, error))
-            if not attempt.assumed:
+            if not attempt.assumed or isinstance(error, BudgetError):
                 break
     raise max(errors, key=lambda pair: pair[0])[1]
 
@@ -159,16 +161,18 @@ class _Attempt:
         specs: Sequence[InputSpec],
         rank: int,
         recorder: Callable[[Lifter], Recorder],
+        budget: Budget,
     ) -> None:
         self.evaluate, self.engine, self.specs, self.rank, self.recorder = evaluate, engine, specs, rank, recorder
-        self.lifter = Lifter(engine, rank)
+        self.budget = budget
+        self.lifter = Lifter(engine, rank, budget)
         self.assumed: set[str] = set()
 
     def lift(self) -> Lifted:
         """Lift the calls of `forward`; starts again whenever more is learnt of an input."""
         specs = {spec.name: spec for spec in self.specs}
         for _ in range(REFINEMENTS):
-            self.lifter = Lifter(self.engine, self.rank)
+            self.lifter = Lifter(self.engine, self.rank, self.budget)
             recorder = self.recorder(self.lifter)
             values = {name: self.lifter.add_input(spec) for name, spec in specs.items()}
             try:

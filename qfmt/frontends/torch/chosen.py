@@ -72,9 +72,8 @@ def _handle(lift: Lifter, key: str) -> TensorValue:
 
 def dynamic_linear(lift: Lifter, value: Any, weight: Any, bias: Any) -> Any:
     """A linear layer whose input was quantized on the spot, and its weight before; NotImplemented for any other."""
-    makers = {output: node for node in lift.nodes for output in node.outputs}
-    x, w = lift.tensor(value), makers.get(lift.tensor(weight).key)
-    made = makers.get(x.key)
+    x, w = lift.tensor(value), lift.makers.get(lift.tensor(weight).key)
+    made = lift.makers.get(x.key)
     shape = None
     if x.key not in lift.dynamic and made is not None and made.operator == "Reshape":
         x, shape = _handle(lift, made.inputs[0]), _handle(lift, made.inputs[1])

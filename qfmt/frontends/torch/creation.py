@@ -36,11 +36,15 @@ def filled(lift: Lifter, sizes: Any, value: float, dtype: str) -> TensorValue:
 
 def is_zero(lift: Lifter, value: TensorValue) -> bool:
     """Whether nothing but zeros can be in a tensor: a constant of zeros, or `torch.zeros` of any size."""
-    keys = {value.key}
-    for node in reversed(lift.nodes):
-        if node.operator == "Expand" and keys.intersection(node.outputs):
-            keys.add(node.inputs[0])
-    return any(lift.tensors[key].data is not None and not lift.tensors[key].array.any() for key in keys)
+    key = value.key
+    while key in lift.makers and lift.makers[key].operator == "Expand":
+        lift.budget.spend()
+        key = lift.makers[key].inputs[0]
+    tensor = lift.tensors[key]
+    if tensor.data is None:
+        return False
+    lift.budget.spend(tensor.data.nbytes // 100)
+    return not tensor.array.any()
 
 
 def _dtype(code: Any, default: str = "float32") -> str:
@@ -62,6 +66,7 @@ def arange(lift: Lifter, *bounds: Any, dtype: Any = None, **options: Any) -> Any
             raise SourceError(
                 f"makes numbers from {first:g} to {last:g} by {by:g}", hint=f"at most {ELEMENTS} are made"
             )
+        lift.budget.allocate(int(abs(last - first) / abs(by)) * 8)
     return lift.emit("Range", ends)
 
 

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...errors import SourceError
 from ...interpreter import execute
-from ...model import Attribute, Node, Quantization, Shape, Tensor, static_shape
+from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
 from ...ops.shapes import same, tells_sizes
+from ..budget import Budget
 from ..stored import StoredTensor
 from .calls import Place
 from .values import InputSpec, StoredData, TensorValue, stored_quantization
+
+_COSTLY = {
+    "convolution", "dynamic", "integer_products", "pooling", "resize", "sampling", "recurrent", "onnx_recurrent",
+    "attention",
+}  # fmt: skip
+"""Families of operators that stay nodes even where all is known: they take more than their inputs and outputs tell."""
 
 
 class Emitter:
     """Collects nodes and tensors; what is known of constants and shapes is worked out at once."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, budget: Budget) -> None:
         self.engine = engine
+        self.budget = budget
         self.nodes: list[Node] = []
+        self.makers: dict[str, Node] = {}
+        """Keys of tensors → the nodes that compute them."""
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.place = Place("", "", 0, "")
@@ -61,6 +72,7 @@ class Emitter:
         The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now, but with
         `fold=False`.
         """
+        self.budget.node(len(inputs) + outputs)
         entry = OPERATORS[operator]
         values = [None if value is None else self.tensor(value) for value in inputs]
         complete = entry.complete(attributes or {})
@@ -90,6 +102,7 @@ class Emitter:
         if folded is not None:
             return folded if outputs > 1 else folded[0]
         self.nodes.append(node)
+        self.makers.update(dict.fromkeys(node.outputs, node))
         return results if outputs > 1 else results[0]
 
     def tensor(self, value: Any) -> TensorValue:
@@ -189,12 +202,36 @@ class Emitter:
         tensors = [self.tensors[key] if key else None for key in node.inputs]
         if not tensors or any(tensor is not None and tensor.data is None for tensor in tensors):
             return None
+        if OPERATORS[node.operator].family in _COSTLY:
+            return None
+        self._charge(node, [tensor for tensor in tensors if tensor is not None])
         operands = [None if tensor is None else Operand(tensor.array, tensor.quantization) for tensor in tensors]
         arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
         folded = []
         for key, array in zip(node.outputs, arrays, strict=True):
+            if _elements(self.tensors[key]) is None:
+                self.budget.allocate(array.nbytes)
             tensor = self.tensors[key]
             constant = Tensor.constant(key, array, tensor.quantization)
             self.tensors[key] = constant
             folded.append(TensorValue(key, constant.dtype, static_shape(constant), constant.quantization, ""))
         return folded
+
+    def _charge(self, node: Node, inputs: Sequence[Tensor]) -> None:
+        """Count what folding a node takes, before it is computed."""
+        outputs = [self.tensors[key] for key in node.outputs]
+        read, written = (sum(_elements(tensor) or 0 for tensor in tensors) for tensors in (inputs, outputs))
+        terms = max((size for tensor in inputs for size in static_shape(tensor)), default=1)
+        self.budget.spend((read + written * (terms if OPERATORS[node.operator].family == "linear" else 1)) // 100)
+        self.budget.allocate(sum((_elements(tensor) or 0) * _itemsize(tensor) for tensor in outputs))
+
+
+def _elements(tensor: Tensor) -> int | None:
+    """How many elements a tensor has; None if that is not known."""
+    shape = tensor.shape
+    return prod(shape) if shape is not None and all(isinstance(size, int) for size in shape) else None  # type: ignore[arg-type]
+
+
+def _itemsize(tensor: Tensor) -> int:
+    """Bytes of an element in an array, where even those of 4 bits have one."""
+    return max(DTYPES[tensor.dtype].bits // 8, 1)

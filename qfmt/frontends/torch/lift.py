@@ -19,6 +19,7 @@ from typing import Any
 from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...model import Attribute, Graph, Model
 from ...passes.order import without_unread
+from ..budget import Budget
 from .calls import Place, Value
 from .names import name_tensors, renamed
 from .shaping import Shaper
@@ -44,8 +45,8 @@ def lifts(*targets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 class Lifter(Shaper):
     """Gives calls their meaning; implements `calls.Recorder`. `names` maps keys of tensors to names, once finished."""
 
-    def __init__(self, engine: str, assumed_rank: int = 4) -> None:
-        super().__init__(engine, assumed_rank)
+    def __init__(self, engine: str, assumed_rank: int = 4, budget: Budget | None = None) -> None:
+        super().__init__(engine, assumed_rank, budget or Budget(None))
         self.calls = 0
         self.names: dict[str, str] = {}
         self.dynamic: dict[str, Value] = {}

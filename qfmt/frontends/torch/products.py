@@ -193,11 +193,10 @@ def _linear(lift: Lifter, x: Any, weight: TensorValue, bias: Any) -> Any:
 
 def _transposed(lift: Lifter, value: TensorValue) -> TensorValue | None:
     """The quantized weight of which a matrix is the transpose, dequantized."""
-    makers = {output: node for node in lift.nodes for output in node.outputs}
-    node = makers.get(value.key)
+    node = lift.makers.get(value.key)
     if node is None or node.operator != "Transpose" or node.attributes["perm"] != (1, 0):
         return None
-    source = makers.get(node.inputs[0])
+    source = lift.makers.get(node.inputs[0])
     if source is None or source.operator != "DequantizeLinear" or lift.tensors[source.inputs[0]].data is None:
         return None
     tensor = lift.tensors[source.outputs[0]]

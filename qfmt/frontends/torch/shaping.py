@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import SourceError
 from ...model import Dimension
 from ...ops.shapes import axis_of
+from ..budget import Budget
 from .arguments import ArgumentReader
 from .sizes import Size
 from .values import RANK_NAMES, Refine, TensorValue
@@ -29,8 +30,8 @@ class Shaper(ArgumentReader):
         "in Python, input_shapes={'NAME': (1, 3, 224, 224)}"
     )
 
-    def __init__(self, engine: str, assumed_rank: int) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: str, assumed_rank: int, budget: Budget) -> None:
+        super().__init__(engine, budget)
         self.assumed_rank = assumed_rank
         self.confirmed: set[str] = set()
 

@@ -8,17 +8,12 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from ...errors import SourceError
+from ..budget import Budget
 from ..pickles import Inert, unpickle
 from ..sniff import root_of, sniff, zip_kind
 from ..stored import Storage
 from ..zips import Zip
 from .source import Class, Function, Library
-
-PICKLE_LIMIT = 256 << 20
-CODE_LIMIT = 4 << 20
-"""Bytes of one code file; PyTorch writes about a hundred a call."""
-
-TENSOR_LIMIT = 1 << 50
 
 
 class Argument(NamedTuple):
@@ -36,9 +31,9 @@ class Archive:
     of which), or damaged.
     """
 
-    def __init__(self, source: str | PathLike[str] | bytes) -> None:
+    def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
         try:
-            self.zip = Zip(source)
+            self.zip = Zip(source, budget)
             kind = zip_kind(self.zip)
         except SourceError:
             if isinstance(source, bytes):
@@ -47,6 +42,7 @@ class Archive:
         if kind.key != "torchscript":
             raise SourceError(f"is {kind}, not a TorchScript archive", hint=kind.hint)
         self.root = root_of(self.zip)
+        self.budget = self.zip.budget
         self.live: Any = None
         """The module tree brought to life, kept by the evaluator."""
         self._storages: dict[tuple[str, str], Storage] = {}
@@ -57,7 +53,7 @@ class Archive:
             for name in self.zip.entries
             if name.startswith(f"{self.root}code/") and name.endswith(".py")
         }
-        self.library = Library(code, lambda name: self.zip.read(name, CODE_LIMIT))
+        self.library = Library(code, self.zip.read, self.budget)
 
     @cached_property
     def version(self) -> str:
@@ -111,19 +107,22 @@ class Archive:
         """
         if f"{self.root}traced_inputs.pkl" not in self.zip.entries:
             return ()
-        traced = self._unpickle("traced_inputs")
+        traced = self._unpickle("traced_inputs", charged=False)
         inputs = traced.get("forward", ()) if isinstance(traced, dict) else ()
         return inputs if isinstance(inputs, list | tuple) else ()
 
-    def _unpickle(self, name: str) -> Any:
+    def _unpickle(self, name: str, *, charged: bool = True) -> Any:
+        """`charged`: whether its tensors have bytes that count."""
+
         def storage(key: str, dtype: str) -> Storage:
-            return self._storage(f"{self.root}{name}/{key}", dtype)
+            return self._storage(f"{self.root}{name}/{key}", dtype, self.budget if charged else None)
 
-        return unpickle(self.zip.read(f"{self.root}{name}.pkl", PICKLE_LIMIT), storage, where=f"{name}.pkl")
+        data = self.zip.read(f"{self.root}{name}.pkl")
+        return unpickle(data, storage, where=f"{name}.pkl", budget=self.budget)
 
-    def _storage(self, name: str, dtype: str) -> Storage:
+    def _storage(self, name: str, dtype: str, budget: Budget | None) -> Storage:
         if (name, dtype) not in self._storages:
-            self._storages[name, dtype] = Storage(name, dtype, lambda: self.zip.view(name, TENSOR_LIMIT))
+            self._storages[name, dtype] = Storage(name, dtype, lambda: self.zip.view(name), budget)
         return self._storages[name, dtype]
 
     def _text(self, name: str, default: str = "") -> str:

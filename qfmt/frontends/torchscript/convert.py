@@ -40,7 +40,8 @@ def lift_archive(
     """Evaluate `forward` and lift its calls; `recorder` may put somebody before the lifter who hears them, too."""
     arguments = Arguments(archive)
     specs = Given(engine, input_shapes, input_quantization).specs(arguments.specs())
-    return lift(lambda to, values: evaluate(archive, to, arguments.filled(values)), engine, specs, recorder)
+    run = lambda to, values: evaluate(archive, to, arguments.filled(values))  # noqa: E731
+    return lift(run, engine, specs, recorder, archive.budget)
 
 
 def describe(path: Path, archive: Archive) -> dict[str, Any]:

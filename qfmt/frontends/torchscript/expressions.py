@@ -36,7 +36,7 @@ class Expressions:
     ) -> None:
         self.library = archive.library
         self.constants = constants
-        self.operators = Operators(recorder, own_containers)
+        self.operators = Operators(recorder, own_containers, archive.budget)
         self._written: dict[tuple[int, str], Any] = {}
         self._read: set[tuple[int, str]] = set()
 

@@ -6,23 +6,21 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...errors import SourceError
+from ...errors import BudgetError, SourceError
+from ..budget import Budget
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState, Recorder, Value
 from . import branches, folding, packing
 from .frames import Frame
 
-STEP_LIMIT = 2_000_000
-"""Statements, calls and list elements that one evaluation may visit: seconds; real networks take thousands."""
-
 
 class Operators:
-    """Applies operators, and keeps count of the steps that an evaluation takes."""
+    """Applies operators, and counts the steps of an evaluation: statements, calls, elements of lists."""
 
-    def __init__(self, recorder: Recorder, own_containers: frozenset[int]) -> None:
+    def __init__(self, recorder: Recorder, own_containers: frozenset[int], budget: Budget) -> None:
         self._recorder = recorder
         self._own_containers = own_containers
-        self._steps = 0
+        self._budget = budget
 
     def apply(
         self, target: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame, variable: str = ""
@@ -55,11 +53,11 @@ class Operators:
         return self._recorder.call(target, args, kwargs, frame.place(node, variable))
 
     def spend(self, steps: int, node: ast.AST, frame: Frame) -> None:
-        """Count steps; SourceError if there are too many."""
-        self._steps += steps
-        if self._steps > STEP_LIMIT:
-            hint = "a loop in it does not end, or is far longer than that of any network"
-            raise SourceError(f"the code takes more than {STEP_LIMIT} steps", where=frame.where(node), hint=hint)
+        """Count steps, placed at `node` where there are too many."""
+        try:
+            self._budget.spend(steps)
+        except BudgetError as error:
+            raise error.at(frame.where(node)) from None
 
     def _known(self, target: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame) -> Any:
         """What needs no recorder: packing, lists and dicts whatever they hold, and plain values."""

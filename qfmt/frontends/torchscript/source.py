@@ -15,9 +15,13 @@ from keyword import kwlist
 from typing import NamedTuple
 
 from ...errors import SourceError
+from ..budget import Budget
 
-PARSE_LIMIT = 16 << 20
-"""Bytes of code that one archive may have parsed: an abstract syntax tree takes some hundred times as many."""
+TREE = 128
+"""Bytes of an abstract syntax tree for each byte of code, about."""
+
+PARSING = 4
+"""Operations that it takes to parse one."""
 
 CHAIN_LIMIT = 2000
 """Operators in one statement. Python 3.10 crashes on some ten thousand; newer ones refuse them by themselves."""
@@ -124,13 +128,13 @@ class Class:
 class Library:
     """All code files of an archive. `files` maps paths in the archive to names of zip entries."""
 
-    def __init__(self, files: Mapping[str, str], read: Callable[[str], bytes]) -> None:
+    def __init__(self, files: Mapping[str, str], read: Callable[[str], bytes], budget: Budget) -> None:
         self._files = files
         self._read = read
         self._open: dict[str, dict[str, _Lines]] = {}
         self._found: dict[str, Class | Function | None] = {}
         self._parsed: dict[str, ast.FunctionDef] = {}
-        self._size = 0
+        self._budget = budget
 
     def find(self, qualified: str) -> Class | Function | None:
         """What `__torch__.a.b.Name` is; None if the archive has no such thing."""
@@ -150,9 +154,8 @@ class Library:
         header = next((i for i, line in enumerate(block) if line.endswith(":")), 0) + 1
         text = "\n".join(("if 1:", *(_MANGLED.sub("", line) for line in block[:header]), *block[header:]))
         if text not in self._parsed:
-            self._size += len(text)
-            if self._size > PARSE_LIMIT:
-                raise SourceError("the archive holds more code than any network", where=lines.file)
+            self._budget.spend(PARSING * len(text))
+            self._budget.allocate(TREE * len(text))
             check_chains(["".join(block[:header]), *block[header:]], lines.where)
             self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
         return self._parsed[text]
