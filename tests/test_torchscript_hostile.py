@@ -69,31 +69,31 @@ def test_the_plain_archive_works(tmp_path: Path) -> None:
 # -- code ----------------------------------------------------------------------------------------------
 
 CODE = {
-    "an endless loop": (["while True:", "  pass", "return x"], "steps"),
-    "a loop of 2**62": (["for i in range(4611686018427387904):", "  pass", "return x"], "steps"),
+    "an endless loop": (["while True:", "  pass", "return x"], "operations"),
+    "a loop of 2**62": (["for i in range(4611686018427387904):", "  pass", "return x"], "operations"),
     "loops in loops": (
         ["for a in range(1000):", "  for b in range(1000):", "    for c in range(1000):", "      pass", "return x"],
-        "steps",
+        "operations",
     ),
     "calls itself": (["return (self).forward(x, )"], "nested too deeply"),
-    "doubles a string": (['a = "ab"', "while True:", "  a = torch.add(a, a)", "return x"], "elements|steps"),
-    "doubles a list": (["a = [1]", "while True:", "  a = torch.add(a, a)", "return x"], "elements|steps"),
-    "extends a list by itself": (["a = [1, 2]", "while True:", "  torch.extend(a, a)", "return x"], "steps"),
+    "doubles a string": (['a = "ab"', "while True:", "  a = torch.add(a, a)", "return x"], "elements|operations"),
+    "doubles a list": (["a = [1]", "while True:", "  a = torch.add(a, a)", "return x"], "elements|operations"),
+    "extends a list by itself": (["a = [1, 2]", "while True:", "  torch.extend(a, a)", "return x"], "operations"),
     "a list of long strings": (
         ['a = torch.mul("ab", 400000)', "l = [a]", "while True:", "  torch.append(l, torch.add(a, a))", "return x"],
-        "steps",
+        "operations",
     ),
     "joins long strings": (
-        ['a = torch.mul("ab", 400000)', 'return torch.join(a, [a, a, a, a])'], "too long"
+        ['a = torch.mul("ab", 400000)', 'return torch.join(a, [a, a, a, a])'], "too long|operations"
     ),
     "formats long strings": (
-        ['a = torch.mul("ab", 400000)', 'return torch.format("{}{}{}", a, a, a)'], "too long|steps"
+        ['a = torch.mul("ab", 400000)', 'return torch.format("{}{}{}", a, a, a)'], "too long|operations"
     ),
     "lists within lists": (
-        ["a = [1]", "while True:", "  a = [a, a]", "  b = torch.relu([a])", "return x"], "steps"
+        ["a = [1]", "while True:", "  a = [a, a]", "  b = torch.relu([a])", "return x"], "operations"
     ),
     "compares lists within lists": (
-        ["a = [1]", "b = [1]", "while True:", "  a = [a, a]", "  b = [b, b]", "  c = torch.eq(a, b)"], "steps"
+        ["a = [1]", "b = [1]", "while True:", "  a = [a, a]", "  b = [b, b]", "  c = torch.eq(a, b)"], "operations"
     ),
     "a power": (["return torch.pow(10, 1000000000)"], "beyond 64 bits"),
     "a product": (["return torch.mul(9223372036854775807, 2)"], "beyond 64 bits"),
@@ -320,7 +320,7 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
         entries = {"data.pkl": WEIGHT, "constants.pkl": NOTHING, "code/__torch__.py": WEIGHT_CODE, name: zeros}
         path = archive_of(tmp_path / "m.pt", entries, zipfile.ZIP_DEFLATED)
         assert path.stat().st_size < 100_000
-        with pytest.raises(SourceError, match=r"zip bomb|makes sense"):
+        with pytest.raises(SourceError, match=r"would take more than"):
             run(path).array()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import BudgetError
 
-OPERATIONS = 400_000, 2
+OPERATIONS = 250_000, 2
 """Operations of a conversion: so many, and so many more for each byte of the source. One takes about a microsecond."""
 
 BYTES = 16 << 20, 10
@@ -50,7 +50,12 @@ class Budget:
         if self.spent_bytes > self.bytes:
             raise self._exceeded(f"{self.bytes} bytes of memory")
 
-    def node(self, tensors: int) -> None:
+    def hold(self, elements: int) -> None:
+        """Count a list, tuple or dict that is made of so many elements."""
+        self.spend(elements)
+        self.allocate(64 + 16 * elements)
+
+    def node(self, tensors: int = 3) -> None:
         """Count a node that is added to a graph, with so many inputs and outputs."""
         self.spend(NODE + tensors)
         self.allocate(NODE_BYTES + 100 * tensors)

@@ -136,8 +136,8 @@ def _moved(node: Node) -> list[str]:
     if operator is None:
         return []
     if node.operator in _SAME_GRID:
-        return [*node.inputs, *node.outputs]
-    if operator.quantized is not Quantized.MOVES or operator.integer is not None:
+        return [*node.inputs, *node.outputs] if all(node.inputs) else []
+    if operator.quantized is not Quantized.MOVES or operator.integer is not None or not node.inputs[0]:
         return []
     return [node.inputs[0], *(name for name in node.outputs if name)]
 

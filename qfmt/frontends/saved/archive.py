@@ -19,6 +19,7 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import DTYPES, Graph, Model, Quantization, Tensor
+from ..budget import Budget
 from ..pickles import Inert, Subclass
 from ..stored import PerTensor, StoredTensor
 from ..torch.calls import Packed, PackedState
@@ -27,10 +28,10 @@ from ..torch.values import StoredData, narrowest, stored_quantization
 from ..torchscript import packing
 from ..torchscript.objects import owner
 
-ENTRY_LIMIT = 1 << 19
-"""Things that one file may hold, things within things counted each time: more than any checkpoint."""
-
 DEPTH_LIMIT = 64
+
+VISIT, ENTRY_BYTES = 5, 500
+"""Operations of a look at a thing by its name, and bytes of what a tensor becomes."""
 
 PACKED_CLASSES = ("torch.ScriptObject", "torch._C.ScriptObject")
 
@@ -45,13 +46,13 @@ class Entry(NamedTuple):
     aliases: tuple[str, ...] = ()
 
 
-def archive(state: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
+def archive(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
     """A Model without nodes of what `state` holds: tensors, packed parameters, dicts and lists of them.
 
     A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
     names are aliases. What is neither tensor nor packed parameters is left out.
     """
-    return of_entries(_unnested(state), source)
+    return of_entries(_unnested(state, budget), source)
 
 
 def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
@@ -69,9 +70,9 @@ def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
     return Model(graph, source={**source, **_dynamic(several)}, producer=producer())
 
 
-def holds_tensors(state: Mapping[Any, Any]) -> bool:
+def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
     """Whether there is anything in it that `archive` keeps."""
-    walk = _Walk()
+    walk = _Walk(budget)
     for key, value in state.items():
         walk.visit(str(key), value, 0)
     return bool(walk.entries)
@@ -84,11 +85,11 @@ def producer() -> str:
     return f"qfmt {__version__}"
 
 
-def _unnested(state: Mapping[Any, Any]) -> list[Entry]:
+def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
     """The entries of a state, of which an outer dict that only wraps them is taken off."""
     prefix = ""
     while True:
-        walk, filled = _Walk(), []
+        walk, filled = _Walk(budget), []
         for key, value in state.items():
             before = len(walk.entries)
             walk.visit(str(key), value, 0)
@@ -118,13 +119,14 @@ def _also_below(prefix: str, entry: Entry) -> Entry:
 class _Walk:
     """Collects every tensor below a name, and counts: a pickle may refer to one thing again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.entries: list[Entry] = []
-        self._visited = 0
+        self._budget = budget
 
     def visit(self, name: str, value: Any, depth: int) -> None:
-        self._visited += 1
-        if depth > DEPTH_LIMIT or self._visited > ENTRY_LIMIT:
+        self._budget.spend(VISIT)
+        self._budget.allocate(len(name))
+        if depth > DEPTH_LIMIT:
             raise SourceError("things are nested in it without end", hint="the file is hostile or damaged")
         packed = _packed(name, value)
         if packed is not None:
@@ -132,12 +134,14 @@ class _Walk:
         elif isinstance(value, Subclass):
             self.entries += weight_entries(name, placed(name, of_pickle, value))
         elif isinstance(value, StoredTensor):
+            self._budget.allocate(ENTRY_BYTES)
             own = _own_name(name)
             self.entries.append(Entry(own, value, (name,) if own != name else ()))
         elif type(value) in (int, float):
             if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
                 self.entries.append(Entry(name, value))
         elif isinstance(value, dict | list | tuple):
+            self._budget.spend(len(value))
             for key, element in value.items() if isinstance(value, dict) else enumerate(value):
                 if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
                     self.visit(f"{name}.{key}", element, depth + 1)

@@ -10,19 +10,16 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from ...errors import SourceError
 from ..stored import StoredTensor
 from ..torch.calls import Place, Recorder, Value
-from ..torchscript.source import check_chains
+from ..torchscript.source import charge_parsing, check_chains
 from .functional import FUNCTIONS, Call
 from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, caller, method
 from .tree import Module
-
-CODE_LIMIT = 4 << 20
 
 NUMBER_LIMIT = 1 << 63
 """Numbers of networks are smaller; those of an attack grow with each line."""
@@ -87,19 +84,21 @@ def _where(module: Module) -> str:
     return f"forward of {module.path}" if module.path else "forward"
 
 
-@lru_cache(maxsize=2)
-def _parsed(text: str, where: str) -> ast.Module:
-    if len(text) > CODE_LIMIT:
-        raise SourceError("is longer than the code of any network", where=where)
-    check_chains(text.split("\n"), where)
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SourceError("the code is not Python", where=where, hint="the file is damaged") from None
+def _parsed(module: Module, name: str) -> ast.Module:
+    """The syntax tree of the module's `code` or `imports`, parsed once."""
+    if name not in module.syntax:
+        text, where = getattr(module, name), _where(module)
+        check_chains(text.split("\n"), where)
+        charge_parsing(module.budget, text)
+        try:
+            module.syntax[name] = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise SourceError("the code is not Python", where=where, hint="the file is damaged") from None
+    return module.syntax[name]
 
 
 def _function(module: Module) -> ast.FunctionDef:
-    for node in _parsed(module.code.strip(), _where(module)).body:
+    for node in _parsed(module, "code").body:
         if isinstance(node, ast.FunctionDef) and node.name == "forward" and node.args.args:
             return node
     raise SourceError("the code of the module has no `forward`", where=_where(module))
@@ -108,7 +107,7 @@ def _function(module: Module) -> ast.FunctionDef:
 def _imports(module: Module) -> dict[str, Any]:
     """What the imports of the code name."""
     names: dict[str, Any] = {}
-    for node in _parsed(module.imports, _where(module)).body:
+    for node in _parsed(module, "imports").body:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -172,6 +171,7 @@ class _Walker:
             raise self._refused(target)
 
     def value(self, node: ast.expr) -> Any:
+        self.module.budget.spend()
         match node:
             case ast.Constant(value=None | bool() | int() | float() | str()):
                 return node.value
@@ -186,10 +186,13 @@ class _Walker:
             case ast.Subscript():
                 return self._subscript(self.value(node.value), self.value(node.slice), node)
             case ast.Tuple():
+                self.module.budget.hold(len(node.elts))
                 return tuple(map(self.value, node.elts))
             case ast.List():
+                self.module.budget.hold(len(node.elts))
                 return list(map(self.value, node.elts))
             case ast.Dict() if all(isinstance(key, ast.Constant) for key in node.keys):
+                self.module.budget.hold(4 * len(node.keys))
                 return {key.value: self.value(item) for key, item in zip(node.keys, node.values, strict=True)}  # type: ignore[union-attr]
             case ast.Slice():
                 bounds = (node.lower, node.upper, node.step)
@@ -290,6 +293,7 @@ class _Walker:
         if name == "slice" and 1 <= len(args) <= 3 and not kwargs:
             return slice(*args)
         if name in ("tuple", "list") and len(args) == 1 and isinstance(args[0], list | tuple):
+            self.module.budget.hold(len(args[0]))
             return (tuple if name == "tuple" else list)(args[0])
         if name in ("int", "float", "len") and len(args) == 1 and isinstance(args[0], Value | StoredTensor):
             return self._recording()({"int": "aten::Int", "float": "aten::Float", "len": "aten::len"}[name], args[0])
@@ -324,6 +328,8 @@ class _Walker:
             return indexed(self._recording(), container, index)
         if not isinstance(container, list | tuple | dict) or not isinstance(index, int | slice | str):
             raise self._refused(node)
+        if isinstance(index, slice):
+            self.module.budget.hold(len(container))
         try:
             return container[index]  # type: ignore[index]
         except (LookupError, TypeError, ValueError):

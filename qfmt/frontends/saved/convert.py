@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...errors import SourceError
+from ...errors import BudgetError, SourceError
 from ...model import Model
+from ..budget import Budget
 from ..pickles import Inert, Subclass
 from ..sniff import KINDS, saved_kind
 from ..torch import InputSpec, Lifter
@@ -30,14 +31,17 @@ def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Mode
         raise SourceError("things are nested too deeply in it", hint="the file is hostile or damaged") from None
 
 
-def network(value: Any) -> Module | None:
+def network(saved: Saved) -> Module | None:
     """The module that was saved: by itself, or in a dict without tensors beside it. None if there is none."""
+    value, budget = saved.value, saved.budget
     if saved_kind(value) == "torch_module":
-        return tree(value)
+        return tree(value, budget)
     if saved_kind(value) != "state_dict":
         return None
     modules, beside = _parted(value)
-    return tree(modules.popitem()[1]) if len(modules) == 1 and not holds_tensors(beside) else None
+    if len(modules) != 1 or holds_tensors(beside, budget):
+        return None
+    return tree(modules.popitem()[1], budget)
 
 
 def _parted(checkpoint: Mapping[Any, Any]) -> tuple[dict[Any, Inert], dict[Any, Any]]:
@@ -48,19 +52,19 @@ def _parted(checkpoint: Mapping[Any, Any]) -> tuple[dict[Any, Inert], dict[Any, 
 
 def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
     known = dict(source) | {"format_version": saved.version, "framework": "pytorch"}
-    if (root := network(saved.value)) is not None:
+    if (root := network(saved)) is not None:
         return _module(root, given, known | {"format": "pickled_module"})
     kind = saved_kind(saved.value)
     if kind != "state_dict":
         raise SourceError(f"is {KINDS[kind]}, not a network", hint=KINDS[kind].hint)
     given.check_names([])
-    return _checkpoint(saved.value, known | {"format": "state_dict"})
+    return _checkpoint(saved.value, known | {"format": "state_dict"}, saved.budget)
 
 
-def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str]) -> Model:
+def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
     """Tensors by name, those of several modules among them."""
     modules, beside = _parted(value)
-    model = archive(beside | {key: state(tree(item)) for key, item in modules.items()}, source)
+    model = archive(beside | {key: state(tree(item, budget)) for key, item in modules.items()}, source, budget)
     why = "a state_dict holds tensors and no graph"
     if not any(tensor.is_constant for tensor in model.tensors.values()):
         why = f"{why}, and this one no weights: that of a TorchScript module lacks its packed parameters"
@@ -79,11 +83,11 @@ def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
     try:
         return _graph(root, given, source)
     except SourceError as error:
-        if given.shapes or given.quantization:
+        if given.shapes or given.quantization or isinstance(error, BudgetError):
             raise
         found = "".join(letter if letter.isprintable() else "?" for letter in str(error))
         why = f"what this pickled module computes could not be found ({found})"
-    return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"})
+    return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"}, root.budget)
 
 
 def _graph(root: Module, given: Given, source: Mapping[str, str]) -> Model:
@@ -103,4 +107,4 @@ def _lifted(root: Module, given: Given, source: Mapping[str, str]) -> Model:
 def lift_module(root: Module, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
     """Follow the code of a module whose graph can be known; SourceError, with the reason, for others."""
     specs = given.specs([InputSpec(name) for name in code.parameters(root)])
-    return lift(lambda to, values: code.run(root, to, values), given.engine, specs, recorder)
+    return lift(lambda to, values: code.run(root, to, values), given.engine, specs, recorder, root.budget)

@@ -11,7 +11,7 @@ from ..torch.calls import Place, Recorder
 from ..torch.values import DTYPE_CODES
 from . import recurrent
 from .functional import FUNCTIONS, Call, padded
-from .tree import Module
+from .tree import MODULE, Module
 
 
 class UnknownModule(SourceError):
@@ -29,7 +29,7 @@ def caller(recorder: Recorder, place: Place) -> Call:
 
 def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
     """What a module puts out. Raises UnknownModule if nobody can tell."""
-    module.steps.spend()
+    module.budget.spend(MODULE)
     if module.kind in CONTAINERS:
         return CONTAINERS[module.kind](module, recorder, args, kwargs, place)
     function, call = _meaning(module), caller(recorder, place._replace(scope=module.path))

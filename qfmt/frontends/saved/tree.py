@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from ...errors import SourceError
+from ..budget import Budget
 from ..pickles import Inert
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState
 from ..torchscript import packing
 from .archive import PACKED_CLASSES, unpacked
 
-MODULE_LIMIT = 1 << 16
 DEPTH_LIMIT = 64
 
-STEP_LIMIT = 1 << 16
-"""Calls of modules, those of all attempts to learn the sizes of inputs together."""
+MODULE, MODULE_BYTES = 20, 1000
+"""Operations and bytes that a module takes, beside its attributes."""
 
 CONV_STATE = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding",
@@ -43,28 +44,19 @@ _KINDS = (
 """Where PyTorch's modules live, in every version, and what we call the place."""
 
 
-class Steps:
-    """Counts what is done with a tree: modules may call one another twice, and those others twice…"""
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    def spend(self) -> None:
-        self._done += 1
-        if self._done > STEP_LIMIT:
-            raise SourceError(f"modules are called more than {STEP_LIMIT} times", hint="the file is hostile or damaged")
-
-
 class Module:
     """One module. `kind` is "quantized.ConvReLU2d", "nn.MaxPool2d" or the like, "fx" for a module whose code is
     in the file, and "" for a class that is not PyTorch's. `path` is its place in the tree, "" for the root.
 
     `attributes` are parameters, buffers, packed parameters and everything else by name; `code` is that of a
-    module of kind "fx", with the imports that its names come from.
+    module of kind "fx", with the imports that its names come from; `syntax` is what either was parsed to. `budget` is
+    what the conversion may cost.
     """
 
-    def __init__(self, class_name: str, path: str, attributes: dict[str, Any], children: dict[str, Module]) -> None:
-        self.steps = Steps()
+    def __init__(
+        self, class_name: str, path: str, attributes: dict[str, Any], children: dict[str, Module], budget: Budget
+    ) -> None:
+        self.budget = budget
         self.class_name = class_name
         self.path = path
         self.attributes = attributes
@@ -72,6 +64,7 @@ class Module:
         self.kind = _kind(class_name)
         self.code = ""
         self.imports = ""
+        self.syntax: dict[str, ast.Module] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.attributes:
@@ -115,9 +108,9 @@ class Module:
         return self["padding"] if self["padding_mode"] == "zeros" else (0,) * rank
 
 
-def tree(pickled: Inert) -> Module:
+def tree(pickled: Inert, budget: Budget) -> Module:
     """The tree of a pickled module; its tensors are told their names."""
-    return _Builder().module(pickled, "", 0)
+    return _Builder(budget).module(pickled, "", 0)
 
 
 def state(root: Module) -> dict[str, Any]:
@@ -148,18 +141,17 @@ def _kind(class_name: str) -> str:
 class _Builder:
     """Makes Modules of Inert objects; counts them, for a pickle may refer to one again and again."""
 
-    def __init__(self) -> None:
-        self._made = 0
-        self._steps = Steps()
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
 
     def module(self, pickled: Inert, path: str, depth: int) -> Module:
-        self._made += 1
-        if self._made > MODULE_LIMIT or depth > DEPTH_LIMIT:
+        if depth > DEPTH_LIMIT:
             raise SourceError("modules are nested in it without end", hint="the file is hostile or damaged")
-        made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth))
-        made.steps = self._steps
+        self._budget.spend(MODULE)
+        self._budget.allocate(MODULE_BYTES + len(path))
+        made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)
         if made.kind == "fx":
-            made.code = _text(made.attributes, "_code", "code")
+            made.code = _text(made.attributes, "_code", "code").strip()
             made.imports = next((text for text in pickled.arguments[1:] if isinstance(text, str)), "import torch")
         for name, value in made.attributes.items():
             if isinstance(value, StoredTensor) and _joined(path, name) not in value.names:
@@ -180,6 +172,9 @@ class _Builder:
         return body
 
     def _parts(self, body: dict[Any, Any], path: str, depth: int) -> tuple[dict[str, Any], dict[str, Module]]:
+        for held in (body, *(body.get(group) for group in ("_parameters", "_buffers", "_modules"))):
+            if isinstance(held, dict):
+                self._budget.hold(8 * len(held))
         attributes = {str(key): value for key, value in body.items()}
         for group in ("_parameters", "_buffers"):
             held = attributes.pop(group, None)

@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from ...errors import SourceError
 from ..stored import StoredTensor
+
+MEANINGLESS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
+"""What Python raises where the values of a source are of another type, or out of another range, than any network's."""
+
+
+def meaningless(target: str, error: Exception) -> SourceError:
+    """For a call with such values."""
+    what = f"{target} gets arguments that make no sense ({type(error).__name__}: {str(error)[:100]})"
+    return SourceError("".join(letter if letter.isprintable() else "?" for letter in what), hint="the file is damaged")
 
 
 class Place(NamedTuple):

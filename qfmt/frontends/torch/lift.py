@@ -20,7 +20,7 @@ from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...model import Attribute, Graph, Model
 from ...passes.order import without_unread
 from ..budget import Budget
-from .calls import Place, Value
+from .calls import MEANINGLESS, Place, Value, meaningless
 from .names import name_tensors, renamed
 from .shaping import Shaper
 from .spelling import spellings
@@ -68,6 +68,8 @@ class Lifter(Shaper):
             raise
         except QfmtError as error:
             raise SourceError(f"{target}: {error.what}", where=_where(place), hint=error.hint) from None
+        except MEANINGLESS as error:
+            raise meaningless(target, error).at(_where(place)) from None
 
     def finish(self, outputs: Sequence[Any], **description: Any) -> Model:
         """The model: names given, what no output needs dropped. Raises UnsupportedOperators, all at once."""

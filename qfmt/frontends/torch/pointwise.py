@@ -18,14 +18,14 @@ from .values import DTYPE_CODES, TensorValue, narrowest
 
 @lifts("aten::quantize_per_tensor")
 def quantize_per_tensor(lift: Lifter, self: Any, scale: Any, zero_point: Any, dtype: int) -> Any:
-    kind = DTYPE_CODES[dtype]
+    kind = quantized_type(dtype)
     quantization = lift.quantization(scale, zero_point, kind)
     return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind)
 
 
 @lifts("aten::quantize_per_channel")
 def quantize_per_channel(lift: Lifter, self: Any, scales: Any, zero_points: Any, axis: int, dtype: int) -> Any:
-    kind = DTYPE_CODES[dtype]
+    kind = quantized_type(dtype)
     values = [float(scale) for scale in _constants(scales)]
     points = tuple(int(point) for point in _constants(zero_points))
     source = "float32" if all(narrowest(scale) == "float32" for scale in values) else "float64"
@@ -33,6 +33,14 @@ def quantize_per_channel(lift: Lifter, self: Any, scales: Any, zero_points: Any,
     quantization = Quantization(tuple(values), points, limits.minimum, limits.maximum, axis, source)
     rule = "" if lift.engine == "onnx" else "reciprocal_offset"  # unlike quantize_per_tensor, which fuses
     return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind, rule=rule)
+
+
+def quantized_type(code: Any) -> str:
+    """The element type of integers by its code."""
+    kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
+    if not kind or not DTYPES[kind].is_quantizable:
+        raise SourceError(f"quantizes to the element type {str(code)[:20]}, which qfmt does not know")
+    return kind
 
 
 def _constants(value: Any) -> list[Any]:
@@ -189,6 +197,8 @@ def _plus(lift: Lifter, x: TensorValue, q: Quantization, addend: float) -> Any:
     """aten/native/quantized/cpu/qadd.cpp, _add_scalar_out: steps = rint(c / s), zero point z - steps; where
     that leaves the range, the scale grows until it fits."""
     scale, low, high = q.scale[0], DTYPES[x.dtype].minimum, DTYPES[x.dtype].maximum
+    if not np.isfinite(addend / scale):
+        raise SourceError(f"adds {addend} to a quantized tensor of the scale {scale}")
     steps = int(np.rint(addend / scale))
     zero_point = q.zero_point[0] - steps
     if zero_point < low:

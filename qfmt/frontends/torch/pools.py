@@ -73,8 +73,10 @@ def avg_pool(
     x = _batched(lift, self, rank)
     attributes = _window(rank, kernel_size, stride, padding)
     attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad), "dilations": (1,) * rank}
-    if divisor_override not in (None, int(np.prod(attributes["kernel_shape"]))):
-        return NotImplemented
+    if divisor_override is not None:  # divides all windows by the same, as a count with the padding does
+        if ceil_mode or divisor_override != int(np.prod(attributes["kernel_shape"])):
+            return NotImplemented
+        attributes["count_include_pad"] = 1
     return lift.emit("AveragePool", [x], attributes, quantization=lift.grid(x))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import ControlFlowError, SourceError
 from ..stored import StoredTensor
-from ..torch.calls import Place, Recorder, Value
+from ..torch.calls import MEANINGLESS, Place, Recorder, Value, meaningless
 from . import branches
 from .archive import Archive
 from .expressions import Expressions, runs_in_parallel
@@ -57,6 +57,8 @@ def _restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozense
                 restorer.name(constant, f"CONSTANTS.c{index}")
             root = restorer.restore(archive.data)
             restorer.name(root, "")
+        except MEANINGLESS as error:
+            raise meaningless("an object", error).at("data.pkl") from None
         except RecursionError:
             raise SourceError("the module tree is nested too deeply", where="data.pkl") from None
         archive.live = root, constants, frozenset(restorer.containers)

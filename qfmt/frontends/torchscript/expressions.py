@@ -14,7 +14,7 @@ from .archive import Archive
 from .frames import Frame, Symbol, not_followed
 from .objects import EnumMember, NamedTuple, ScriptObject, enum_member
 from .operators import Operators, keeps_state, placed
-from .source import Class, Function, parse_expression
+from .source import Class, Function
 
 NAMES = {"inf": float("inf"), "nan": float("nan")}
 
@@ -56,10 +56,13 @@ class Expressions:
             case ast.Call():
                 return self._call(node, frame, variable)
             case ast.List():
+                self.operators.hold(len(node.elts), node, frame)
                 return [self.value(element, frame) for element in node.elts]
             case ast.Tuple():
+                self.operators.hold(len(node.elts), node, frame)
                 return tuple(self.value(element, frame) for element in node.elts)
             case ast.Dict() if all(node.keys):
+                self.operators.hold(4 * len(node.keys), node, frame)
                 keys = [self.value(key, frame) for key in node.keys if key is not None]
                 if not all(map(folding.is_plain, keys)):
                     raise not_followed(node, frame)
@@ -115,13 +118,13 @@ class Expressions:
             return False  # what a conversion is for: the archive as after .eval()
         if name in owner.attributes:
             return owner.attributes[name]
-        if text := owner.cls.fields.get(name):
-            return self._final(text, node, frame)
+        if owner.cls.fields.get(name):
+            return self._final(owner.cls, name, node, frame)
         raise SourceError(f"{owner.cls.name} has no attribute `{name[:100]}`", where=frame.where(node))
 
-    def _final(self, text: str, node: ast.expr, frame: Frame) -> Any:
+    def _final(self, cls: Class, name: str, node: ast.expr, frame: Frame) -> Any:
         """The value of a class attribute declared `Final`."""
-        expression = placed(lambda: parse_expression(text), node, frame)
+        expression = placed(lambda: cls.expression(name), node, frame)
         return self.value(expression, Frame(frame.function, frame.scope))
 
     def _set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:

@@ -16,7 +16,7 @@ from ..pickles import Inert
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState
 from . import packing
-from .source import Class, Library, parse_expression
+from .source import Class, Library
 
 _HOISTED = re.compile(r"^_jit_pass_hoist_conv_packed_params\.(.*)\.\d+$")
 """`optimize_for_mobile` moves packed parameters to the root module and keeps their path in the name."""
@@ -114,6 +114,8 @@ class Restorer:
 
     def name(self, value: Any, path: str) -> None:
         """Tell all that is reachable from a live value its place in the module tree."""
+        self._library.budget.spend()
+        self._library.budget.allocate(len(path))
         if isinstance(value, StoredTensor):
             _add_name(value, path)
         elif isinstance(value, Packed | PackedState):
@@ -134,18 +136,19 @@ class Restorer:
 
 def enum_member(cls: Class, *, name: str | None = None, value: Any = None) -> EnumMember:
     """A member by its name, or by its value."""
-    for field, text in cls.fields.items():
-        known = _literal(text)
+    cls.library.budget.spend(len(cls.fields))
+    for field in cls.fields:
+        known = _literal(cls, field)
         if field == name or (name is None and known == value and type(known) is type(value)):
             return EnumMember(cls.name, field, known)
     raise SourceError(f"the enumeration {cls.name} has no member {name or value!r}")
 
 
-def _literal(text: str) -> Any:
+def _literal(cls: Class, field: str) -> Any:
     try:
-        return ast.literal_eval(parse_expression(text))
+        return ast.literal_eval(cls.expression(field))
     except (ValueError, TypeError, RecursionError, MemoryError):
-        raise SourceError(f"a value of an enumeration is not a literal: {text[:80]}") from None
+        raise SourceError(f"a value of an enumeration is not a literal: {cls.fields[field][:80]}") from None
 
 
 def _add_name(tensor: StoredTensor, name: str) -> None:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...errors import BudgetError, SourceError
+from ...errors import SourceError
 from ..budget import Budget
 from ..stored import StoredTensor
-from ..torch.calls import Packed, PackedState, Recorder, Value
+from ..torch.calls import MEANINGLESS, Packed, PackedState, Recorder, Value, meaningless
 from . import branches, folding, packing
 from .frames import Frame
 
@@ -34,7 +34,7 @@ class Operators:
         if result is NotImplemented:
             return self.record(target, tuple(args), kwargs, node, frame, variable)
         if isinstance(result, str | list | tuple):
-            self.spend(len(result), node, frame)
+            self.hold(len(result), node, frame)
         return result
 
     def record(
@@ -53,11 +53,12 @@ class Operators:
         return self._recorder.call(target, args, kwargs, frame.place(node, variable))
 
     def spend(self, steps: int, node: ast.AST, frame: Frame) -> None:
-        """Count steps, placed at `node` where there are too many."""
-        try:
-            self._budget.spend(steps)
-        except BudgetError as error:
-            raise error.at(frame.where(node)) from None
+        """Count steps; the error of too many stands at `node`."""
+        placed(lambda: self._budget.spend(steps), node, frame)
+
+    def hold(self, elements: int, node: ast.AST, frame: Frame) -> None:
+        """Count a list, tuple, dict or string of so many elements."""
+        placed(lambda: self._budget.hold(elements), node, frame)
 
     def _known(self, target: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame) -> Any:
         """What needs no recorder: packing, lists and dicts whatever they hold, and plain values."""
@@ -138,9 +139,11 @@ def _as_number(value: Any) -> Any:
 
 
 def placed(action: Callable[[], Any], node: ast.AST, frame: Frame) -> Any:
-    """Do something; a SourceError that does not say where gets the place of `node`."""
+    """Do something; a SourceError that does not say where gets the place of `node`, and so does what Python raises."""
     try:
         return action()
+    except MEANINGLESS as error:
+        raise meaningless(frame.function.text(node) or "a call", error).at(frame.where(node)) from None
     except SourceError as error:
         raise (error if error.where else error.at(frame.where(node))) from None
 

@@ -69,6 +69,7 @@ def _conv(
     transposed: bool,
     version: int = 0,
 ) -> Packed:
+    _check(weight, bias)
     geometry = (stride, padding, dilation, output_padding)
     rank = len(weight.shape) - 2
     numbers = (groups, *(number for numbers in geometry for number in numbers))
@@ -90,7 +91,13 @@ def _conv(
 
 
 def _linear(weight: StoredTensor, bias: StoredTensor | None, version: int = 0) -> Packed:
+    _check(weight, bias)
     return Packed("linear" if weight.quantizer else "linear_fp16", weight, bias, version=version)
+
+
+def _check(weight: Any, bias: Any) -> None:
+    if not isinstance(weight, StoredTensor) or not isinstance(bias, StoredTensor | None):
+        raise SourceError("packs something that is not a weight and a bias of the file")
 
 
 def _number(value: Any) -> Any:

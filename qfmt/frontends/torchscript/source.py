@@ -47,7 +47,7 @@ class _Lines(NamedTuple):
     def blocks(self, indent: int) -> list[_Lines]:
         """The statements at an indent, each with what is indented below it."""
         starts = [i for i in range(self.start, self.end) if _indent(self.text[i]) == indent]
-        ends = [*starts[1:], self.end]
+        ends = [*starts, self.end][1:]
         return [_Lines(self.file, self.text, start, end) for start, end in zip(starts, ends, strict=True)]
 
     @property
@@ -103,13 +103,14 @@ class Class:
     def __init__(self, library: Library, lines: _Lines, qualified: str) -> None:
         self.name = qualified
         self.base = lines.first.partition("(")[2].partition(")")[0]
-        self._library = library
+        self.library = library
         self._body = lines.blocks(2)
+        self._expressions: dict[str, ast.expr] = {}
 
     @cached_property
     def methods(self) -> Mapping[str, Function]:
         definitions = [(lines, _defined(lines.first, "def")) for lines in self._body]
-        return {name: Function(self._library, lines, name) for lines, name in definitions if name}
+        return {name: Function(self.library, lines, name) for lines, name in definitions if name}
 
     @cached_property
     def fields(self) -> Mapping[str, str]:
@@ -120,6 +121,12 @@ class Class:
             if declared:
                 fields[declared[1]] = declared[2] or ""
         return fields
+
+    def expression(self, field: str) -> ast.expr:
+        """The value of a field as a syntax tree, parsed once; SourceError if it is none."""
+        if field not in self._expressions:
+            self._expressions[field] = _expression(self.fields[field], self.library.budget)
+        return self._expressions[field]
 
     def method(self, name: str) -> Function | None:
         return self.methods.get(name)
@@ -134,7 +141,7 @@ class Library:
         self._open: dict[str, dict[str, _Lines]] = {}
         self._found: dict[str, Class | Function | None] = {}
         self._parsed: dict[str, ast.FunctionDef] = {}
-        self._budget = budget
+        self.budget = budget
 
     def find(self, qualified: str) -> Class | Function | None:
         """What `__torch__.a.b.Name` is; None if the archive has no such thing."""
@@ -154,9 +161,8 @@ class Library:
         header = next((i for i, line in enumerate(block) if line.endswith(":")), 0) + 1
         text = "\n".join(("if 1:", *(_MANGLED.sub("", line) for line in block[:header]), *block[header:]))
         if text not in self._parsed:
-            self._budget.spend(PARSING * len(text))
-            self._budget.allocate(TREE * len(text))
             check_chains(["".join(block[:header]), *block[header:]], lines.where)
+            charge_parsing(self.budget, text)
             self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
         return self._parsed[text]
 
@@ -179,9 +185,15 @@ class Library:
         return {name: lines for name, lines in zip(names, blocks, strict=True) if name}
 
 
-def parse_expression(text: str) -> ast.expr:
-    """The syntax tree of one expression; SourceError if it is none."""
+def charge_parsing(budget: Budget, text: str) -> None:
+    """Count what a syntax tree of some code takes."""
+    budget.spend(PARSING * len(text))
+    budget.allocate(TREE * len(text))
+
+
+def _expression(text: str, budget: Budget) -> ast.expr:
     check_chains([text], "")
+    charge_parsing(budget, text)
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
