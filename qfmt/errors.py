@@ -8,7 +8,7 @@ QfmtError
 ├── SourceError              a file or object that cannot be converted
 │   ├── BudgetError          converting it would cost more than its size allows
 │   ├── UnsafePickleError    its pickle asks for something that is not on the list of harmless types
-│   ├── ControlFlowError     its code takes a decision that depends on the data
+│   ├── ControlFlowError     its code is no single graph: what it does, or with how many tensors, depends on the data
 │   └── UnsupportedOperators it holds operators without a meaning in qfmt (all of them, counted)
 ├── NoIntegerForm            nodes that integers alone cannot compute (all of them, by reason)
 ├── RunError                 a model cannot be run on what it was given
@@ -134,7 +134,7 @@ class UnsafePickleError(SourceError):
 
 
 class ControlFlowError(SourceError):
-    """The code of a source decides on data, so there is no single graph to write down."""
+    """The code of a source decides on data, or takes any number of tensors: there is no single graph to write down."""
 
 
 class UnsupportedOperators(SourceError):

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...errors import SourceError
+from ...errors import ControlFlowError
 from ..stored import PerTensor, StoredTensor
 from ..torch import InputSpec
 from ..torch.attempts import own_names
@@ -35,7 +35,7 @@ Form = Leaf | Sequence["Form"] | Mapping[str, "Form"]
 class Arguments:
     """The arguments of an archive's `forward` that become inputs; those with a default keep it.
 
-    Raises SourceError for arguments that hold something else.
+    Raises ControlFlowError for arguments that hold something else.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -75,7 +75,7 @@ def _form(argument: Argument, example: Any) -> Form:
         what = f"`forward` takes {argument.name}: {argument.annotation}"
         only = "only tensors, and tuples of them, can be inputs; lists and dicts where a trace has an example"
         hint = "wrap the model in a module that takes tensors, and save that"
-        raise SourceError(f"{what}; {only}", hint=hint) from None
+        raise ControlFlowError(f"{what}; {only}", hint=hint) from None
 
 
 def _of_type(name: str, written: ast.expr, example: Any, depth: int) -> Form:

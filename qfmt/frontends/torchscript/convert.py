@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...errors import ControlFlowError
 from ...model import Model, Shape
+from ..saved.archive import archive as tensors_only
 from ..sniff import sha256_of
 from ..torch import Lifter
 from ..torch.attempts import Given, Lifted, lift
@@ -14,6 +16,7 @@ from ..torch.calls import Recorder
 from .archive import Archive
 from .arguments import Arguments
 from .evaluator import evaluate
+from .state import state
 
 
 def convert_archive(
@@ -22,12 +25,24 @@ def convert_archive(
     input_shapes: Mapping[str, Shape],
     input_quantization: Mapping[str, tuple[float, int, str]],
 ) -> Model:
-    """The Model of an archive; see `qfmt.convert`."""
+    """The Model of an archive; see `qfmt.convert`. Its tensors only, if its code is no single graph."""
     archive = Archive(path)
-    lifted = lift_archive(archive, engine, input_shapes, input_quantization)
+    try:
+        lifted = lift_archive(archive, engine, input_shapes, input_quantization)
+    except ControlFlowError as error:
+        if input_shapes or input_quantization:
+            raise
+        return without_graph(path, archive, error)
     description = describe(path, archive)
     description["source"] |= lifted.notes
     return lifted.lifter.finish(lifted.outputs, **description)
+
+
+def without_graph(path: Path, archive: Archive, error: ControlFlowError) -> Model:
+    """The tensors of an archive; `no_graph` says why there is nothing else."""
+    source = describe(path, archive)["source"]
+    why = "".join(letter if letter.isprintable() else "?" for letter in str(error))
+    return tensors_only(state(archive), {**source, "no_graph": f"the code is no single graph ({why})"}, archive.budget)
 
 
 def lift_archive(

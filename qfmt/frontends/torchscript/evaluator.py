@@ -36,7 +36,7 @@ def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mappi
     recorder. Evaluating again starts from the archive as stored. Raises ControlFlowError where the code
     decides on data, SourceError for code that is not what PyTorch writes; both say file and line.
     """
-    root, constants, own = _restored(archive)
+    root, constants, own = restored(archive)
     evaluator = Evaluator(archive, recorder, constants, own)
     try:
         if isinstance(inputs, Mapping):
@@ -46,7 +46,7 @@ def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mappi
         raise SourceError("the code is nested too deeply") from None
 
 
-def _restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozenset[int]]:
+def restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozenset[int]]:
     """The live module tree and constants of an archive, with all names given; made once."""
     if archive.live is None:
         restoring = Evaluator(archive, _NoCalls(), (), frozenset())

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import SourceError
+from ...errors import ControlFlowError, SourceError
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState, Recorder, Value
 from . import folding, packing
@@ -214,7 +214,9 @@ def _target(symbol: str) -> str:
     return f"{middle[-1]}::{last}" if first == "ops" and middle else f"aten::{last}"
 
 
-def runs_in_parallel(node: ast.AST, frame: Frame) -> SourceError:
+def runs_in_parallel(node: ast.AST, frame: Frame) -> ControlFlowError:
     """For torch.jit.fork."""
     hint = "qfmt writes down one sequence of operators; save the network without fork"
-    return SourceError("runs parts of the network in parallel (torch.jit.fork)", where=frame.where(node), hint=hint)
+    return ControlFlowError(
+        "runs parts of the network in parallel (torch.jit.fork)", where=frame.where(node), hint=hint
+    )

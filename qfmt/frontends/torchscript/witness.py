@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import SourceError
+from ...errors import ControlFlowError, SourceError
 from ...model import Model
 from .. import TORCH_ENGINES
-from ..torch.attempts import Given
+from ..torch.attempts import Given, Lifted
 from ..torch.tape import Tape
 from ..torch.witness import TorchWitness, engine_for
 from .archive import Archive
 from .arguments import Arguments
-from .convert import describe, lift_archive
+from .convert import describe, lift_archive, without_graph
 
 
 def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
@@ -21,13 +21,19 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     Where the source does not take those, it is converted without, and the two will differ.
     """
     archive = Archive(path)
-    leaves = Arguments(archive).leaves
-    given = Given.like(file, file.arithmetic or TORCH_ENGINES[0], [leaf.name for leaf in leaves])
     asked = engine_for(file, engine, "TorchScript")
     try:
-        lifted = lift_archive(archive, given.engine, given.shapes, given.quantization, Tape)
-    except SourceError:
-        lifted = lift_archive(archive, given.engine, {}, {}, Tape)
+        leaves = Arguments(archive).leaves
+        lifted = _lifted(archive, Given.like(file, file.arithmetic or TORCH_ENGINES[0], [leaf.name for leaf in leaves]))
+    except ControlFlowError as error:
+        return TorchWitness(without_graph(path, archive, error), None, asked)
     model = lifted.lifter.finish(lifted.outputs, **describe(path, archive))
     examples = [None if leaf.example is None else tuple(leaf.example.shape) for leaf in leaves]
     return TorchWitness(model, lifted, asked, examples)
+
+
+def _lifted(archive: Archive, given: Given) -> Lifted:
+    try:
+        return lift_archive(archive, given.engine, given.shapes, given.quantization, Tape)
+    except SourceError:
+        return lift_archive(archive, given.engine, {}, {}, Tape)
