@@ -16,13 +16,11 @@ from ...errors import SourceError
 from ..stored import StoredTensor
 from ..torch.calls import Place, Recorder, Value
 from ..torchscript.source import charge_parsing, check_chains
+from .arithmetic import OPERATORS, computed
 from .functional import FUNCTIONS, Call
 from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, caller, method
 from .tree import Module
-
-NUMBER_LIMIT = 1 << 63
-"""Numbers of networks are smaller; those of an attack grow with each line."""
 
 DTYPE_CODES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
@@ -31,17 +29,6 @@ DTYPE_CODES = {
 """c10::ScalarType by the names that torch has for it."""
 
 CONSTANTS = {"math.inf": float("inf"), "math.nan": float("nan"), "inf": float("inf"), "nan": float("nan")}
-
-OPERATORS: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
-    ast.Add: ("aten::add", operator.add),
-    ast.Sub: ("aten::sub", operator.sub),
-    ast.Mult: ("aten::mul", operator.mul),
-    ast.Div: ("aten::div", operator.truediv),
-    ast.FloorDiv: ("aten::floor_divide", operator.floordiv),
-    ast.Mod: ("aten::remainder", operator.mod),
-    ast.Pow: ("aten::pow", operator.pow),
-    ast.MatMult: ("aten::matmul", operator.matmul),
-}
 
 LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
 """Methods that take a list also as so many arguments."""
@@ -200,6 +187,8 @@ class _Walker:
             case ast.BinOp() if type(node.op) in OPERATORS:
                 target, function = OPERATORS[type(node.op)]
                 return self._computed(target, function, self.value(node.left), self.value(node.right))
+            case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in OPERATORS:
+                return self._computed(*OPERATORS[type(sign)], self.value(node.left), self.value(right))
             case ast.UnaryOp(op=ast.USub()):
                 return self._computed("aten::neg", operator.neg, self.value(node.operand))
         raise self._refused(node)
@@ -276,9 +265,16 @@ class _Walker:
             return self._bound(FUNCTIONS[last], (self._recording(), *args), kwargs)
         if package.startswith("torch.ops."):
             return self._recording()(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
+        if name == "torch._assert" and len(args) == 2:
+            return self._assert(*args)
         if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn"):
             return self._operator_of_torch(last, args, kwargs)
         raise self._refused(node)
+
+    def _assert(self, condition: Any, message: Any) -> None:
+        """What a run would find out is left to it."""
+        if isinstance(condition, bool | int) and not condition:
+            raise SourceError(f"the network refuses its input: {str(message)[:300]}", where=self._here())
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -312,16 +308,11 @@ class _Walker:
         raise self._refused(node)
 
     def _computed(self, target: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Arithmetic: known numbers are computed, the rest is recorded."""
-        if all(isinstance(arg, int | float) for arg in args):
-            try:
-                result = None if function is operator.pow else function(*args)
-            except (ArithmeticError, TypeError):
-                result = None
-            if result is None or abs(result) >= NUMBER_LIMIT:
-                raise SourceError("computes a number that is none, or too large", where=self._here())
-            return result
-        return self._recording()(target, *args)
+        self.module.budget.spend(sum(len(arg) for arg in args if isinstance(arg, list | tuple)))
+        try:
+            return computed(self._recording(), target, function, *args)
+        except SourceError as error:
+            raise error if error.where else error.at(self._here()) from None
 
     def _subscript(self, container: Any, index: Any, node: ast.AST) -> Any:
         if isinstance(container, Value | StoredTensor):

@@ -21,7 +21,7 @@ def size(lift: Lifter, self: Any, dim: Any = None) -> Any:
     return [lift.size(x, axis) for axis in range(lift.rank(x))]
 
 
-@lifts("aten::dim")
+@lifts("aten::dim", "prim::ndim")
 def dim_(lift: Lifter, self: Any) -> Any:
     return lift.rank(lift.tensor(self))
 
