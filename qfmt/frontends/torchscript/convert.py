@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import ControlFlowError
 from ...model import Model, Shape
 from ..saved.archive import archive as tensors_only
+from ..saved.archive import holds_tensors
 from ..sniff import sha256_of
 from ..torch import Lifter
 from ..torch.attempts import Given, Lifted, lift
@@ -39,10 +40,13 @@ def convert_archive(
 
 
 def without_graph(path: Path, archive: Archive, error: ControlFlowError) -> Model:
-    """The tensors of an archive; `no_graph` says why there is nothing else."""
-    source = describe(path, archive)["source"]
+    """The tensors of an archive; `no_graph` says why there is nothing else. Raises `error` if there are none."""
+    found = state(archive)
+    if not holds_tensors(found, archive.budget):
+        raise error
     why = "".join(letter if letter.isprintable() else "?" for letter in str(error))
-    return tensors_only(state(archive), {**source, "no_graph": f"the code is no single graph ({why})"}, archive.budget)
+    source = {**describe(path, archive)["source"], "no_graph": f"the code is no single graph ({why})"}
+    return tensors_only(found, source, archive.budget)
 
 
 def lift_archive(
