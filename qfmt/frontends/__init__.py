@@ -36,7 +36,7 @@ def convert(
 
     `source` is the path of a file, which is read without any framework and without executing code of it:
 
-    - a TorchScript archive;
+    - a TorchScript archive: its tensors only where its code is no single graph;
     - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
       modules, else its tensors only;
     - a state_dict: its tensors only. `Model.no_graph` says so then;

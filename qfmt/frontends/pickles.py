@@ -9,25 +9,23 @@ UnsafePickleError. Nothing but our own rebuilders is ever called.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from mmap import mmap
 from typing import Any
 
-from ..errors import SourceError, UnsafePickleError
+from ..errors import SourceError
 from .budget import Budget
 from .harmless import (
     HARMLESS,
     Inert,
     InertClass,
-    Rebuild,
-    StorageType,
     Subclass,
     TorchDType,
-    flat_key,
     harmless,
     harmless_or_inert,
     inert,
 )
+from .pickle_machine import Machine
 from .stored import Storage, StoredTensor
 
 __all__ = [
@@ -83,7 +81,7 @@ class Pickles:
 
     def next(self) -> Any:
         """The object that the next one describes."""
-        machine = _Machine(self._data, self.position, self._storage, self._find_global, self._budget)
+        machine = Machine(self._data, self.position, self._storage, self._find_global, self._budget)
         try:
             return machine.run()
         except SourceError as error:
@@ -94,289 +92,3 @@ class Pickles:
             raise SourceError("the pickle makes no sense here", where=at, hint=hint) from None
         finally:
             self.position = machine.position
-
-
-# -- the machine ---------------------------------------------------------------------------------------
-
-
-class _Machine:
-    """Pickle's stack machine. Opcodes are methods named after those of `pickletools`."""
-
-    def __init__(
-        self,
-        data: bytes | mmap,
-        position: int,
-        storage: Callable[[str, str], Storage],
-        find_global: Callable[[str, str], Any],
-        budget: Budget,
-    ) -> None:
-        self.data = data
-        self.budget = budget
-        self.position = position
-        self.storage = storage
-        self.find_global = find_global
-        self.stack: list[Any] = []
-        self.marks: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self) -> Any:
-        data, opcodes, budget = self.data, _OPCODES, self.budget
-        while True:
-            if self.position >= len(data):
-                raise SourceError("the pickle ends in the middle", hint="the file is cut off")
-            code = data[self.position]
-            opcode = opcodes.get(code)
-            if opcode is None:
-                hint = "the file is damaged, or not written by PyTorch"
-                raise SourceError(f"the pickle uses opcode {code:#04x}, which PyTorch does not write", hint=hint)
-            self.position += 1
-            if opcode is _stop:
-                return self.stack.pop()
-            budget.spend()
-            budget.allocate(_SIZES.get(code, 8))
-            opcode(self)
-
-    def take(self, count: int) -> bytes:
-        piece = self.data[self.position : self.position + count]
-        if len(piece) != count:
-            raise SourceError("the pickle ends in the middle", hint="the file is cut off")
-        self.position += count
-        if count > 8:
-            self.budget.allocate(count)
-        return piece
-
-    def number(self, code: str) -> Any:
-        return struct.unpack(code, self.take(struct.calcsize(code)))[0]
-
-    def line(self) -> str:
-        end = self.data.find(b"\n", self.position)
-        if end < 0:
-            raise IndexError
-        text = self.data[self.position : end].decode("utf-8", "replace")
-        self.position = end + 1
-        return text
-
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
-
-    def since_mark(self) -> list[Any]:
-        items, self.stack = self.stack, self.marks.pop()
-        return items
-
-    def resolve(self, module: str, name: str) -> None:
-        meaning = self.find_global(module, name)
-        if meaning is None:
-            raise UnsafePickleError(
-                f"the pickle asks for {f'{module}.{name}'[:100]!a}, which is not on the list of harmless types",
-                hint="nothing was executed; do not load this file with torch unless you trust who made it",
-            )
-        self.push(meaning)
-
-    def make(self, maker: Any, arguments: Any) -> Any:
-        """Call one of our rebuilders, or note how an inert object was made."""
-        if isinstance(maker, InertClass):  # TorchScript gives enumerations their bare value
-            return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
-        if not isinstance(arguments, tuple):
-            raise SourceError("an object is made with something that is not a tuple of arguments")
-        if isinstance(maker, Rebuild):
-            copied = _elements(arguments)
-            self.budget.spend(copied)
-            self.budget.allocate(copied * _PAIR)
-            return maker.function(*arguments)
-        raise SourceError(f"the pickle calls a {type(maker).__name__}, which is not a function")
-
-
-def _setitems(machine: _Machine, items: list[Any]) -> None:
-    target = machine.stack[-1]
-    if type(target) is not dict or len(items) % 2:
-        raise SourceError("items are set on something that is not a dict")
-    machine.budget.allocate(len(items) // 2 * _PAIR)
-    for index in range(0, len(items), 2):
-        target[flat_key(items[index])] = items[index + 1]
-
-
-def _extend(machine: _Machine, items: list[Any]) -> None:
-    target = machine.stack[-1]
-    if type(target) is not list:
-        raise SourceError("items are appended to something that is not a list")
-    target.extend(items)
-
-
-def _add_to_set(machine: _Machine) -> None:
-    items = machine.since_mark()
-    if type(machine.stack[-1]) is not set:
-        raise SourceError("items are added to something that is not a set")
-    machine.stack[-1].update(map(flat_key, items))
-
-
-def _memoize(machine: _Machine, index: int) -> None:
-    machine.memo[index] = machine.stack[-1]
-
-
-def _tuple(count: int) -> Callable[[_Machine], None]:
-    def build(machine: _Machine) -> None:
-        if len(machine.stack) < count:
-            raise IndexError
-        machine.stack[-count:] = [tuple(machine.stack[-count:])]
-
-    return build
-
-
-def _string(code: str) -> Callable[[_Machine], None]:
-    return lambda machine: machine.push(machine.take(machine.number(code)).decode("utf-8", "replace"))
-
-
-def _bytes(code: str) -> Callable[[_Machine], None]:
-    return lambda machine: machine.push(machine.take(machine.number(code)))
-
-
-def _constant(value: Any) -> Callable[[_Machine], None]:
-    return lambda machine: machine.push(value)
-
-
-def _fixed(code: str) -> Callable[[_Machine], None]:
-    return lambda machine: machine.push(machine.number(code))
-
-
-def _mark(machine: _Machine) -> None:
-    machine.marks.append(machine.stack)
-    machine.stack = []
-
-
-def _long(machine: _Machine) -> None:
-    count = machine.number("<B")
-    if count > 32:
-        raise SourceError(f"an integer of {count} bytes is larger than any that PyTorch writes")
-    machine.push(int.from_bytes(machine.take(count), "little", signed=True))
-
-
-def _global(machine: _Machine) -> None:
-    machine.resolve(machine.line(), machine.line())
-
-
-def _stack_global(machine: _Machine) -> None:
-    name, module = machine.stack.pop(), machine.stack.pop()
-    if not isinstance(module, str) or not isinstance(name, str):
-        raise SourceError("a global is named by something that is not a string")
-    machine.resolve(module, name)
-
-
-def _reduce(machine: _Machine) -> None:
-    arguments, maker = machine.stack.pop(), machine.stack.pop()
-    machine.push(machine.make(maker, arguments))
-
-
-def _newobj(machine: _Machine) -> None:
-    arguments, maker = machine.stack.pop(), machine.stack.pop()
-    if not isinstance(maker, InertClass):
-        raise SourceError("an object is made of something that is not a class")
-    machine.push(machine.make(maker, arguments))
-
-
-def _build(machine: _Machine) -> None:
-    state, target = machine.stack.pop(), machine.stack[-1]
-    if isinstance(target, Inert):
-        target.state = state
-    elif type(target) is not dict:  # a state_dict is built with its `_metadata`, which says nothing here
-        raise SourceError(f"state is given to a {type(target).__name__}, which has none")
-
-
-def _persistent(machine: _Machine) -> None:
-    match machine.stack.pop():
-        case ("storage", StorageType(dtype), str(key), str(), int(), *_):
-            machine.push(machine.storage(key, dtype))
-        case ("module", InertClass() as cls, *_):  # before PyTorch 1.6 classes of modules came with their source
-            machine.push(cls)
-        case _:
-            raise SourceError("the pickle refers to something outside that is not a storage")
-
-
-def _pop(machine: _Machine) -> None:
-    machine.stack.pop()
-
-
-def _pop_mark(machine: _Machine) -> None:
-    machine.since_mark()
-
-
-def _skip(count: int) -> Callable[[_Machine], None]:
-    def skip(machine: _Machine) -> None:
-        machine.take(count)
-
-    return skip
-
-
-def _stop(machine: _Machine) -> None:
-    """The last opcode; `run` returns."""
-
-
-def _opcodes() -> Iterator[tuple[str, Callable[[_Machine], None]]]:
-    yield ".", _stop
-    yield "\x80", _skip(1)  # PROTO
-    yield "\x95", _skip(8)  # FRAME
-    yield "(", _mark
-    yield "0", _pop
-    yield "1", _pop_mark
-    yield "N", _constant(None)
-    yield "\x88", _constant(True)
-    yield "\x89", _constant(False)
-    yield "J", _fixed("<i")
-    yield "K", _fixed("<B")
-    yield "M", _fixed("<H")
-    yield "G", _fixed(">d")
-    yield "\x8a", _long
-    yield "X", _string("<I")
-    yield "\x8c", _string("<B")
-    yield "\x8d", _string("<Q")
-    yield "U", _string("<B")  # strings of Python 2
-    yield "T", _string("<I")
-    yield "B", _bytes("<I")
-    yield "C", _bytes("<B")
-    yield "\x8e", _bytes("<Q")
-    yield ")", _constant(())
-    yield "t", lambda machine: machine.push(tuple(machine.since_mark()))
-    yield "\x85", _tuple(1)
-    yield "\x86", _tuple(2)
-    yield "\x87", _tuple(3)
-    yield "]", lambda machine: machine.push([])
-    yield "l", lambda machine: machine.push(machine.since_mark())
-    yield "a", lambda machine: _extend(machine, [machine.stack.pop()])
-    yield "e", lambda machine: _extend(machine, machine.since_mark())
-    yield "}", lambda machine: machine.push({})
-    yield "s", lambda machine: _setitems(machine, [machine.stack.pop(-2), machine.stack.pop()])
-    yield "u", lambda machine: _setitems(machine, machine.since_mark())
-    yield "\x8f", lambda machine: machine.push(set())
-    yield "\x90", _add_to_set
-    yield "q", lambda machine: _memoize(machine, machine.number("<B"))
-    yield "r", lambda machine: _memoize(machine, machine.number("<I"))
-    yield "\x94", lambda machine: _memoize(machine, len(machine.memo))
-    yield "h", lambda machine: machine.push(machine.memo[machine.number("<B")])
-    yield "j", lambda machine: machine.push(machine.memo[machine.number("<I")])
-    yield "c", _global
-    yield "\x93", _stack_global
-    yield "R", _reduce
-    yield "\x81", _newobj
-    yield "b", _build
-    yield "Q", _persistent
-
-
-def _elements(arguments: tuple[Any, ...]) -> int:
-    """How many elements a rebuilder may copy: a file can hand it the same list again and again."""
-    inner = [part for each in arguments for part in (each if type(each) is tuple else ()) if type(part) is list]
-    return sum(len(each) for each in (*arguments, *inner) if isinstance(each, list | tuple | dict | str))
-
-
-_PAIR = 100
-"""Bytes of a pair in a dict."""
-
-_SIZES = {
-    ord(code): size
-    for codes, size in (
-        ("}", 64), ("]lt\x85\x86\x87", 72), ("\x8f", 216), ("qr\x94", 80), ("GJM\x8a", 40),
-        ("XT\x8d\x8cUBC\x8e", 64), ("Rb\x81", 100), ("(", 72), ("c\x93Q", 200),
-    )
-    for code in codes
-}  # fmt: skip
-"""About how many bytes what an opcode makes takes in memory, beside its text; of others, the place on the stack."""
-
-_OPCODES = {ord(code): opcode for code, opcode in _opcodes()}
