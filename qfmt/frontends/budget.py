@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import BudgetError
 
-OPERATIONS = 250_000, 2
+OPERATIONS = 200_000, 2
 """Operations of a conversion: so many, and so many more for each byte of the source. One takes about a microsecond."""
 
 BYTES = 16 << 20, 10

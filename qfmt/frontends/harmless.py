@@ -164,7 +164,7 @@ def flat_key(key: Any) -> Any:
             part is None or isinstance(part, str | bytes | TorchDType) or _within(part, 31) for part in key
         )
     else:
-        fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 60)
+        fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
     if not fits:
         raise SourceError(f"a dict has a {type(key).__name__} as a key, of a form that PyTorch does not write")
     return key
