@@ -27,7 +27,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
         return TorchWitness(convert_safetensors(path, Given(arithmetic), source), None, asked)
     saved = read(path)
     model = convert_saved(saved, Given(arithmetic), source)
-    root = network(saved)
+    root = network(read(path))  # read anew: each conversion has its own budget
     if root is None or model.no_graph:
         return TorchWitness(model, None, asked)
     try:
