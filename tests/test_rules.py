@@ -266,6 +266,14 @@ BROKEN: list[tuple[str, Model]] = [
         ),
     ),
     (
+        "V45",
+        extended(
+            Node("Pad", ("conv", "pads"), ("z",), {"mode": "edge"}, version=23),
+            Tensor.constant("pads", np.zeros(8, np.int64)),
+            Tensor("z", "uint8", ("N", 2, 4, 4), None, replace(ACTIVATION, quant_max=200)),
+        ),
+    ),
+    (
         "V46",
         extended(
             Node("Shape", ("x",), ("z",), {"start": 0, "end": 4}, version=23),

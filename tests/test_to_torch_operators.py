@@ -125,8 +125,6 @@ def allowed(engine: str, kind: str, got: Array, expected: Array, quantized: bool
 
 
 EXCUSED = {
-    ("native", "QuantizeLinear", "more bits"): "torch quantizes to qint32 in float32, and wraps around",
-    ("native", "DequantizeLinear", "more bits"): "torch dequantizes qint32 with zero points of float32",
     ("qdq", "Div", "8 bits"): "what 0 / 0 gives on integers is torch's",
 }
 """Where an engine is torch's own, and torch is off."""

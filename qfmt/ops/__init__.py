@@ -30,9 +30,10 @@ from . import (
     selection,
     softmax,
 )
-from .registry import OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
+from .registry import CLAMPS, OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
 
 __all__ = [
+    "CLAMPS",
     "OPERATORS",
     "Inference",
     "Operand",

@@ -47,6 +47,8 @@ DYNAMIC_RULES = (
 )
 LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 SUM_RULES = ("exact", "folded")
+CLAMPS = ("Relu", "Clip")
+"""Operators that move integers and clamp them to the range of their output."""
 
 
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:

@@ -9,9 +9,7 @@ import numpy as np
 
 from ..arithmetic import quantize
 from ..model import Node, Quantization, Tensor, numpy_dtype
-from ..ops import OPERATORS
-
-CLAMPS = ("Relu", "Clip")
+from ..ops import CLAMPS, OPERATORS
 
 
 def is_clamp(node: Node, name: str, tensors: Mapping[str, Tensor]) -> bool:

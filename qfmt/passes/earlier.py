@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import OPERATORS, Operand, Quantized
-from .clamps import CLAMPS
+from ..ops import CLAMPS, OPERATORS, Operand, Quantized
 from .constants import unused
 from .order import only_read
 

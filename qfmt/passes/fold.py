@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import OPERATORS, Operand, Operator, Quantized
+from ..ops import CLAMPS, OPERATORS, Operand, Operator, Quantized
 from ..ops.accumulation import in_units_of_sums
-from .clamps import CLAMPS, clamped, is_clamp
+from .clamps import clamped, is_clamp
 from .constants import moved_constant, unused
 from .order import only_read, renamed, without_unread
 
@@ -206,7 +206,7 @@ class _Folding:
         outputs, real = [], {}
         for name in node.outputs:
             after = self._quantized_after(replace(node, outputs=(name,)))
-            if after is not None and not after[0] and self._is_like(source, after[1]):
+            if after is not None and not after[0] and self._changes_nothing(source, after[1]):
                 outputs.append(self._absorb(replace(node, outputs=(name,)), [], after[1]))
                 continue
             moved = unused(f"{name}.quantized", self.tensors)
@@ -218,11 +218,13 @@ class _Folding:
         for name, moved in real.items():
             self._dequantized(moved, name, node)
 
-    def _is_like(self, source: Tensor, quantizer: Node) -> bool:
-        """Whether a QuantizeLinear puts its input on the grid of `source`."""
-        target = self.tensors[quantizer.outputs[0]]
-        assert source.quantization is not None
-        return source.dtype == target.dtype and source.quantization.same_grid(target.quantization)
+    def _changes_nothing(self, source: Tensor, quantizer: Node) -> bool:
+        """Whether a QuantizeLinear has the grid of `source`, and does not clamp its integers."""
+        x, target = source.quantization, self.tensors[quantizer.outputs[0]]
+        y = target.quantization
+        if x is None or y is None or source.dtype != target.dtype or not x.same_grid(y):
+            return False
+        return y.quant_min <= x.quant_min and x.quant_max <= y.quant_max
 
     def _move_and_clamp(self, node: Node, source: Tensor) -> None:
         """Clamps become the range of the QuantizeLinear behind them; padding needs its grid."""
@@ -237,7 +239,7 @@ class _Folding:
                 name = self._absorb(node, [node, *clamps], quantizer)
                 self.kept.append(replace(quantizer, inputs=(source.name,), outputs=(name,)))
                 return
-        elif not clamps and self._is_like(source, quantizer):
+        elif not clamps and self._changes_nothing(source, quantizer):
             name = self._absorb(node, [], quantizer)
             self.kept.append(replace(node, inputs=(source.name, *node.inputs[1:]), outputs=(name,)))
             return
@@ -250,8 +252,7 @@ class _Folding:
         source = self.tensors[self.integers.get(node.inputs[0], node.inputs[0])]
         target = self.tensors[node.outputs[0]]
         assert target.quantization is not None
-        same = source.dtype == target.dtype and target.quantization.same_grid(source.quantization)
-        if same and target.name not in self.graph.outputs:
+        if self._changes_nothing(source, node) and target.name not in self.graph.outputs:
             self.names[target.name] = source.name
         elif source.is_constant:
             (array,) = execute(node, [Operand(source.array, source.quantization)], [target])

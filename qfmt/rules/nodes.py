@@ -122,12 +122,14 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 @MEANING.rule(
     45,
     "An operator that moves integers gives outputs with scales, zero points and axis of its first input, which has no "
-    "blocks. Where it has no integer formula, which clamps, their [quant_min, quant_max] contains that of the first "
-    "input.",
+    "blocks. Relu and Clip clamp to [quant_min, quant_max] of the output; for any other operator that range contains "
+    "the range of the first input.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
         return ""
+    from ..ops.registry import CLAMPS
+
     source = tensors[node.inputs[0]].quantization
     if source is not None and source.is_blocked:
         return f"{quoted(node.inputs[0])} has scales by blocks, which cannot be moved"
@@ -135,7 +137,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
             return f"{quoted(name)} has another quantization than {quoted(node.inputs[0])}"
-        if source is None or target is None or operator.integer is not None:
+        if source is None or target is None or operator.name in CLAMPS:
             continue
         if not target.quant_min <= source.quant_min <= source.quant_max <= target.quant_max:
             outer, inner = ([each.quant_min, each.quant_max] for each in (target, source))

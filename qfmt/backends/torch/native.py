@@ -108,13 +108,15 @@ def _linear(s: Site) -> Any:
 
 def _quantize(s: Site) -> Any:
     x = s.x(0) if s.tensor(0).quantization is None else s.call(aten.dequantize.self, s.x(0))
-    kind = {"uint8": torch.quint8, "int8": torch.qint8, "int32": torch.qint32}.get(s.out.dtype)
+    kind = {"uint8": torch.quint8, "int8": torch.qint8}.get(s.out.dtype)
     if kind is None:
-        raise Lacks(f"torch has no quantized {s.out.dtype}")
+        raise Lacks(f"torch does not quantize to {s.out.dtype} exactly")
     return within_range(s, aten.quantize_per_tensor.default, x, *scale_and_zero_point(s), kind, relu=False)
 
 
 def _dequantize(s: Site) -> Any:
+    if s.tensor(0).dtype == "int32":
+        raise Lacks("torch dequantizes int32 with a zero point of float32")
     return s.result(aten.dequantize.self, s.x(0))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import f32
-from .arithmetic import MEAN, QUANTIZE, Grid, centred, clamp, dequantize, mean, quantize, rescale
+from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .integers import INTEGERS
@@ -171,33 +171,36 @@ def _max_pool(s: Site) -> Any:
     return s.result(max_pool, s.x(0), *window(s))
 
 
-def at_least(x: Tensor, low: int, grid: Grid) -> Tensor:
-    """max(q, low)"""
-    return clamp(x.to(torch.int64).clamp_min(low), grid)
+def limited(x: Tensor, low: int, high: int) -> Tensor:
+    """min(max(q, low), high)"""
+    return x.to(torch.int64).clamp(low, high).to(x.dtype)
 
 
-def at_most(x: Tensor, high: int, grid: Grid) -> Tensor:
-    """min(q, high)"""
-    return clamp(x.to(torch.int64).clamp_max(high), grid)
+def _clamping_grid(s: Site) -> Grid:
+    """The grid of an output to whose range integers are clamped."""
+    if s.out_grid.axis is not None:
+        raise Lacks("clamps a tensor that is quantized per channel")
+    return s.out_grid
 
 
 def _relu(s: Site) -> Any:
     if s.is_float:
         return s.result(torch.ops.aten.clamp_min.default, s.x(0), 0)
-    return s.result(at_least, s.x(0), s.out_grid.zero_point, s.out_grid)
+    y = _clamping_grid(s)
+    return s.result(limited, s.x(0), max(y.minimum, y.zero_point), y.maximum)
 
 
 def _clip(s: Site) -> Any:
-    """Q(min) and Q(max) by the rule `reciprocal_offset`."""
+    """Q(min) and Q(max), by the rule `reciprocal_offset`, are inside the range of the output."""
     bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
     if s.is_float:
         return s.result(torch.ops.aten.clamp.default, s.x(0), *bounds) if any(b is not None for b in bounds) else s.x(0)
-    grid, value = s.out_grid, s.x(0)
-    for bound, limit in zip(bounds, (at_least, at_most), strict=True):
-        if bound is not None:
-            whole = int(quantize(torch.tensor(bound, dtype=torch.float32), grid, "reciprocal_offset"))
-            value = s.call(limit, value, whole, grid)
-    return value
+    y = _clamping_grid(s)
+    low, high = (
+        limit if bound is None else int(quantize(torch.tensor(bound, dtype=torch.float32), y, "reciprocal_offset"))
+        for bound, limit in zip(bounds, (y.minimum, y.maximum), strict=True)
+    )
+    return s.result(limited, s.x(0), low, high)
 
 
 # Dequantize, compute, quantize: what IEEE 754 fixes to the last bit
