@@ -208,3 +208,45 @@ def test_biases_of_onnx_need_no_help() -> None:
             off = np.abs(module(torch.from_numpy(values)).numpy() - expected)
             print(f"{rule}, {engine}: {int((off == 0).sum())} of {off.size} outputs equal")
             assert off.max() <= (0 if engine == "reference" else 1)
+
+
+CONSTANTS = [(), (1,), (5,), (3, 5), (2, 1, 1), (3, 1), (1, 1, 1, 1)]
+"""Shapes that meet one of [2, 3, 5]."""
+
+
+@pytest.mark.parametrize("own", ["uint8", "int8", ""])
+@pytest.mark.parametrize(("name", "rule"), [("Add", "reciprocal_fma"), ("Mul", "product"), ("PRelu", "product")])
+@pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
+def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) -> None:
+    """torch's kernels take constants of the type of x, and numbers; whatever they lack is computed by others."""
+    rng = np.random.default_rng(0)
+    x, q = Quantization.per_tensor(0.05, 120, "uint8"), Quantization.per_tensor(0.03, 7, own or "uint8")
+    rule = rule if own else "reciprocal_fma"
+    values = rng.integers(0, 256, (2, 3, 5)).astype(np.uint8)
+    same = total = 0
+    for shape in CONSTANTS:
+        raw = rng.integers(0, 128, shape).astype(own or "float32")
+        constant = Tensor.constant("c", raw, q if own else None)
+        for names in (("x", "c"), ("c", "x")) if name != "PRelu" else (("x", "c"),):
+            known = (2, 3, 5) if len(shape) % 2 else None
+            out = Quantization.per_tensor(0.2, 100, "uint8", quant_min=100 if len(shape) == 1 else None)
+            tensors = {
+                "x": Tensor("x", "uint8", known, quantization=x),
+                "c": constant,
+                "y": Tensor("y", "uint8", None, quantization=out),
+            }
+            node = Node(name, names, ("y",), version=OPERATORS[name].version, arithmetic=rule)
+            model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm")
+            try:
+                expected = model.run({"x": values})["y"]
+            except QfmtError:
+                assert name == "PRelu", shape  # whose slope adds no dimensions
+                continue
+            for engine in ("auto", "native", "onednn"):
+                got = model.to_torch(engine)(torch.from_numpy(values)).numpy()
+                assert got.shape == expected.shape, (engine, names, shape)
+                off = np.abs(got.astype(int) - expected)
+                assert off.max() <= 1, (engine, names, shape)
+                same, total = same + int((off == 0).sum()), total + off.size
+    print(f"{name} with {own or 'real'} constants: {same} of {total} outputs equal")
+    assert total

@@ -5,13 +5,12 @@ Their tensors are quint8 and qint8, which PyTorch has announced to remove; then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import copysign, inf, nextafter
 from typing import Any
 
 import torch
 
-from ...model import DTYPES
+from ...model import DTYPES, Tensor
 from .emit import Emitter, Lacks, Site
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
@@ -126,7 +125,7 @@ def _dequantize(s: Site) -> Any:
 def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
     """add and mul: of two quantized tensors, or of one and a number that changes its grid."""
     a, b = s.tensor(0), s.tensor(1)
-    if a.quantization is not None and b.quantization is not None and a.dtype == b.dtype:
+    if _are_of_one_type(a, b):
         target = with_relu if is_relu(s) else plain
         return within_range(s, target, *_largest_first(s), *scale_and_zero_point(s))
     number = _number(s, scalar) if a.quantization is not None and b.data is not None else None
@@ -137,18 +136,25 @@ def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
 
 def _largest_first(s: Site) -> tuple[Any, Any]:
     """Both inputs, the one first that has the shape of the result: torch gives the result the first one's."""
-    a, b = s.tensor(0).shape, s.tensor(1).shape
-    if a is None or b is None or _takes(a, b):
+    a, b = s.tensor(0), s.tensor(1)
+    if _takes(a, b):
         return s.x(0), s.x(1)
     if not _takes(b, a):
         raise Lacks("torch broadcasts one input to the other here")
     return s.x(1), s.x(0)
 
 
-def _takes(a: Sequence[object], b: Sequence[object]) -> bool:
-    """Whether the result of two shapes has the first one."""
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    return len(a) >= len(b) and not any(x == 1 and y != 1 for x, y in pairs)
+def _are_of_one_type(*tensors: Tensor) -> bool:
+    """Whether all are quantized, to integers of one type."""
+    return all(tensor.quantization is not None for tensor in tensors) and len({each.dtype for each in tensors}) == 1
+
+
+def _takes(a: Tensor, b: Tensor) -> bool:
+    """Whether the result has the shape of `a`. Two computed tensors of which too little is known are taken for equal."""
+    if a.shape is None or b.shape is None:
+        return b.shape == () or (a.data is None and b.data is None)
+    pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)
+    return len(a.shape) >= len(b.shape) and not any(x == 1 and y != 1 for x, y in pairs)
 
 
 def _number(s: Site, scalar: Any) -> float | None:
@@ -156,9 +162,12 @@ def _number(s: Site, scalar: Any) -> float | None:
 
     That of the source was a double; the model has it as float32, or as what it did to the grid.
     """
-    x, y, b = s.grid(0), s.out_grid, s.tensor(1)
+    x, y, b, value = s.grid(0), s.out_grid, s.tensor(1), s.scalar(1)
+    if not _takes(s.tensor(0), b):
+        return None
+    if b.quantization is not None:
+        value = (float(b.array.reshape(())) - b.quantization.zero_point[0]) * b.quantization.scale[0]
     sample = torch._make_per_tensor_quantized_tensor(torch.zeros(1, dtype=x.dtype), x.scale, x.zero_point)
-    value = s.scalar(1) if b.quantization is None else float(b.array) * b.quantization.scale[0]
     ratio = copysign(y.scale / x.scale, value)
     for number in (value, ratio, nextafter(ratio, inf), nextafter(ratio, -inf)):
         result = scalar(sample, number)
@@ -176,15 +185,16 @@ def _mul(s: Site) -> Any:
 
 
 def _matmul(s: Site) -> Any:
-    s.grid(0), s.grid(1)
     first, second = s.tensor(0), s.tensor(1)
-    if first.dtype != second.dtype or first.shape is None or len(first.shape) != len(second.shape or ()):
+    if not _are_of_one_type(first, second) or first.shape is None or len(first.shape) != len(second.shape or ()):
         raise Lacks("torch multiplies operands of one type and rank")
     return within_range(s, quantized.matmul.default, s.x(0), s.x(1), *scale_and_zero_point(s), relu=False)
 
 
 def _concat(s: Site) -> Any:
-    values = [(s.grid(index), s.x(index))[1] for index in range(len(s.node.inputs))]
+    if not _are_of_one_type(*(s.tensor(index) for index in range(len(s.node.inputs)))):
+        raise Lacks("torch joins quantized tensors of one type")
+    values = [s.x(index) for index in range(len(s.node.inputs))]
     target = quantized.cat_relu.default if is_relu(s) else quantized.cat.default
     return within_range(s, target, values, s.attribute("axis"), *scale_and_zero_point(s))
 
@@ -235,10 +245,12 @@ def _threshold(s: Site) -> Any:
 def _prelu(s: Site) -> Any:
     if s.node.arithmetic != "product":
         raise Lacks("torch multiplies integers here")
-    slope, channels = s.tensor(1), s.tensor(1).shape
-    if slope.data is None or slope.quantization is None or channels is None:
-        raise Lacks("needs a quantized slope that is constant")
-    s.grid(0)
+    x, slope = s.tensor(0), s.tensor(1)
+    if slope.data is None or not _are_of_one_type(x, slope):
+        raise Lacks("needs a constant slope that is quantized to the type of the input")
+    count = slope.array.size
+    if not _takes(x, slope) or (count != 1 and slope.shape != (count, *(1,) * (s.rank() - 2))):
+        raise Lacks("torch has one slope, or one for each channel")
     weight = quantized_weight(s, 1).reshape(-1)
     return within_range(
         s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),
