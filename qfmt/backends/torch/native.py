@@ -150,7 +150,7 @@ def _are_of_one_type(*tensors: Tensor) -> bool:
 
 
 def _takes(a: Tensor, b: Tensor) -> bool:
-    """Whether the result has the shape of `a`. Two computed tensors of which too little is known are taken for equal."""
+    """Whether the result has the shape of `a`. Computed tensors are taken to be of one shape where it is not known."""
     if a.shape is None or b.shape is None:
         return b.shape == () or (a.data is None and b.data is None)
     pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)

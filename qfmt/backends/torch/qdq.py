@@ -23,7 +23,8 @@ from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .reference import REFERENCE
-from .weights import WEIGHTS
+from .values import torch_dtype
+from .weights import WEIGHTS, real_constant
 
 aten = torch.ops.aten
 
@@ -38,10 +39,15 @@ def _decomposed() -> Any:
 
 
 def _real(s: Site, index: int) -> Any:
-    """An input as real numbers. Each reader dequantizes for itself: that is the form that Inductor looks for."""
+    """An input as real numbers. Each reader dequantizes for itself: that is the form that Inductor looks for.
+
+    Constants of other types, such as int32 biases, are real numbers from the start.
+    """
     tensor = s.tensor(index)
     if tensor.quantization is None:
         return s.x(index)
+    if tensor.data is not None and torch_dtype(tensor.dtype) not in DECOMPOSED:
+        return real_constant(s, index)
     x, limits = s.grid(index), DTYPES[tensor.dtype]
     _check(x)
     bounds = (limits.minimum, limits.maximum, x.dtype)
@@ -53,8 +59,12 @@ def _real(s: Site, index: int) -> Any:
     return s.call(_decomposed().dequantize_per_channel.default, s.x(index), scales, points, x.axis, *bounds)
 
 
+DECOMPOSED = (torch.uint8, torch.int8, torch.uint16, torch.int16)
+"""The types of quantized_decomposed that float32 holds exactly."""
+
+
 def _check(grid: Grid) -> None:
-    if grid.dtype not in (torch.uint8, torch.int8, torch.int16):
+    if grid.dtype not in DECOMPOSED:
         raise Lacks(f"quantized_decomposed computes on 8 and 16 bits, not {grid.dtype}")
 
 

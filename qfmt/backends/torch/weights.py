@@ -21,7 +21,13 @@ def _real(s: Site, index: int) -> Any:
         if tensor.dtype != "float32":
             raise Lacks(f"computes with {tensor.dtype}")
         return s.x(index)
-    if tensor.data is None:
+    return real_constant(s, index)
+
+
+def real_constant(s: Site, index: int) -> Any:
+    """A quantized constant as float32, dequantized once."""
+    tensor = s.tensor(index)
+    if tensor.data is None or tensor.quantization is None:
         raise Lacks("has a quantized input that is computed")
     values = dequantize(tensor.array, tensor.quantization, s.node.arithmetic)
     return s.builder.derive(f"{tensor.name}_real", torch.from_numpy(values))
