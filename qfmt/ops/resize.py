@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,6 +156,10 @@ def _neighbours(axis: Axis, mode: str, rounding: str) -> Array:
     return np.clip(_rounded(_places(axis, mode), rounding), 0, axis.size - 1).astype(np.int64)
 
 
+LARGEST = 1 << 24
+"""Up to this size the neighbours along a dimension are listed."""
+
+
 def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None, size: int | None = None) -> Array:
     """Which elements of a dimension of `length` elements a Resize by the nearest takes, int64, by its scale or size;
     `a` are its attributes."""
@@ -165,6 +169,29 @@ def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None,
     if _stays(axis):
         return np.arange(length)
     return _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])
+
+
+def neighbours_along(
+    shape: Shape, a: Mapping[str, Any], scales: Sequence[float], sizes: Sequence[int]
+) -> dict[int, Array] | None:
+    """Axis → which elements a Resize by the nearest takes along it, for each that changes; `scales` or `sizes` is empty.
+
+    None if that is not known: sizes of the input are open, factors depend on each other, or there are too many.
+    """
+    if shape is None or a["keep_aspect_ratio_policy"] != "stretch":
+        return None
+    found = {}
+    for place, axis in enumerate(a["axes"] or range(len(shape))):
+        length = shape[axis]
+        if not sizes and scales[place] == 1:
+            continue
+        if not isinstance(length, int) or not (sizes[place] if sizes else scales[place] * length) < LARGEST:
+            return None
+        wanted: dict[str, Any] = {"size": sizes[place]} if sizes else {"scale": scales[place]}
+        indices = neighbours(length, a, **wanted)
+        if not np.array_equal(indices, np.arange(length)):
+            found[axis % len(shape)] = indices
+    return found
 
 
 def _linear(x: Array, geometry: list[Axis], mode: str, multiply_add: Callable[..., Array]) -> Array:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
 from ...model import DTYPES, Tensor, numpy_dtype
-from ...ops.resize import neighbours
+from ...ops.resize import neighbours_along
 from .grids import grid_of
 from .lowering import Site, among_integers, one_to_one, plain
 from .older import padded, reduced
@@ -108,25 +108,11 @@ def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
 
 def _neighbours(site: Site) -> dict[int, Array] | None:
     """Which elements are taken along each axis that changes; None if that is not known here."""
-    shape, a = site.tensor(0).shape, site.attributes
     given = [site.tensor(index) if site.has(index) else None for index in (2, 3)]
-    if shape is None or a["keep_aspect_ratio_policy"] != "stretch":
-        return None
     if any(each is not None and not each.is_constant for each in given):
         return None
     scales, sizes = ([] if each is None else each.array.tolist() for each in given)
-    found = {}
-    for place, axis in enumerate(a["axes"] or range(len(shape))):
-        length = shape[axis]
-        if not sizes and scales[place] == 1:
-            continue
-        if not isinstance(length, int):
-            return None
-        wanted: dict[str, Any] = {"size": sizes[place]} if sizes else {"scale": scales[place]}
-        indices = neighbours(length, a, **wanted)
-        if not np.array_equal(indices, np.arange(length)):
-            found[axis % len(shape)] = indices
-    return found
+    return neighbours_along(site.tensor(0).shape, site.attributes, scales, sizes)
 
 
 def _resized(site: Site) -> Sequence[ir.Value]:

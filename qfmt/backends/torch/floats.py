@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...ops.resize import neighbours_along
 from ...ops.shapes import axis_of
 from .emit import PLAIN, Emitter, Lacks, Site, Table
 from .moves import MOVES
@@ -179,6 +180,13 @@ def _reduced(target: Any) -> RealOperator:
 
 
 def _resize(s: Site, x: list[Any]) -> Any:
+    """By torch's resizings; by the nearest in other forms, the neighbours are picked."""
+    if (picked := _neighbours(s)) is not None:
+        value = x[0]
+        for axis, indices in picked.items():
+            own = s.builder.derive(f"{s.node.outputs[0]}_neighbours", torch.from_numpy(indices))
+            value = s.call(aten.index_select.default, value, axis, own)
+        return value
     sizes, factors = resize_arguments(s)
     mode, rank = s.attribute("mode"), s.rank() - 2
     if mode == "linear":
@@ -200,6 +208,18 @@ FORMS = {
     ("linear", "align_corners"),
 }
 """The resizings that torch has."""
+
+
+def _neighbours(s: Site) -> dict[int, Any] | None:
+    """Axis → the elements that are taken; None where torch resizes so, or that is not known now."""
+    form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"), s.attribute("nearest_mode"))
+    if form in FORMS or form[0] != "nearest" or form[1] == "tf_crop_and_resize":
+        return None
+    given = [s.tensor(index) if s.has(index) else None for index in (2, 3)]
+    if any(each is not None and each.data is None for each in given):
+        return None
+    scales, sizes = ([] if each is None else each.array.tolist() for each in given)
+    return neighbours_along(s.tensor(0).shape, s.node.attributes, scales, sizes)
 
 
 def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:

@@ -8,15 +8,12 @@ from typing import Any, cast
 import numpy as np
 
 from ...model import Node
-from ...ops.resize import neighbours
+from ...ops.resize import LARGEST, neighbours
 from .work import Work
 
 CROPS = "tf_crop_and_resize"
 RULE = "interpolate"
 """What a Resize of integers states; where it moves only, all rules are the same."""
-
-LARGEST = 1 << 24
-"""Sizes up to here are compared element by element."""
 
 
 def is_nearest(node: Node) -> bool:
