@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from counts import tell
 from onnx import TensorProto
 from onnx_models import node, operators, proto, through_file
 from onnx_witness import runtime
@@ -15,6 +17,8 @@ from onnx_witness import runtime
 import qfmt
 from qfmt import QfmtError
 from qfmt.frontends.onnx.qonnx import DOMAINS
+from qfmt.passes import lower_integer
+from qfmt.passes.lowering.proofs import proofs
 
 f32 = np.float32
 
@@ -227,3 +231,46 @@ def test_bipolar_weights() -> None:
     assert model.tensors["w"].dtype == "int2"
     assert model.tensors["w"].array.tolist() == [[-1, 1], [1, -1]]
     assert model.run({"x": np.array([[1, 2]], f32)})["y"].tolist() == [[0.5, -0.5]]
+
+
+def between_requant_shifts(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> qfmt.Model:
+    """x [4, 16] of int8 → p by RequantShift → s by the nodes → y by RequantShift, all in integers."""
+    given = {"m": f32(1), "a": f32(0), **constants}
+    first = node("RequantShift", ["x", "m", "a"], ["p"], div=1.0, n_levels=256.0, signed=1.0)
+    last = node("RequantShift", ["s", "m", "a"], ["y"], div=512.0, n_levels=256.0, signed=1.0)
+    source = proto([first, *nodes, last], {"x": (TensorProto.FLOAT, [4, 16])}, ["y"], given, opset=13)
+    return lower_integer(qfmt.convert(source, input_quantization={"x": (1.0, 0, "int8")}))
+
+
+def check_in_integers(model: qfmt.Model, sums: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Equal to the formula in int64 on random integers, and proven."""
+    found = proofs(model)
+    assert not found.violations
+    assert not found.unknown
+    rng, total = np.random.default_rng(0), 0
+    for _ in range(20):
+        x = rng.integers(-128, 128, (4, 16))
+        want = rescale(sums(x), np.array(1), np.array(0), 512, 256, True)
+        (got,) = model.run({"x": x.astype(np.int8)}).values()
+        assert (got == want).all()
+        total += got.size
+    tell(f"{[each.operator for each in model.nodes]}: {total} of {total} outputs equal")
+
+
+@pytest.mark.parametrize("shape", [(), (16,), (1, 16), (4, 1), (4, 16)])
+@pytest.mark.parametrize("largest", [100, 40_000])
+@pytest.mark.parametrize("form", ["p + c", "c + p", "c - p", "p @ w + c"])
+def test_a_constant_is_added_in_integers(shape: tuple[int, ...], largest: int, form: str) -> None:
+    rng = np.random.default_rng(largest)
+    c, w = rng.integers(-largest, largest, shape), rng.integers(-8, 8, (16, 16))
+    product = [node("MatMul", ["p", "w"], ["q"])] if "@" in form else []
+    operands = ["c", "p"] if form.startswith("c") else ["q" if product else "p", "c"]
+    nodes = [*product, node("Sub" if "-" in form else "Add", operands, ["s"])]
+    model = between_requant_shifts(nodes, {"c": c.astype(f32), "w": w.astype(f32)})
+    formula = {"p + c": lambda x: x + c, "c + p": lambda x: c + x, "c - p": lambda x: c - x}
+    check_in_integers(model, formula.get(form, lambda x: x @ w + c))
+
+
+def test_two_activations_are_multiplied_in_integers() -> None:
+    nodes = [node("Transpose", ["p"], ["t"], perm=[1, 0]), node("MatMul", ["p", "t"], ["s"])]
+    check_in_integers(between_requant_shifts(nodes, {}), lambda x: x @ x.T)

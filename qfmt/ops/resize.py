@@ -174,7 +174,8 @@ def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None,
 def neighbours_along(
     shape: Shape, a: Mapping[str, Any], scales: Sequence[float], sizes: Sequence[int]
 ) -> dict[int, Array] | None:
-    """Axis → which elements a Resize by the nearest takes along it, for each that changes; `scales` or `sizes` is empty.
+    """Axis → which elements a Resize by the nearest takes along it, for each that changes. One of `scales` and `sizes`
+    is empty.
 
     None if that is not known: sizes of the input are open, factors depend on each other, or there are too many.
     """

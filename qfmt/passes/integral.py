@@ -20,6 +20,9 @@ from .stated import DEQUANTIZE, QUANTIZE
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 
+JOINS = ("Add", "Sub", "Concat")
+"""Operators whose constants become integers where their other inputs are."""
+
 Range = tuple[int, int]
 
 
@@ -47,6 +50,8 @@ class _Integral:
             node = replace(node, inputs=tuple(self.real.get(name, name) for name in node.inputs))
             if node.operator == DEQUANTIZE:
                 self._is_given(node)
+            if node.operator in JOINS:
+                node = self._with_integers(node)
             if node.operator in _PRODUCTS:
                 self._product(node)
             else:
@@ -70,12 +75,24 @@ class _Integral:
         else:
             self._on_grid(node, found)
 
+    def _with_integers(self, node: Node) -> Node:
+        """The node with its constants as integers, where it joins them to tensors that hold integers."""
+        if not any(name in self.ranges for name in node.inputs):
+            return node
+        inputs = list(node.inputs)
+        for place, name in enumerate(inputs):
+            tensor = self.tensors[name]
+            if (values := _whole(tensor, 8, 16, 32)) is not None and values.size:
+                inputs[place] = self._constant(tensor, values)
+                self.ranges[inputs[place]] = int(values.min()), int(values.max())
+        return replace(node, inputs=tuple(inputs))
+
     def _range(self, node: Node) -> Range | None:
         """The range of integers that a node gives; None if they may be no integers, or are not known."""
         known = [self.ranges.get(name) for name in node.inputs if name]
         if node.operator == "Clip":
             return self._clipped(node)
-        if node.operator in ("Add", "Sub", "Concat") and all(known):
+        if node.operator in JOINS and all(known):
             ranges = [each for each in known if each is not None]
             if node.operator == "Concat":
                 return min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -103,6 +120,9 @@ class _Integral:
     def _product(self, node: Node) -> None:
         """Integers times integers: weight and bias become integers, and so do the sums, where float32 is exact."""
         given, weight = self.ranges.get(node.inputs[0]), self.tensors[node.inputs[1]]
+        if node.operator == "MatMul" and not weight.is_constant:
+            self._product_of_two(node)
+            return
         bias = self.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
         weights = _whole(weight, 8)
         added = None if bias is None else _whole(bias, 32)
@@ -119,6 +139,22 @@ class _Integral:
         if bias is not None and added is not None:
             inputs.append(self._constant(bias, added))
         self._on_grid(replace(node, inputs=tuple(inputs)), (-reach, reach), "int32")
+
+    def _product_of_two(self, node: Node) -> None:
+        """Integers times integers, both computed: the sums are integers, where float32 is exact."""
+        ranges, (a, b) = [self.ranges.get(name) for name in node.inputs], (self.tensors[each] for each in node.inputs)
+        sizes = [
+            shape[axis] for shape, axis in ((a.shape, -1), (b.shape, -2 if len(b.shape or ()) > 1 else -1)) if shape
+        ]
+        count = next((size for size in sizes if isinstance(size, int)), None)
+        if count is None or ranges[0] is None or ranges[1] is None:
+            self.nodes.append(node)
+            return
+        reach = count * max(map(abs, ranges[0])) * max(map(abs, ranges[1]))
+        if reach > EXACT_IN_FLOAT32:
+            self.nodes.append(node)
+        else:
+            self._on_grid(node, (-reach, reach), "int32")
 
     def _constant(self, tensor: Tensor, integers: Any) -> str:
         """A constant of integers, dequantized with scale 1."""
@@ -175,15 +211,15 @@ class _Integral:
         return "scale.one"
 
 
-def _whole(tensor: Tensor, bits: int) -> Any:
-    """A constant of integers in the narrowest type of so many bits, signed or not; None if it is no such thing."""
+def _whole(tensor: Tensor, *widths: int) -> Any:
+    """A constant of integers in the first type of so many bits that holds it, signed or not; None if there is none."""
     if not tensor.is_constant or tensor.quantization is not None:
         return None
     array: Any = tensor.array.astype(np.float64)
     if not (array == np.rint(array)).all():
         return None
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
-    for name in (f"int{bits}", f"uint{bits}"):
+    for name in (f"{sign}int{bits}" for bits in widths for sign in ("", "u")):
         if DTYPES[name].minimum <= low and high <= DTYPES[name].maximum:
             return array.astype(name)
     return None

@@ -10,6 +10,7 @@ from typing import Any
 from ... import __version__
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
+from ...passes.earlier import quantize_earlier
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.integral import integral
@@ -35,7 +36,7 @@ def convert_onnx(
         quantized.quantized_input(importer, name, *grid)
     graph = fold_dynamic(integral(importer.run(onnx.graph)))
     graph = on_real_numbers(graph, importer.preferred)
-    graph = fold_sandwiches(attach_quantization(graph, given.engine), given.engine)
+    graph = fold_sandwiches(quantize_earlier(attach_quantization(graph, given.engine)), given.engine)
     graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **(description or {})}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}

@@ -120,9 +120,17 @@ def _is_plain_sum(node: Node, work: Work) -> bool:
 
 
 def _sum_range(node: Node, work: Work) -> tuple[int, int]:
-    (a, b), sign = (work.grid(work.tensors[name]) for name in node.inputs), -1 if node.operator == "Sub" else 1
-    ends = sorted((sign * b.quant_min, sign * b.quant_max))
-    return a.quant_min + ends[0], a.quant_max + ends[1]
+    (a, b), sign = (_bounds(work.tensors[name], work) for name in node.inputs), -1 if node.operator == "Sub" else 1
+    ends = sorted(sign * bound for bound in b)
+    return a[0] + ends[0], a[1] + ends[1]
+
+
+def _bounds(tensor: Tensor, work: Work) -> tuple[int, int]:
+    """The least and the greatest integer that a tensor may hold."""
+    if tensor.is_constant and tensor.array.size:
+        return int(tensor.array.min()), int(tensor.array.max())
+    grid = work.grid(tensor)
+    return grid.quant_min, grid.quant_max
 
 
 def _plain_sum(node: Node, work: Work) -> None:
