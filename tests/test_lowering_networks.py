@@ -10,6 +10,8 @@ from typing import Any
 import architectures
 import networks
 import numpy as np
+import onnx
+import onnx_networks
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -18,17 +20,19 @@ from test_onnx_integer import expected, network
 from torch import nn
 
 import qfmt
+from qfmt.arithmetic import dequantize
 from qfmt.cli import integer as command_line
 from qfmt.cli import main
 from qfmt.errors import NoIntegerForm
 from qfmt.interpreter import trace
-from qfmt.model import Model, Node
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering import forms
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED
 from qfmt.passes.lowering.means import window_sizes_along
+from qfmt.passes.lowering.proofs import proofs
 from qfmt.passes.sizes import with_input_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -502,3 +506,58 @@ def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
             node = Node("AveragePool", ("x",), ("y",), entry.complete({**attributes}), version=entry.version)
             means = entry.reference(np.eye(length)[:, None, :], **node.attributes)
             assert window_sizes_along(node, 0, length) == {round(1 / each) for each in np.unique(means[means > 0])}
+
+
+def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
+    """Also those behind which real numbers go on: a chain of Softmax, each of all elements of a row."""
+    grid = Quantization.per_tensor(0.05, 3, "uint8")
+    real = [Tensor(name, "float32", (1, 8)) for name in ("a", "b", "c", "d", "e")]
+    quantized = [Tensor(name, "uint8", (1, 8), quantization=grid) for name in ("x", "h", "y")]
+    versions = {name: OPERATORS[name].version for name in OPERATORS}
+    chain = [
+        ("Sigmoid", "x", "h", {}, "divide"),
+        ("DequantizeLinear", "h", "a", {}, ""),
+        ("Softmax", "a", "b", {"axis": -1}, ""),
+        ("Flatten", "b", "c", {"axis": 1}, ""),
+        ("LogSoftmax", "c", "d", {"axis": -1}, ""),
+        ("Flatten", "d", "e", {"axis": 1}, ""),
+        ("QuantizeLinear", "e", "y", {}, "divide"),
+    ]
+    nodes = tuple(Node(o, (i,), (y,), a, f"{o}_{y}", versions[o], rule) for o, i, y, a, rule in chain)
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in (*real, *quantized)}), arithmetic="onnx")
+    with pytest.raises(NoIntegerForm) as caught:
+        lower_integer(model)
+    (named,) = caught.value.reasons.values()
+    assert set(named) == {"Softmax_b (Softmax)", "LogSoftmax_d (LogSoftmax)"}
+    assert caught.value.hint == "end the network before them: --output h"
+    assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
+
+
+@pytest.mark.parametrize("operator", ["Reshape", "Flatten"])
+@pytest.mark.parametrize("form", ["qdq u8s8", "qoperator u8s8"])
+def test_a_mean_before_a_reshape(operator: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch exports the mean over the spatial axes, quantized by ONNX Runtime behind the Reshape."""
+    monkeypatch.setitem(onnx_networks.NETWORKS, "mean", lambda: _with_mean(operator))
+    model = qfmt.convert(onnx_networks.static("mean", form, tmp_path))
+    lowered = lower_integer(model)
+    assert not proofs(lowered).violations
+    (source,) = lowered.graph.inputs
+    grid = lowered.tensors[source].quantization
+    assert grid is not None
+    rng, same, total = np.random.default_rng(0), 0, 0
+    for _ in range(10):
+        x = rng.integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)
+        (got,) = lowered.run({source: x}).values()
+        (want,) = model.run({"image": dequantize(x, grid)}).values()
+        (y,) = (lowered.tensors[name] for name in lowered.graph.outputs)
+        assert y.quantization is not None
+        same, total = same + int((dequantize(got, y.quantization) == want).sum()), total + got.size
+    tell(f"mean → {operator}, {form}: {same} of {total} outputs equal")
+    assert same == total
+
+
+def _with_mean(operator: str) -> onnx.ModelProto:
+    b = onnx_networks.Builder({"image": [1, 3, 8, 8]})
+    x = b("ReduceMean", b("Relu", b.conv("image", 3, 8, 3)), b.constant(np.array([2, 3])), keepdims=1)
+    x = b("Flatten", x) if operator == "Flatten" else b("Reshape", x, b.constant(np.array([-1, 8])))
+    return b.finish(b.linear(x, 8, 4), "mean")

@@ -142,16 +142,12 @@ class _Integral:
 
     def _product_of_two(self, node: Node) -> None:
         """Integers times integers, both computed: the sums are integers, where float32 is exact."""
-        ranges, (a, b) = [self.ranges.get(name) for name in node.inputs], (self.tensors[each] for each in node.inputs)
-        sizes = [
-            shape[axis] for shape, axis in ((a.shape, -1), (b.shape, -2 if len(b.shape or ()) > 1 else -1)) if shape
-        ]
+        a, b = (self.ranges.get(name) for name in node.inputs)
+        first, second = (self.tensors[name].shape or () for name in node.inputs)
+        sizes = (*first[-1:], *second[-2:][:1])  # a matrix has rows, a vector one size
         count = next((size for size in sizes if isinstance(size, int)), None)
-        if count is None or ranges[0] is None or ranges[1] is None:
-            self.nodes.append(node)
-            return
-        reach = count * max(map(abs, ranges[0])) * max(map(abs, ranges[1]))
-        if reach > EXACT_IN_FLOAT32:
+        reach = None if a is None or b is None or count is None else count * max(map(abs, a)) * max(map(abs, b))
+        if reach is None or reach > EXACT_IN_FLOAT32:
             self.nodes.append(node)
         else:
             self._on_grid(node, (-reach, reach), "int32")

@@ -19,7 +19,7 @@ from .ends import apart, is_input, last_integers, move_integers, output, take_in
 from .forms import MULTIPLY_ADD_DIVIDE, Form
 from .means import mean, window_sizes
 from .products import product
-from .regions import integers
+from .regions import SEVERAL, integers, is_by_element, is_move
 from .requantizing import requantized
 from .resizing import by_sizes, is_nearest
 from .sums import Sums
@@ -42,6 +42,7 @@ def lowered(model: Model, form: Form) -> Graph:
 def _lowered(model: Model, work: Work) -> Graph:
     reasons: dict[str, list[str]] = {}
     failed: list[Node] = []
+    waiting: list[Node] = []
     unknown_shape = False
     needed = {name for node in without_unread(model.nodes, model.graph.outputs) for name in node.outputs}
     for node in model.nodes:
@@ -51,6 +52,7 @@ def _lowered(model: Model, work: Work) -> Graph:
             failed.append(node)
             _note(reasons, "computes real numbers step by step", node)
         if _waits(node, work):
+            waiting.append(node)
             move_integers(node, work)
             continue
         try:
@@ -68,6 +70,9 @@ def _lowered(model: Model, work: Work) -> Graph:
             what = "a constant" if work.tensors[name].is_constant else "an input"
             reasons.setdefault(f"is an output of real numbers, and {what}", []).append(name)
     if reasons:
+        for node in filter(_is_obstacle, waiting):  # the walk names the last one before some integers
+            failed.append(node)
+            _note(reasons, SEVERAL, node)
         ends = last_integers(work, model.graph.outputs, failed)
         raise NoIntegerForm(reasons, hint=_hint(model, unknown_shape, ends))
     inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
@@ -135,6 +140,12 @@ def open_sizes(tensor: Tensor) -> list[str]:
 def _waits(node: Node, work: Work) -> bool:
     """Whether a node puts out real numbers alone: whoever reads them in the end looks for what they come from."""
     return all(work.is_real(name) for name in node.outputs)
+
+
+def _is_obstacle(node: Node) -> bool:
+    """Whether real numbers that a node gives cannot be part of a function of one element."""
+    fits = is_move(node) or is_by_element(node)  # DequantizeLinear is a function of one element
+    return not fits and not node.operator.endswith(RECURRENT)
 
 
 def _lower(node: Node, work: Work) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...interpreter import execute
 from ...model import DTYPES, Node, Shape, Tensor
-from ...ops import OPERATORS, Operand
+from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import broadcast, broadcast_pair, same
 from .steps import Array, Integers
 from .work import NoForm, Work
@@ -22,6 +22,9 @@ BY_ELEMENT = ("Clip", "PRelu", "BatchNormalization")
 """Beside those that the rule of their shapes tells."""
 
 TABLE_BITS = 8
+
+SEVERAL = "computes real numbers from more than one element"
+"""What keeps a node out of a region."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,10 @@ def _grow(found: Region, node: Node, work: Work) -> None:
     if node in found.nodes:
         return
     if not is_by_element(node):
-        raise NoForm("computes real numbers from more than one element", node=node)
+        source = _computing(node, work)
+        if is_by_element(source) or is_move(source):
+            raise NoForm("moves real numbers", node=node)
+        raise NoForm(SEVERAL, node=source)
     for place, name in enumerate(node.inputs):
         if not name:
             continue
@@ -82,6 +88,18 @@ def _grow(found: Region, node: Node, work: Work) -> None:
         else:
             raise NoForm(f"reads real numbers, {name!r}", node=node)
     found.nodes.append(node)
+
+
+def _computing(node: Node, work: Work) -> Node:
+    """The node whose numbers a node moves, if it only moves some."""
+    source = work.producer.get(node.inputs[0]) if node.inputs else None
+    return _computing(source, work) if is_move(node) and source is not None else node
+
+
+def is_move(node: Node) -> bool:
+    """Whether a node moves numbers, or clamps them."""
+    operator = OPERATORS.get(node.operator)
+    return operator is not None and operator.quantized is Quantized.MOVES
 
 
 def is_by_element(node: Node) -> bool:
