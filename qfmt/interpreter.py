@@ -122,7 +122,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     not go together in a way that no shape rule had seen.
     """
     try:
-        return _execute(node, operands, outputs)
+        with np.errstate(all="ignore"):
+            return _execute(node, operands, outputs)
     except RunError as error:
         raise error.at(place(node)) from None
     except QfmtError as error:
@@ -161,8 +162,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.quantized is Quantized.WEIGHTS and quantized:
         assert operator.integer is not None
-        with np.errstate(all="ignore"):
-            return _several(operator.integer(*_filled(operator, operands), rule=node.arithmetic, **attributes))
+        return _several(operator.integer(*_filled(operator, operands), rule=node.arithmetic, **attributes))
     if operator.quantized is Quantized.MOVES:
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
@@ -173,8 +173,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             if quantized
             else [operand and operand.array for operand in operands],
         )
-    with np.errstate(all="ignore"):
-        results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
+    results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
     if operator.quantized is Quantized.MOVES:
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]

@@ -561,3 +561,25 @@ def _with_mean(operator: str) -> onnx.ModelProto:
     x = b("ReduceMean", b("Relu", b.conv("image", 3, 8, 3)), b.constant(np.array([2, 3])), keepdims=1)
     x = b("Flatten", x) if operator == "Flatten" else b("Reshape", x, b.constant(np.array([-1, 8])))
     return b.finish(b.linear(x, 8, 4), "mean")
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "what"),
+    [
+        ((1, 2, 4, 4), (0, 0), "averages over no element"),
+        ((1, 2, 0, 0), (1, 1), "averages over no element"),
+        ((1, 2, 100_000, 4), (5, 7), "has windows of too many sums to compare them one by one"),
+    ],
+)
+def test_a_mean_of_nothing_or_of_too_much(shape: tuple[int, ...], size: tuple[int, ...], what: str) -> None:
+    grid, operator = Quantization.per_tensor(0.1, 3, "uint8"), OPERATORS["qfmt.AdaptiveAveragePool"]
+    tensors = {
+        "x": Tensor("x", "uint8", shape, quantization=grid),
+        "y": Tensor("y", "uint8", (*shape[:2], *size), quantization=grid),
+    }
+    node = Node(operator.name, ("x",), ("y",), {"output_size": size}, "n", operator.version, "mean_divide_offset")
+    model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm")
+    assert model.run({"x": np.full(shape, 7, np.uint8)})["y"].shape == (*shape[:2], *size)
+    with pytest.raises(NoIntegerForm) as caught:
+        lower_integer(model)
+    assert list(caught.value.reasons) == [what]

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_networks
 import pytest
 from c_program import Together, flat, program, random_inputs, run_main
 from counts import tell
 
+import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.errors import InexpressibleNodes, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
+from qfmt.passes import lower_integer
 from qfmt.rules import violations
 
 GRID = Quantization((0.5,), (0,), 0, 255)
@@ -215,3 +218,17 @@ def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
     assert "arena32 + " in texts[0]["net.c"]
     assert sum(text == texts[0] for text in texts) == len(texts)
     tell(f"C: {len(texts)} of {len(texts)} texts of one network are equal")
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"), [("cnn", ("relu1", "conv4")), ("mlp", ("gemm2",)), ("generator", ("convtranspose0",))]
+)
+def test_layers_of_uint16(name: str, outputs: tuple[str, ...], tmp_path: Path) -> None:
+    """Convolutions, plain, depthwise and transposed, and linear layers, padded with zero points that are not 0."""
+    source = onnx_networks.static(name, "qdq u16u8", tmp_path)
+    model = lower_integer(qfmt.convert(source), outputs=outputs)
+    main = program(model, tmp_path / "c")
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        inputs = random_inputs(model, rng)
+        assert run_main(main, model, inputs).tolist() == flat(model.run(inputs), model).tolist()

@@ -68,8 +68,8 @@ class Folded:
 def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     """The weights [groups, outputs, inputs] of a node, and its bias, by the rule that it states."""
     x = plan.value(node.inputs[0])
-    if x.dtype not in ("int8", "uint8", "int16"):
-        raise QfmtError(f"takes {x.dtype}, and C is written for int8, uint8 and int16")
+    if x.dtype not in ("int8", "uint8", "int16", "uint16"):
+        raise QfmtError(f"takes {x.dtype}, and C is written for integers of 8 and 16 bits")
     if node.arithmetic not in RULES:
         raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}`, which takes real numbers")
     centred = weights.astype(np.int64)

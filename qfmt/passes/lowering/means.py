@@ -18,6 +18,9 @@ from .steps import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
 
+MOST_SUMS = 1 << 23
+"""Of windows of several sizes all sums are listed, if they are no more."""
+
 
 def mean(node: Node, work: Work) -> Sums:
     """AveragePool, GlobalAveragePool, qfmt.AdaptiveAveragePool, ReduceMean: sums of q - zx, times L / n.
@@ -34,8 +37,10 @@ def mean(node: Node, work: Work) -> Sums:
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"adds up integers of more than {FACTOR_BITS} bits")
     counts = window_sizes(node, work)
-    if not all(counts):
+    if not counts or not all(counts):
         raise NoForm("averages over no element")
+    if len(counts) > 1 and sum(counts) * (xq.quant_max - xq.quant_min) > MOST_SUMS:
+        raise NoForm("has windows of too many sums to compare them one by one")
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
