@@ -46,7 +46,7 @@ def _real(s: Site, index: int) -> Any:
     tensor = s.tensor(index)
     if tensor.quantization is None:
         return s.x(index)
-    if tensor.data is not None and torch_dtype(tensor.dtype) not in DECOMPOSED:
+    if tensor.data is not None and torch_dtype(tensor.dtype) not in PER_CHANNEL:
         return real_constant(s, index)
     x, limits = s.grid(index), DTYPES[tensor.dtype]
     _check(x)
@@ -59,12 +59,13 @@ def _real(s: Site, index: int) -> Any:
     return s.call(_decomposed().dequantize_per_channel.default, s.x(index), scales, points, x.axis, *bounds)
 
 
-DECOMPOSED = (torch.uint8, torch.int8, torch.uint16, torch.int16)
-"""The types of quantized_decomposed that float32 holds exactly."""
+PER_CHANNEL = (torch.uint8, torch.int8, torch.int16)
+PER_TENSOR = (*PER_CHANNEL, torch.uint16)
+"""The types of quantized_decomposed that float32 holds exactly; torch subtracts no zero points from uint16."""
 
 
 def _check(grid: Grid) -> None:
-    if grid.dtype not in DECOMPOSED:
+    if grid.dtype not in (PER_TENSOR if grid.axis is None else PER_CHANNEL):
         raise Lacks(f"quantized_decomposed computes on 8 and 16 bits, not {grid.dtype}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...arithmetic import dequantize
@@ -30,7 +31,7 @@ def real_constant(s: Site, index: int) -> Any:
     if tensor.data is None or tensor.quantization is None:
         raise Lacks("has a quantized input that is computed")
     values = dequantize(tensor.array, tensor.quantization, s.node.arithmetic)
-    return s.builder.derive(f"{tensor.name}_real", torch.from_numpy(values))
+    return s.builder.derive(f"{tensor.name}_real", torch.from_numpy(np.asarray(values)))
 
 
 def _on_weights(operator: str) -> Emitter | None:
