@@ -1,45 +1,18 @@
-"""Damaged files, and what it means to survive reading one."""
+"""What it means to survive reading a damaged file; tools/fuzzing/qfb.py makes them."""
 
 from __future__ import annotations
 
-import random
-import struct
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from fuzzing.qfb import mutants, sealed
 
 import qfmt
 from qfmt.errors import QfmtError
-from qfmt.file.header import SIZE, metadata_digest
 from qfmt.model import Model, Quantization
 
-EVIL = (0, 1, 2, 3, 4, 7, 8, 64, 0x7F, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF)
-
-
-def sealed(data: bytes | bytearray) -> bytes:
-    """A file whose metadata were changed, with a digest that fits: now only the decoder stands in the way."""
-    meta_size = struct.unpack_from("<Q", data, 16)[0]
-    return bytes(data[:64]) + metadata_digest(bytes(data[:meta_size])) + bytes(data[96:])
-
-
-def mutants(data: bytes, *, count: int, seed: int) -> Iterator[bytes]:
-    """Copies of a file with one to four changes in the metadata or the root offset, and a fitting digest."""
-    chance = random.Random(seed)
-    meta_size = struct.unpack_from("<Q", data, 16)[0]
-    for _ in range(count):
-        changed = bytearray(data)
-        for _ in range(chance.choice((1, 1, 2, 4))):
-            at = chance.choice((0, *[chance.randrange(SIZE, meta_size)] * 30))
-            if chance.random() < 0.5:
-                changed[at] ^= 1 << chance.randrange(8)
-            else:
-                at = at // 4 * 4
-                value = chance.choice((*EVIL, chance.randrange(meta_size)))
-                changed[at : at + 4] = struct.pack("<I", value)[: meta_size - at]
-        yield sealed(changed)
-
+__all__ = ["mutants", "overwrite", "sealed", "small_file", "survives", "touch"]
 
 def touch(model: Model) -> None:
     """Use everything that a model holds."""

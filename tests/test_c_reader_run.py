@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from altered_networks import altered, written
+from fuzzing.altered import altered, written
 from c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler
 from counts import tell
 from integer_graphs import kinds

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
-import pytest
 
 from qfmt.file import writer
 from qfmt.model import DTYPES, Model, Node, Tensor
@@ -25,20 +25,22 @@ TYPES = ("bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64",
 def altered(model: Model, count: int, seed: int, path: Path) -> Iterator[bytes]:
     """Files of the model with one to three alterations each; what cannot be written at all is left out."""
     chance = Random(seed)
-    bare = model.replace(vectors=())
     for _ in range(count):
-        changed = bare
-        for _ in range(chance.choice((1, 1, 1, 2, 3))):
-            changed = chance.choice(ALTERATIONS)(changed, chance)
         with suppress(Exception):  # the writer of a file takes more for granted than its reader
-            yield written(changed, path)
+            yield written(changed(model, chance), path)
+
+
+def changed(model: Model, chance: Random) -> Model:
+    """The model without its test vectors, with one to three alterations."""
+    model = model.replace(vectors=())
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        model = chance.choice(ALTERATIONS)(model, chance)
+    return model
 
 
 def written(model: Model, path: Path) -> bytes:
     """The file of a model that may break rules."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writer, "violations", lambda model: [])
-        patched.setattr(os, "fsync", lambda file: None)
+    with mock.patch.object(writer, "violations", lambda model: []), mock.patch.object(os, "fsync", lambda file: None):
         model.save(path)
     return path.read_bytes()
 
