@@ -1,0 +1,195 @@
+"""Many mutants, in child processes that may crash: each attempts some hundred of them and tells what came of each."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import mmap
+import os
+import re
+import select
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from .consumers import Consume
+from .trial import QFMT, Outcome, attempt, confine
+
+BATCH = 300
+FAILED = 3
+"""The status of a child in which not qfmt failed but what attacks it."""
+
+PATIENCE = 120
+"""Seconds without a mutant finished after which a child is ended."""
+
+
+class Seed(NamedTuple):
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is attacked: `mutate` makes a mutant of a seed, `consume` is what is done with it."""
+
+    name: str
+    suffix: str
+    seeds: Sequence[Seed]
+    mutate: Callable[[bytes, Random], bytes]
+    consume: Consume
+    permitted: tuple[str, ...] = ()
+
+    def mutant(self, seed: int, index: int) -> tuple[str, bytes, Random]:
+        """The name of its seed, its bytes, and what decides what is done with it: the same whenever it is made."""
+        chance = Random(f"{self.name} {seed} {index}")
+        chosen = chance.choice(self.seeds)
+        return chosen.name, self.mutate(chosen.data, chance), chance
+
+
+class Finding(NamedTuple):
+    """What is wrong, with the number of one mutant and the name of its seed."""
+
+    what: str
+    frame: str
+    index: int
+    seed_name: str
+
+    @property
+    def key(self) -> str:
+        """Findings of one key are taken for one."""
+        return f"{self.what.partition(':')[0]} {self.frame}"
+
+
+@dataclass
+class Result:
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, Finding] = field(default_factory=dict)
+    times: Counter[str] = field(default_factory=Counter)
+
+    def add(self, finding: Finding) -> bool:
+        """Whether it is a new one."""
+        self.times[finding.key] += 1
+        return self.findings.setdefault(finding.key, finding) is finding
+
+    def join(self, other: Result) -> list[Finding]:
+        """Add another's; the result are the findings that were not known."""
+        self.counts += other.counts
+        self.times += other.times
+        new = [finding for key, finding in other.findings.items() if key not in self.findings]
+        self.findings |= {finding.key: finding for finding in new}
+        return new
+
+
+def batches(first: int, count: int) -> Iterator[range]:
+    return (range(at, min(at + BATCH, first + count)) for at in range(first, first + count, BATCH))
+
+
+def run_batch(target: Target, seed: int, indices: range) -> Result:
+    """What came of some mutants, none of which can harm this process."""
+    result, at = Result(), indices.start
+    while at < indices.stop:
+        scratch = Path(tempfile.mkdtemp(prefix="fuzz-"))
+        try:
+            at = _run_child(target, seed, range(at, indices.stop), scratch, result)
+        finally:
+            shutil.rmtree(scratch)
+    return result
+
+
+def _run_child(target: Target, seed: int, indices: range, scratch: Path, result: Result) -> int:
+    """Where to go on: the end, or after the mutant that ended the child."""
+    progress = mmap.mmap(-1, 8)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        status, stderr = 0, os.dup(2)
+        try:
+            _attempts(target, seed, indices, scratch, progress, writing)
+        except BaseException:
+            os.write(stderr, traceback.format_exc().encode())
+            status = FAILED
+        os._exit(status)
+    os.close(writing)
+    stuck = _listen(reading, child, result)
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        return indices.stop
+    (index,) = struct.unpack("<q", progress[:8])
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == FAILED:
+        raise RuntimeError(f"mutant {index} of seed {seed} of {target.name}: the fuzzer itself failed")
+    name = "stuck" if stuck else signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "exit"
+    result.counts["finding"] += 1
+    result.add(Finding(f"{name}: the process ended", _last_frame(scratch), index, target.mutant(seed, index)[0]))
+    return index + 1
+
+
+def _listen(pipe: int, child: int, result: Result) -> bool:
+    """Read what the child tells until it ends; whether it had to be ended."""
+    stuck = False
+    with open(pipe, encoding="utf-8") as lines:
+        while not stuck:
+            if not select.select([lines], [], [], PATIENCE)[0]:
+                os.kill(child, signal.SIGKILL)
+                stuck = True
+            elif line := lines.readline():
+                index, seed_name, *outcome = json.loads(line)
+                word, what, frame = outcome
+                result.counts["finding" if what else word] += 1
+                if what:
+                    result.add(Finding(what, frame, index, seed_name))
+            else:
+                break
+    return stuck
+
+
+def _last_frame(scratch: Path) -> str:
+    """The innermost line of qfmt in what faulthandler wrote."""
+    text = (scratch / "crash").read_text("utf-8", "replace") if (scratch / "crash").exists() else ""
+    found = re.search(rf'File "[^"]*{QFMT}([^"]+)", line (\d+)', text)
+    return f"{found[1]}:{found[2]}" if found else "?"
+
+
+def _attempts(target: Target, seed: int, indices: range, scratch: Path, progress: mmap.mmap, pipe: int) -> None:
+    """In the child: every mutant, and a line of JSON for each."""
+    empty, own = scratch / "empty", scratch / "own"
+    empty.mkdir()
+    own.mkdir()
+    os.chdir(empty)
+    tempfile.tempdir = str(own)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    sys.stdin = None  # type: ignore[assignment]
+    crash = (scratch / "crash").open("w")
+    faulthandler.enable(crash)
+    warnings.simplefilter("ignore")
+    os.fsync = lambda file: None  # what is written is not to last
+    path = own / f"mutant{target.suffix}"
+    confine(scratch, target.permitted)
+    gc.freeze()
+    with os.fdopen(pipe, "w", encoding="utf-8", buffering=1) as told:
+        for index in indices:
+            progress[:8] = struct.pack("<q", index)
+            seed_name, data, chance = target.mutant(seed, index)
+            state = chance.getstate()
+            path.write_bytes(data)
+
+            def consume() -> str:
+                chance.setstate(state)
+                return target.consume(path, chance)
+
+            outcome: Outcome = attempt(consume, path, empty)
+            told.write(json.dumps([index, seed_name, *outcome]) + "\n")
+            path.unlink()

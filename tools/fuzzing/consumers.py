@@ -1,0 +1,228 @@
+"""What is done with a mutant. An error of qfmt may come of each, nothing else; the result says how far it went."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import qfmt
+from qfmt.errors import FormatError, QfmtError
+from qfmt.model import Model, Tensor, numpy_dtype
+
+Consume = Callable[[Path, Random], str]
+
+LARGEST_INPUT = 1 << 14
+"""Elements of an input that is made up for a run."""
+
+
+class Disagreement(Exception):
+    """One part of qfmt took a file for valid and another did not, or a result is not what it should be."""
+
+
+def read(path: Path, chance: Random) -> str:
+    """load, every array, content id; check must find something where reading does."""
+    try:
+        model = qfmt.load(path)
+        _everything(model)
+    except FormatError as error:
+        if not _finds_something(path):
+            raise Disagreement(f"check finds nothing in a file that cannot be read: {error}") from error
+        raise
+    return "broken" if qfmt.check(path) else "valid"
+
+
+def _finds_something(path: Path) -> bool:
+    try:
+        return bool(qfmt.check(path))
+    except FormatError:
+        return True
+
+
+def _everything(model: Model) -> None:
+    graph = model.graph
+    _ = model.producer, model.source, model.metadata, graph.inputs, graph.outputs
+    for tensor in graph.tensors.values():
+        if tensor.data is not None:
+            with np.errstate(all="ignore"):
+                tensor.dequantize()
+            if tensor.array.shape != tensor.shape:
+                raise Disagreement("an array has another shape than its tensor")
+    for node in graph.nodes:
+        _ = node.attributes
+    for vector in model.vectors:
+        _ = [value.array for *_, value in vector.stored(graph)]
+    model.content_id()
+
+
+def inspect(path: Path, chance: Random) -> str:
+    """Every form of `qfmt inspect`, and `qfmt check --proofs`; JSON must be JSON."""
+    from qfmt.cli.check import command as check
+    from qfmt.cli.inspect import command
+
+    forms: list[list[str]] = [[], ["--json"], ["--integer"], ["--integer", "--json"], ["--floats"], ["--floats", "--json"]]
+    forms += [["--nodes"], ["--tensors"]]
+    with redirect_stdout(io.StringIO()):
+        try:
+            names = list(qfmt.load(path).tensors)
+        except QfmtError:
+            names = []
+    if names:
+        name = chance.choice(names)
+        forms += [[f"--tensor={name}"], [f"--tensor={name}", "--json"], [f"--tensor={name}", "--integer"]]
+    shown = 0
+    for form in forms:
+        shown += _printed(command, [str(path), *form])
+    shown += _printed(check, [str(path), "--proofs", *chance.choice(([], ["--json"]))])
+    return f"{'something' if shown else 'nothing'} shown"
+
+
+def _printed(command: Any, arguments: list[str]) -> bool:
+    """Whether a command printed what it should rather than that it cannot."""
+    with redirect_stdout(io.StringIO()) as printed:
+        try:
+            command.main(arguments, "qfmt", standalone_mode=False)
+        except QfmtError as error:
+            one_line(error)
+            return False
+    if "--json" in arguments and printed.getvalue():
+        json.loads(printed.getvalue(), parse_constant=_no_json)
+    return True
+
+
+def _no_json(word: str) -> None:
+    raise Disagreement(f"{word} in JSON")
+
+
+def one_line(error: QfmtError) -> None:
+    """Disagreement unless an error says what is the matter, in one line."""
+    if not str(error).strip() or "\n" in str(error):
+        raise Disagreement(f"a message that is not one line: {str(error)!r}") from error
+
+
+def run(path: Path, chance: Random) -> str:
+    return run_model(qfmt.load(path))
+
+
+def run_model(model: Model) -> str:
+    feed = inputs_of(model)
+    if feed is None:
+        return "has large inputs"
+    with np.errstate(all="ignore"):
+        model.run(feed)
+    return "computed"
+
+
+def inputs_of(model: Model) -> dict[str, Any] | None:
+    """Counting numbers for each input; None where one is large."""
+    feed = {}
+    for name in model.graph.inputs:
+        if name and (array := _counting(model.tensors[name])) is None:
+            return None
+        feed[name] = array if name else np.zeros(1)
+    return feed
+
+
+def _counting(tensor: Tensor) -> Any:
+    shape = [size if isinstance(size, int) else 1 for size in tensor.shape or ()]
+    count = 1
+    for size in shape:
+        count *= size
+    if not 0 <= count <= LARGEST_INPUT or min(shape, default=0) < 0:
+        return None
+    q = tensor.quantization
+    low, span = (0, 100) if q is None else (q.quant_min, q.quant_max - q.quant_min + 1)
+    if tensor.dtype == "bool":
+        low, span = 0, 2
+    numbers = np.array([low + 7 * i % max(span, 1) for i in range(count)], object).reshape(shape)
+    try:
+        return numbers.astype(numpy_dtype(tensor.dtype))
+    except (OverflowError, TypeError, ValueError):
+        return np.zeros(shape, numpy_dtype(tensor.dtype))
+
+
+def to_onnx(path: Path, chance: Random) -> str:
+    return to_onnx_model(qfmt.load(path), chance)
+
+
+def to_onnx_model(model: Model, chance: Random) -> str:
+    model.to_onnx(form=chance.choice(("qdq", "qdq", "qoperator")), opset=chance.choice((None, None, 13, 17)))
+    return "written"
+
+
+def to_torch(path: Path, chance: Random) -> str:
+    model = qfmt.load(path)
+    model.to_torch(engine=chance.choice(("reference", "reference", "qdq")))
+    return "made"
+
+
+def lower(path: Path, chance: Random) -> str:
+    """`convert --integer-only`, shown and proven."""
+    return lower_model(qfmt.load(path), chance)
+
+
+def lower_model(model: Model, chance: Random) -> str:
+    from qfmt.passes import lower_integer
+    from qfmt.passes.lowering.facts import requantizations, totals
+
+    form = chance.choice(("multiply_shift", "multiply_shift", "fixed_point_double", "power_of_two", "thresholds"))
+    lowered = lower_integer(model, form=form, exact=chance.random() < 0.5)
+    totals(lowered)
+    list(requantizations(lowered))
+    from qfmt.rules import graph_violations
+
+    if found := graph_violations(lowered):
+        raise Disagreement(f"lowering made what breaks {found[0]}")
+    return "lowered"
+
+
+def to_c(path: Path, chance: Random) -> str:
+    """A C program, in a folder beside the mutant."""
+    from qfmt.backends.c import write_c
+
+    model = qfmt.load(path)
+    shapes = {name: [s if isinstance(s, int) else 1 for s in model.tensors[name].shape or ()] for name in model.graph.inputs if name}
+    write_c(model, path.parent / "program", name="m", shapes=shapes, compact=chance.random() < 0.5)
+    return "written"
+
+
+def convert(path: Path, chance: Random) -> str:
+    """Convert, save, open and check; one of the other consumers may follow."""
+    model = qfmt.convert(path)
+    made = path.parent / "converted.qfb"
+    try:
+        qfmt.save(model, made)
+        if os.path.getsize(made) > 10 * path.stat().st_size + (64 << 20):
+            raise Disagreement(f"a file of {path.stat().st_size} bytes became one of {os.path.getsize(made)}")
+        if found := qfmt.check(made):
+            raise Disagreement(f"convert wrote what breaks {found[0]}")
+        loaded = qfmt.load(made)
+        if loaded.content_id() != model.content_id():
+            raise Disagreement("the file has another content id than what was saved")
+        if chance.random() < 0.3 and not loaded.no_graph:
+            _further(loaded, chance)
+    finally:
+        made.unlink(missing_ok=True)
+    return "converted"
+
+
+def _further(model: Model, chance: Random) -> None:
+    try:
+        way = chance.randrange(4)
+        if way == 0:
+            lower_model(model, chance)
+        elif way == 1:
+            to_onnx_model(model, chance)
+        elif way == 2:
+            model.to_torch(engine="reference")
+        else:
+            run_model(model)
+    except QfmtError as error:
+        one_line(error)

@@ -1,0 +1,63 @@
+"""What is attacked, by name."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import qfmt
+
+from . import altered, consumers, corpus, qfb, sources
+from .batches import Target
+from .consumers import Consume
+from .sources import Mutate
+
+
+def of_network(data: bytes, chance: Random) -> bytes:
+    """A mutant of a `.qfb`: bytes, records, or the network in it."""
+    way = chance.random()
+    if way < 0.25:
+        return qfb.changed_bytes(data, chance)
+    if way < 0.6:
+        return qfb.changed_records(data, chance)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder) / "m.qfb"
+        path.write_bytes(data)
+        try:
+            return altered.written(altered.changed(qfmt.load(path), chance), path)
+        except Exception:  # the writer of a file takes more for granted than its reader
+            return qfb.changed_records(data, chance)
+
+
+class _Entry(NamedTuple):
+    seeds: str
+    mutate: Mutate
+    consume: Consume
+
+
+_TABLE: dict[str, _Entry] = {
+    "read": _Entry("qfb", lambda data, chance: (qfb.changed_bytes if chance.random() < 0.5 else qfb.changed_records)(data, chance), consumers.read),
+    "inspect": _Entry("qfb", of_network, consumers.inspect),
+    "run": _Entry("qfb", of_network, consumers.run),
+    "to-onnx": _Entry("qfb", of_network, consumers.to_onnx),
+    "to-torch": _Entry("qfb", of_network, consumers.to_torch),
+    "integer-only": _Entry("float", of_network, consumers.lower),
+    "to-c": _Entry("integer", of_network, consumers.to_c),
+    "torchscript": _Entry("torchscript", sources.changed_archive, consumers.convert),
+    "saved": _Entry("saved", sources.changed_saved, consumers.convert),
+    "exported": _Entry("exported", sources.changed_archive, consumers.convert),
+    "safetensors": _Entry("safetensors", sources.changed_safetensors, consumers.convert),
+    "onnx": _Entry("onnx", sources.changed_onnx, consumers.convert),
+}
+
+NAMES = (*_TABLE,)
+
+
+def target(name: str, folders: tuple[Path, ...] = ()) -> Target:
+    """A target with its seeds; those of `folders` are added."""
+    kind, mutate, consume = _TABLE[name]
+    found = corpus.seeds(kind, folders)
+    return Target(name, Path(found[0].name).suffix, found, mutate, consume)

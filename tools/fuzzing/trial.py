@@ -1,0 +1,166 @@
+"""One mutant: what came of it, within limits of time and memory, and without side effects."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qfmt.errors import QfmtError
+
+from .consumers import one_line
+
+SECONDS = 4.0
+"""Of the processor, for one mutant: twice what is promised, as another program may share the core."""
+
+STOP = 10
+"""Seconds of the processor after which a mutant is interrupted; twice that ends the process."""
+
+PER_BYTE, MEMORY = 10, 64 << 20
+"""What a mutant may take: so many times its size, and that much."""
+
+ADDRESSES = 3 << 30
+"""Bytes of addresses that may be added, so that a mutant that takes everything takes only its own process along."""
+
+QFMT = f"{os.sep}qfmt{os.sep}"
+
+
+class SideEffect(BaseException):
+    """Something was done that reading a file must not do."""
+
+
+class TooSlow(BaseException):
+    """The limit of time, in the place where it was reached."""
+
+
+class Outcome(NamedTuple):
+    """What came of a mutant. `finding` is empty, or what is wrong; `frame` the innermost line of qfmt."""
+
+    word: str
+    finding: str = ""
+    frame: str = ""
+
+
+def attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
+    """One mutant. What takes too long or too much is tried once more, as the first may have paid for imports."""
+    for second_time in (False, True):
+        outcome = _attempt(consume, path, folder)
+        if second_time or not outcome.finding.startswith(("TooMuch", "TooLong")):
+            break
+        gc.collect()
+    return outcome
+
+
+def _attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
+    before, begin = _start_of_peak(), time.process_time()
+    try:
+        with _limited():
+            word = consume()
+    except QfmtError as error:
+        try:
+            one_line(error)
+        except Exception as wrong:
+            return _found(wrong)
+        word = f"refused: {type(error).__name__}"
+    except (Exception, SideEffect, TooSlow) as error:
+        return _found(error)
+    taken, allowed = _peak() - before, PER_BYTE * path.stat().st_size + MEMORY
+    if taken > allowed:
+        return Outcome(word, f"TooMuchMemory: {taken >> 20} MB of {allowed >> 20}", word)
+    if (spent := time.process_time() - begin) > SECONDS:
+        return Outcome(word, f"TooLong: {spent:.1f} s", word)
+    if left := os.listdir(folder):
+        for name in left:
+            os.unlink(folder / name)
+        return Outcome(word, f"SideEffect: wrote {', '.join(left)}", word)
+    return Outcome(word)
+
+
+def _found(error: BaseException) -> Outcome:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if QFMT in frame.filename]
+    if isinstance(error, RecursionError):  # wherever the last straw was
+        own = own[:30]
+    place = own[-1] if own else frames[-1]
+    text = str(error).split("\n")[0][:300]
+    where = f"{place.filename.rpartition(QFMT)[2] if own else Path(place.filename).name}:{place.lineno}"
+    return Outcome("finding", f"{type(error).__name__}: {text}", where)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + 2 * STOP + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+    signal.setitimer(signal.ITIMER_PROF, STOP)
+    _watched[0] = True
+    try:
+        yield
+    finally:
+        _watched[0] = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _start_of_peak() -> int:
+    """Bytes in memory now, from which on the peak is counted."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+
+# What a process may not do
+
+
+FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect",
+             "pickle.find_class", "ctypes.dlopen")  # fmt: skip
+
+_watched: list[bool] = [False]
+"""Whether a mutant is being attempted: what makes mutants may write."""
+
+
+def confine(own: Path, permitted: tuple[str, ...] = ()) -> None:
+    """Make this process one that attempts mutants: limits, and a hook that refuses what no file may lead to.
+
+    It may write in the folder `own` only. There is no way back.
+    """
+    signal.signal(signal.SIGPROF, _too_slow)
+    addresses = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (addresses + ADDRESSES, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forbidden = frozenset(FORBIDDEN) - frozenset(permitted)
+    inside = (str(own) + os.sep, "/proc/self/", "/dev/null")
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if not _watched[0]:
+            return
+        if event in forbidden:
+            raise SideEffect(event)
+        if event == "open" and isinstance(arguments[0], str) and _writes(arguments):
+            path = os.path.abspath(arguments[0])
+            if not path.startswith(inside) and "__pycache__" not in path:
+                raise SideEffect(f"writes {path}")
+
+    sys.addaudithook(hook)
+
+
+def _writes(arguments: tuple[Any, ...]) -> bool:
+    _, mode, flags = arguments
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return bool(flags & (os.O_WRONLY | os.O_RDWR))
+
+
+def _too_slow(signal_: int, frame: Any) -> None:
+    raise TooSlow(f"not finished after {STOP} s")
