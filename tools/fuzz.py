@@ -54,6 +54,7 @@ def main() -> int:
     for name in options.targets or targets.NAMES:
         result = Result()
         target = targets.target(name, tuple(options.corpus))
+        target.warm()
         for part in results(target, options.seed, options.first, options.mutants, options.jobs):
             for finding in result.join(part):
                 keep(target, options.seed, finding, options.findings)

@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,6 +30,9 @@ from .trial import QFMT, Outcome, attempt, confine
 BATCH = 300
 FAILED = 3
 """The status of a child in which not qfmt failed but what attacks it."""
+
+WARM = 8
+"""Seeds that are used before the first mutant, at most."""
 
 PATIENCE = 120
 """Seconds without a mutant finished after which a child is ended."""
@@ -49,6 +53,17 @@ class Target:
     mutate: Callable[[bytes, Random], bytes]
     consume: Consume
     permitted: tuple[str, ...] = ()
+
+    def warm(self) -> None:
+        """Use some of the seeds, so that children need not import what they do."""
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            path = Path(folder) / f"seed{self.suffix}"
+            for seed in self.seeds[:: len(self.seeds) // WARM + 1]:
+                path.write_bytes(seed.data)
+                for index in range(3):
+                    with suppress(Exception):  # mutants will show it again
+                        self.consume(path, Random(index))
 
     def mutant(self, seed: int, index: int) -> tuple[str, bytes, Random]:
         """The name of its seed, its bytes, and what decides what is done with it: the same whenever it is made."""

@@ -198,6 +198,8 @@ def _saved() -> Iterator[Seed]:
     """state_dicts and modules, as new and as old versions of torch save them."""
     import torch
     from torch import fx
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -221,10 +223,9 @@ def _saved() -> Iterator[Seed]:
         yield from saved(f"{name}-module", torch.nn.Sequential(chain))
     q = torch.quantize_per_channel(torch.randn(3, 4), torch.rand(3) + 0.1, torch.zeros(3), 0, torch.qint8)
     yield from saved("tensors", {"q": q, "w": torch.randn(2, 3).T, "n": 1, "b": torch.zeros(2, dtype=torch.bfloat16)})
-    mapping = torch.ao.quantization.get_default_qconfig_mapping("fbgemm")
-    prepared = torch.ao.quantization.quantize_fx.prepare_fx(Net().eval(), mapping, (torch.randn(2, 4),))
+    prepared = prepare_fx(Net().eval(), get_default_qconfig_mapping("fbgemm"), (torch.randn(2, 4),))
     prepared(torch.randn(2, 4))
-    yield from saved("fx", torch.ao.quantization.quantize_fx.convert_fx(prepared))
+    yield from saved("fx", convert_fx(prepared))
     yield from saved("traced", fx.symbolic_trace(Net()))
     yield from (Seed(path.name, path.read_bytes()) for path in sorted(SAMPLES.glob("*.pt")))
 

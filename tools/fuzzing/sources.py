@@ -317,6 +317,8 @@ def _change_message(model: Any, chance: Random) -> None:
     fields = [field for field, _ in message.ListFields()]
     if not fields or chance.random() < 0.1:  # a field that is not there
         fields = [field for field in message.DESCRIPTOR.fields if field.message_type is None]
+    if not fields:
+        return
     field = chance.choice(fields)
     value = getattr(message, field.name)
     repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
