@@ -256,11 +256,6 @@ def test_mutants_with_a_fitting_digest(reader: Reader, tmp_path: Path) -> None:
     _mutants(reader, tmp_path, 3000)
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_mutants_with_a_fitting_digest(reader: Reader, tmp_path: Path) -> None:
-    _mutants(reader, tmp_path, 100_000)
-
-
 def _mutants(reader: Reader, tmp_path: Path, count: int) -> None:
     vectors = tmp_path / "vectors.qfb"
     network().with_vectors(INPUT, {"q": np.zeros((0, 3), np.int8)}, names=("corners", "")).save(vectors)

@@ -52,10 +52,12 @@ class Target:
     seeds: Sequence[Seed]
     mutate: Callable[[bytes, Random], bytes]
     consume: Consume
-    permitted: tuple[str, ...] = ()
+    start: Callable[[], None] = lambda: None
+    """What each child does first: it starts the program that is asked."""
 
     def warm(self) -> None:
         """Use some of the seeds, so that children need not import what they do."""
+        self.start()
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             path = Path(folder) / f"seed{self.suffix}"
@@ -123,7 +125,7 @@ def run_batch(target: Target, seed: int, indices: range) -> Result:
 
 
 def _run_child(target: Target, seed: int, indices: range, scratch: Path, result: Result) -> int:
-    """Where to go on: the end, or after the mutant that ended the child."""
+    """Where to go on: after the last mutant that the child attempted."""
     progress = mmap.mmap(-1, 8)
     reading, writing = os.pipe()
     child = os.fork()
@@ -139,9 +141,9 @@ def _run_child(target: Target, seed: int, indices: range, scratch: Path, result:
     os.close(writing)
     stuck = _listen(reading, child, result)
     _, status = os.waitpid(child, 0)
-    if status == 0:
-        return indices.stop
     (index,) = struct.unpack("<q", progress[:8])
+    if status == 0:
+        return index + 1
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == FAILED:
         raise RuntimeError(f"mutant {index} of seed {seed} of {target.name}: the fuzzer itself failed")
     name = "stuck" if stuck else signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "exit"
@@ -192,7 +194,8 @@ def _attempts(target: Target, seed: int, indices: range, scratch: Path, progress
     warnings.simplefilter("ignore")
     os.fsync = lambda file: None  # what is written is not to last
     path = own / f"mutant{target.suffix}"
-    confine(scratch, target.permitted)
+    target.start()
+    confine(scratch)
     gc.freeze()
     with os.fdopen(pipe, "w", encoding="utf-8", buffering=1) as told:
         for index in indices:
@@ -208,3 +211,5 @@ def _attempts(target: Target, seed: int, indices: range, scratch: Path, progress
             outcome: Outcome = attempt(consume, path, empty)
             told.write(json.dumps([index, seed_name, *outcome]) + "\n")
             path.unlink()
+            if outcome.is_last:
+                break

@@ -31,7 +31,7 @@ def read(path: Path, chance: Random) -> str:
     """load, every array, content id; check must find something where reading does."""
     try:
         model = qfmt.load(path)
-        _everything(model)
+        load_everything(model)
     except FormatError as error:
         if not _finds_something(path):
             raise Disagreement(f"check finds nothing in a file that cannot be read: {error}") from error
@@ -46,7 +46,8 @@ def _finds_something(path: Path) -> bool:
         return True
 
 
-def _everything(model: Model) -> None:
+def load_everything(model: Model) -> None:
+    """Use everything that a model holds."""
     graph = model.graph
     _ = model.producer, model.source, model.metadata, graph.inputs, graph.outputs
     for tensor in graph.tensors.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -13,6 +13,7 @@ import qfmt
 from . import altered, consumers, corpus, qfb, sources
 from .batches import Target
 from .consumers import Consume
+from .readers import Reader
 from .sources import Mutate
 
 
@@ -38,8 +39,13 @@ class _Entry(NamedTuple):
     consume: Consume
 
 
+def of_file(data: bytes, chance: Random) -> bytes:
+    """A mutant of a `.qfb`: bytes or records."""
+    return (qfb.changed_bytes if chance.random() < 0.5 else qfb.changed_records)(data, chance)
+
+
 _TABLE: dict[str, _Entry] = {
-    "read": _Entry("qfb", lambda data, chance: (qfb.changed_bytes if chance.random() < 0.5 else qfb.changed_records)(data, chance), consumers.read),
+    "read": _Entry("qfb", of_file, consumers.read),
     "inspect": _Entry("qfb", of_network, consumers.inspect),
     "run": _Entry("qfb", of_network, consumers.run),
     "to-onnx": _Entry("qfb", of_network, consumers.to_onnx),
@@ -51,6 +57,9 @@ _TABLE: dict[str, _Entry] = {
     "exported": _Entry("exported", sources.changed_archive, consumers.convert),
     "safetensors": _Entry("safetensors", sources.changed_safetensors, consumers.convert),
     "onnx": _Entry("onnx", sources.changed_onnx, consumers.convert),
+    "c-reader": _Entry("qfb", of_file, Reader("c-reader")),
+    "c-interpreter": _Entry("integer", of_network, Reader("c-interpreter")),
+    "js-reader": _Entry("qfb", of_file, Reader("js-reader")),
 }
 
 NAMES = (*_TABLE,)
@@ -60,4 +69,5 @@ def target(name: str, folders: tuple[Path, ...] = ()) -> Target:
     """A target with its seeds; those of `folders` are added."""
     kind, mutate, consume = _TABLE[name]
     found = corpus.seeds(kind, folders)
-    return Target(name, Path(found[0].name).suffix, found, mutate, consume)
+    target = Target(name, Path(found[0].name).suffix, found, mutate, consume)
+    return replace(target, start=consume.start) if isinstance(consume, Reader) else target

@@ -41,12 +41,21 @@ class TooSlow(BaseException):
     """The limit of time, in the place where it was reached."""
 
 
+class ProgramEnded(BaseException):
+    """A program that was asked about the mutant is no more: nothing else can be asked by this process."""
+
+
 class Outcome(NamedTuple):
     """What came of a mutant. `finding` is empty, or what is wrong; `frame` the innermost line of qfmt."""
 
     word: str
     finding: str = ""
     frame: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the process can attempt nothing more."""
+        return self.finding.startswith(ProgramEnded.__name__)
 
 
 def attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
@@ -70,7 +79,7 @@ def _attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
         except Exception as wrong:
             return _found(wrong)
         word = f"refused: {type(error).__name__}"
-    except (Exception, SideEffect, TooSlow) as error:
+    except (Exception, SideEffect, TooSlow, ProgramEnded) as error:
         return _found(error)
     taken, allowed = _peak() - before, PER_BYTE * path.stat().st_size + MEMORY
     if taken > allowed:
@@ -130,7 +139,7 @@ _watched: list[bool] = [False]
 """Whether a mutant is being attempted: what makes mutants may write."""
 
 
-def confine(own: Path, permitted: tuple[str, ...] = ()) -> None:
+def confine(own: Path) -> None:
     """Make this process one that attempts mutants: limits, and a hook that refuses what no file may lead to.
 
     It may write in the folder `own` only. There is no way back.
@@ -139,13 +148,12 @@ def confine(own: Path, permitted: tuple[str, ...] = ()) -> None:
     addresses = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (addresses + ADDRESSES, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    forbidden = frozenset(FORBIDDEN) - frozenset(permitted)
     inside = (str(own) + os.sep, "/proc/self/", "/dev/null")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if not _watched[0]:
             return
-        if event in forbidden:
+        if event in FORBIDDEN:
             raise SideEffect(event)
         if event == "open" and isinstance(arguments[0], str) and _writes(arguments):
             path = os.path.abspath(arguments[0])

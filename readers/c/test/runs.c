@@ -49,8 +49,10 @@ static void run(qfb_file *file, void **owned)
     qfb_list list = qfb_inputs(file);
     qfb_plan plan;
     uint64_t hash = 0;
-    if (count > MOST_INPUTS || !(owned[0] = fresh(qfb_plan_size(file))))
+    if (count > MOST_INPUTS || !(owned[0] = fresh(qfb_plan_size(file)))) {
+        printf("%d - 0\n", (int)QFB_MEMORY);
         return;
+    }
     if (!qfb_plan_make(&plan, file, owned[0], qfb_plan_size(file), NULL, MOST_WORK) && plan.arena_size <= MOST_MEMORY) {
         for (i = 0; i < count && !qfb_plan_input(&plan, i, &value) && value->size <= MOST_MEMORY; i++)
             inputs[i] = owned[2 + i] = made_input(file, value, (uint32_t)qfb_integer(&list, i));
@@ -75,6 +77,7 @@ int main(void)
             printf("%d %s 0\n", (int)file.error.code, file.error.rule);
         else
             run(&file, owned);
+        fflush(stdout); /* whoever sends one file after the other waits for it */
         for (i = 0; i < sizeof owned / sizeof *owned; i++)
             free(owned[i]);
         free(bytes);

@@ -17,6 +17,7 @@ int main(int count, char **arguments)
             return 2;
         qfb_open(&file, bytes, size, flags);
         printf("%d %s\n", (int)file.error.code, file.error.rule);
+        fflush(stdout); /* whoever sends one file after the other waits for it */
         free(bytes);
     }
     return 0;

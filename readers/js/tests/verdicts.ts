@@ -1,15 +1,19 @@
-// node verdicts.js FILES [--no-verify]: reads damaged files, which stand in one file, each after its size as a u32.
-// Prints the verdict about each, a line.
+// node verdicts.js FILES [--no-verify]: reads damaged files, which stand in one file (or, with "-", come from stdin),
+// each after its size as a u32. Prints the verdict about each, a line.
 
-import { readFile } from "node:fs/promises";
-import { argv } from "node:process";
+import { createReadStream } from "node:fs";
+import { argv, stdin, stdout } from "node:process";
 import { verdict } from "./touch.js";
 
-const files = await readFile(argv[2]!);
-const lines: string[] = [];
-for (let at = 0; at < files.length; ) {
-  const size = files.readUInt32LE(at);
-  lines.push(await verdict(files.subarray(at + 4, at + 4 + size), { verify: argv[3] !== "--no-verify" }));
-  at += 4 + size;
+const source = argv[2] === "-" ? stdin : createReadStream(argv[2]!);
+let pending = Buffer.alloc(0);
+for await (const chunk of source) {
+  pending = Buffer.concat([pending, chunk as Buffer]);
+  let at = 0;
+  while (pending.length >= at + 4 && pending.length >= at + 4 + pending.readUInt32LE(at)) {
+    const end = at + 4 + pending.readUInt32LE(at);
+    stdout.write(`${await verdict(pending.subarray(at + 4, end), { verify: argv[3] !== "--no-verify" })}\n`);
+    at = end;
+  }
+  pending = pending.subarray(at);
 }
-console.log(lines.join("\n"));
