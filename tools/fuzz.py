@@ -3,12 +3,14 @@
     python tools/fuzz.py                                   # 1000 mutants of each target
     python tools/fuzz.py onnx saved --mutants 100000       # many, of two targets
     python tools/fuzz.py onnx --first 4711 --mutants 1     # mutant 4711 again
+    python tools/fuzz.py onnx --file build/fuzz/onnx/X.onnx --mutants 20   # this file, as it is
     python tools/fuzz.py --list
 
 A finding is an exception that is no QfmtError, a crash, more memory than 10 times the file and 64 MB, more than two
 seconds of the processor (4 are measured), a file or a process that reading a file must not make, and a file that one
 part of qfmt takes for valid and another does not. One mutant of each distinct finding (what, and the innermost line of
-qfmt) is kept in build/fuzz. Mutants are the same for the same `--seed` and the same seeds. Linux only.
+qfmt) is kept in build/fuzz. Mutants are the same for the same `--seed` and the same seeds; what is done with
+a mutant depends on its number, so that a finding may need several tries with `--file`. Linux only.
 Exit status: 0 if nothing is found, 1 if something is.
 """
 
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers  [default: 0]")
     parser.add_argument("--jobs", type=int, default=1, help="processes  [default: 1]")
     parser.add_argument("--corpus", type=Path, action="append", default=[], metavar="FOLDER", help="more seeds")
+    parser.add_argument("--file", type=Path, help="attack with this file, and mutate nothing")
     parser.add_argument("--findings", type=Path, default=FINDINGS, metavar="FOLDER", help="where findings are kept")
     options = parser.parse_args()
     if unknown := set(options.targets) - set(targets.NAMES):
@@ -53,7 +56,7 @@ def main() -> int:
     found = 0
     for name in options.targets or targets.NAMES:
         result = Result()
-        target = targets.target(name, tuple(options.corpus))
+        target = targets.target(name, tuple(options.corpus), options.file)
         target.warm()
         for part in results(target, options.seed, options.first, options.mutants, options.jobs):
             for finding in result.join(part):

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -70,11 +70,10 @@ def inspect(path: Path, chance: Random) -> str:
 
     forms: list[list[str]] = [[], ["--json"], ["--integer"], ["--integer", "--json"], ["--floats"], ["--floats", "--json"]]
     forms += [["--nodes"], ["--tensors"]]
-    with redirect_stdout(io.StringIO()):
-        try:
-            names = list(qfmt.load(path).tensors)
-        except QfmtError:
-            names = []
+    try:
+        names = list(qfmt.load(path).tensors)
+    except QfmtError:
+        names = []
     if names:
         name = chance.choice(names)
         forms += [[f"--tensor={name}"], [f"--tensor={name}", "--json"], [f"--tensor={name}", "--integer"]]
@@ -87,7 +86,7 @@ def inspect(path: Path, chance: Random) -> str:
 
 def _printed(command: Any, arguments: list[str]) -> bool:
     """Whether a command printed what it should rather than that it cannot."""
-    with redirect_stdout(io.StringIO()) as printed:
+    with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()):
         try:
             command.main(arguments, "qfmt", standalone_mode=False)
         except QfmtError as error:
@@ -103,8 +102,8 @@ def _no_json(word: str) -> None:
 
 
 def one_line(error: QfmtError) -> None:
-    """Disagreement unless an error says what is the matter, in one line."""
-    if not str(error).strip() or "\n" in str(error):
+    """Disagreement unless an error says what is the matter, in one line that does not drive a terminal."""
+    if not str(error).strip() or not str(error).isprintable():
         raise Disagreement(f"a message that is not one line: {str(error)!r}") from error
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import qfmt
 
 from . import altered, consumers, corpus, qfb, sources
-from .batches import Target
+from .batches import Seed, Target
 from .consumers import Consume
 from .readers import Reader
 from .sources import Mutate
@@ -65,9 +65,12 @@ _TABLE: dict[str, _Entry] = {
 NAMES = (*_TABLE,)
 
 
-def target(name: str, folders: tuple[Path, ...] = ()) -> Target:
-    """A target with its seeds; those of `folders` are added."""
+def target(name: str, folders: tuple[Path, ...] = (), file: Path | None = None) -> Target:
+    """A target with its seeds; those of `folders` are added. A `file` is the only seed, and is left as it is."""
     kind, mutate, consume = _TABLE[name]
-    found = corpus.seeds(kind, folders)
+    if file:
+        found, mutate = [Seed(file.name, file.read_bytes())], lambda data, chance: data
+    else:
+        found = corpus.seeds(kind, folders)
     target = Target(name, Path(found[0].name).suffix, found, mutate, consume)
     return replace(target, start=consume.start) if isinstance(consume, Reader) else target

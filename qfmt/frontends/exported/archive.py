@@ -91,7 +91,7 @@ class Archive:
             code, sizes, strides, offset = (meta[key] for key in ("dtype", "sizes", "strides", "storage_offset"))
         except (KeyError, TypeError):
             raise _damaged(folder) from None
-        if code not in DTYPES:
+        if not isinstance(code, int) or code not in DTYPES:
             raise SourceError(f"has the element type {code}, which qfmt does not know")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -151,25 +152,31 @@ def _known_size(lift: Lifter, x: TensorValue, dim: int) -> int:
 
 
 @lifts("aten::cat", "aten::concat")
-def cat(lift: Lifter, tensors: Any, dim: int = 0) -> Any:
+def cat(lift: Lifter, tensors: Sequence[Any], dim: int = 0) -> Any:
     """On quantized tensors torch gives the result the scale and zero point of the first one."""
-    values = [lift.tensor(value) for value in tensors]
+    values = _some_tensors(lift, tensors)
     if len(values) == 1 and values[0].quantization is None:
         return lift.alias(values[0])
     return lift.emit("Concat", values, {"axis": dim}, quantization=lift.grid(values[0]))
 
 
 @lifts("quantized::cat")
-def quantized_cat(lift: Lifter, qx: Any, dim: int, scale: Any, zero_point: Any) -> Any:
-    values = [lift.tensor(value) for value in qx]
+def quantized_cat(lift: Lifter, qx: Sequence[Any], dim: int, scale: Any, zero_point: Any) -> Any:
+    values = _some_tensors(lift, qx)
     if scale is None or zero_point is None:
         return lift.emit("Concat", values, {"axis": dim}, quantization=lift.grid(values[0]))
     quantization = lift.quantization(scale, zero_point, values[0].dtype)
     return lift.emit("Concat", values, {"axis": dim}, quantization=quantization)
 
 
+def _some_tensors(lift: Lifter, values: Sequence[Any]) -> list[TensorValue]:
+    if not values:
+        raise SourceError("joins no tensors")
+    return [lift.tensor(value) for value in values]
+
+
 @lifts("aten::stack")
-def stack(lift: Lifter, tensors: Any, dim: int = 0) -> Any:
+def stack(lift: Lifter, tensors: Sequence[Any], dim: int = 0) -> Any:
     return cat(lift, [unsqueeze(lift, value, dim) for value in tensors], dim)
 
 

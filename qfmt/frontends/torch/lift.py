@@ -11,7 +11,6 @@ reads what a call was given, `shaping` knows and computes shapes.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from ..budget import Budget
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .names import name_tensors, renamed
 from .shaping import Shaper
+from .signatures import check_arguments
 from .spelling import spellings
 from .values import TensorValue, Unsupported
 from .views import VIEWS, check_unchanged, share
@@ -128,10 +128,7 @@ class Lifter(Shaper):
     def _one(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if name in LIFTS:
             function = LIFTS[name]
-            try:
-                inspect.signature(function).bind(self, *args, **kwargs)
-            except TypeError:
-                raise SourceError(f"{name} is called in a form that qfmt does not know") from None
+            check_arguments(name, function, args, kwargs)
             result = function(self, *args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -147,6 +144,8 @@ class Lifter(Shaper):
             inputs = bound[f"{operator.inputs[-1].name}*"]
         while inputs and inputs[-1] is None:
             inputs.pop()
+        if not inputs:
+            raise SourceError("is called without a tensor")
         attributes = {
             name: _attribute(bound[name], spec.kind) for name, spec in operator.attributes.items() if name in bound
         }
