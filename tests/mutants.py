@@ -14,6 +14,7 @@ from qfmt.model import Model, Quantization
 
 __all__ = ["mutants", "overwrite", "sealed", "small_file", "survives", "touch"]
 
+
 def touch(model: Model) -> None:
     """Use everything that a model holds."""
     graph = model.graph

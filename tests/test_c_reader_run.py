@@ -13,21 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing.altered import altered, written
 from c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
 from counts import tell
+from fuzzing.altered import altered, written
 from integer_graphs import kinds
 from integer_networks import BROKEN, changed, network
 from mutants import mutants, overwrite
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.errors import QfmtError
 from qfmt.model import numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
 
 SUITE = sorted((Path(__file__).resolve().parent / "golden" / "1.0" / "integer").glob("*.qfb"))
+
+
 def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([program or build("qfb_run.c", *SANITIZED), *map(str, arguments)], capture_output=True)
 

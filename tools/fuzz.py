@@ -20,8 +20,8 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from multiprocessing import get_context
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 

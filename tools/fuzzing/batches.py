@@ -25,7 +25,7 @@ from random import Random
 from typing import NamedTuple
 
 from .consumers import Consume
-from .trial import QFMT, Outcome, attempt, confine
+from .trial import QFMT, attempt, confine
 
 BATCH = 300
 FAILED = 3
@@ -39,8 +39,15 @@ PATIENCE = 120
 
 
 class Seed(NamedTuple):
+    """A file to make mutants of, and the `.qfb` that stands beside each of them, if any does."""
+
     name: str
     data: bytes
+    beside: bytes = b""
+
+    def stand_beside(self, path: Path) -> None:
+        if self.beside:
+            path.with_suffix(".qfb").write_bytes(self.beside)
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,10 @@ class Target:
     seeds: Sequence[Seed]
     mutate: Callable[[bytes, Random], bytes]
     consume: Consume
-    start: Callable[[], None] = lambda: None
+    start: Callable[[], None]
     """What each child does first: it starts the program that is asked."""
+    permitted: frozenset[str]
+    """What this target may do of what trial.py forbids."""
 
     def warm(self) -> None:
         """Use some of the seeds, so that children need not import what they do."""
@@ -63,15 +72,16 @@ class Target:
             path = Path(folder) / f"seed{self.suffix}"
             for seed in self.seeds[:: len(self.seeds) // WARM + 1]:
                 path.write_bytes(seed.data)
+                seed.stand_beside(path)
                 for index in range(3):
                     with suppress(Exception):  # mutants will show it again
                         self.consume(path, Random(index))
 
-    def mutant(self, seed: int, index: int) -> tuple[str, bytes, Random]:
-        """The name of its seed, its bytes, and what decides what is done with it: the same whenever it is made."""
+    def mutant(self, seed: int, index: int) -> tuple[Seed, bytes, Random]:
+        """What it is made of, its bytes, and what decides what is done with it: the same whenever it is made."""
         chance = Random(f"{self.name} {seed} {index}")
         chosen = chance.choice(self.seeds)
-        return chosen.name, self.mutate(chosen.data, chance), chance
+        return chosen, self.mutate(chosen.data, chance), chance
 
 
 class Finding(NamedTuple):
@@ -148,7 +158,7 @@ def _run_child(target: Target, seed: int, indices: range, scratch: Path, result:
         raise RuntimeError(f"mutant {index} of seed {seed} of {target.name}: the fuzzer itself failed")
     name = "stuck" if stuck else signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "exit"
     result.counts["finding"] += 1
-    result.add(Finding(f"{name}: the process ended", _last_frame(scratch), index, target.mutant(seed, index)[0]))
+    result.add(Finding(f"{name}: the process ended", _last_frame(scratch), index, target.mutant(seed, index)[0].name))
     return index + 1
 
 
@@ -195,21 +205,16 @@ def _attempts(target: Target, seed: int, indices: range, scratch: Path, progress
     os.fsync = lambda file: None  # what is written is not to last
     path = own / f"mutant{target.suffix}"
     target.start()
-    confine(scratch)
+    confine(scratch, target.permitted)
     gc.freeze()
     with os.fdopen(pipe, "w", encoding="utf-8", buffering=1) as told:
         for index in indices:
             progress[:8] = struct.pack("<q", index)
-            seed_name, data, chance = target.mutant(seed, index)
-            state = chance.getstate()
+            made_of, data, chance = target.mutant(seed, index)
             path.write_bytes(data)
-
-            def consume() -> str:
-                chance.setstate(state)
-                return target.consume(path, chance)
-
-            outcome: Outcome = attempt(consume, path, empty)
-            told.write(json.dumps([index, seed_name, *outcome]) + "\n")
+            made_of.stand_beside(path)
+            outcome = attempt(target.consume, path, chance, empty)
+            told.write(json.dumps([index, made_of.name, *outcome]) + "\n")
             path.unlink()
             if outcome.is_last:
                 break

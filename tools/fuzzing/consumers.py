@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import subprocess
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -68,7 +68,14 @@ def inspect(path: Path, chance: Random) -> str:
     from qfmt.cli.check import command as check
     from qfmt.cli.inspect import command
 
-    forms: list[list[str]] = [[], ["--json"], ["--integer"], ["--integer", "--json"], ["--floats"], ["--floats", "--json"]]
+    forms: list[list[str]] = [
+        [],
+        ["--json"],
+        ["--integer"],
+        ["--integer", "--json"],
+        ["--floats"],
+        ["--floats", "--json"],
+    ]
     forms += [["--nodes"], ["--tensors"]]
     try:
         names = list(qfmt.load(path).tensors)
@@ -188,9 +195,21 @@ def to_c(path: Path, chance: Random) -> str:
     from qfmt.backends.c import write_c
 
     model = qfmt.load(path)
-    shapes = {name: [s if isinstance(s, int) else 1 for s in model.tensors[name].shape or ()] for name in model.graph.inputs if name}
+    named = [name for name in model.graph.inputs if name]
+    shapes = {name: [s if isinstance(s, int) else 1 for s in model.tensors[name].shape or ()] for name in named}
     write_c(model, path.parent / "program", name="m", shapes=shapes, compact=chance.random() < 0.5)
     return "written"
+
+
+def compile_c(path: Path, chance: Random) -> str:
+    """A C program, which a compiler takes without a warning."""
+    to_c(path, chance)
+    command = ["cc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
+    sources = sorted((path.parent / "program").glob("*.c"))
+    done = subprocess.run([*command, *sources], capture_output=True, text=True)
+    if done.returncode:
+        raise Disagreement(f"the compiler refuses what was written: {done.stderr.splitlines()[0][-200:]}")
+    return "compiled"
 
 
 def convert(path: Path, chance: Random) -> str:
@@ -199,8 +218,9 @@ def convert(path: Path, chance: Random) -> str:
     made = path.parent / "converted.qfb"
     try:
         qfmt.save(model, made)
-        if os.path.getsize(made) > 10 * path.stat().st_size + (64 << 20):
-            raise Disagreement(f"a file of {path.stat().st_size} bytes became one of {os.path.getsize(made)}")
+        before, after = path.stat().st_size, made.stat().st_size
+        if after > 10 * before + (64 << 20):
+            raise Disagreement(f"a file of {before} bytes became one of {after}")
         if found := qfmt.check(made):
             raise Disagreement(f"convert wrote what breaks {found[0]}")
         loaded = qfmt.load(made)
@@ -211,6 +231,13 @@ def convert(path: Path, chance: Random) -> str:
     finally:
         made.unlink(missing_ok=True)
     return "converted"
+
+
+def verify(path: Path, chance: Random) -> str:
+    """Compare a mutant of a source with what the source itself became."""
+    report = qfmt.verify(path, path.with_suffix(".qfb"), samples=1)
+    str(report)
+    return "compared"
 
 
 def _further(model: Model, chance: Random) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import random
 import struct
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,28 @@ SUITE = ROOT / "tests" / "golden" / "1.0"
 SAMPLES = ROOT / "tests" / "samples"
 HOSTILE = ROOT / "tests" / "hostile"
 
-KINDS = ("qfb", "float", "integer", "torchscript", "saved", "exported", "safetensors", "onnx")
+LARGEST = 100_000
+"""Bytes of a file that is taken from a folder."""
+
+KINDS = ("qfb", "float", "integer", "torchscript", "saved", "exported", "safetensors", "onnx", "converted")
 
 
 def seeds(kind: str, folders: tuple[Path, ...] = ()) -> list[Seed]:
     """The seeds of one of KINDS, and of these folders what has the suffix of one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = list(_MAKERS[kind]())
+    found = [*_made(kind)]
     suffix = found[0].name.rpartition(".")[2]
     suffixes = {".pt", ".pth", ".pkl"} if suffix == "pt" else {f".{suffix}"}
     for folder in (HOSTILE, *folders):
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-            if path.suffix in suffixes and path.stat().st_size < 100_000:
-                found.append(Seed(path.name, path.read_bytes()))
+        paths = [path for path in sorted(folder.rglob("*")) if path.suffix in suffixes]
+        found += [Seed(path.name, path.read_bytes()) for path in paths if path.stat().st_size < LARGEST]
     return found
+
+
+@cache
+def _made(kind: str) -> tuple[Seed, ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of what is deprecated
+        return (*_MAKERS[kind](),)
 
 
 def _suite(*levels: str) -> Iterator[Seed]:
@@ -75,7 +81,9 @@ def _torchscript() -> Iterator[Seed]:
     for name, module, inputs in _layers():
         for how in ("trace", "script"):
             with suppress(RuntimeError), torch.no_grad():
-                made = torch.jit.trace(module, inputs, check_trace=False) if how == "trace" else torch.jit.script(module)
+                made = (
+                    torch.jit.trace(module, inputs, check_trace=False) if how == "trace" else torch.jit.script(module)
+                )
                 buffer = io.BytesIO()
                 torch.jit.save(made, buffer)
                 yield Seed(f"{name}-{how}.pt", _repacked(buffer.getvalue()))
@@ -301,7 +309,9 @@ def _by_hand() -> Iterator[Seed]:
     yield model("branches", [*both, branch], [*grid, constant("c", np.array(True))], [1, 4])
     ends = [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, []), value("a", TensorProto.FLOAT, [1, 4])]
     step = [node("Identity", ["c"], ["c2"]), node("Add", ["a", "a"], ["a2"])]
-    loop = helper.make_graph(step, "loop", ends, [value("c2", TensorProto.BOOL, []), value("a2", TensorProto.FLOAT, None)])
+    loop = helper.make_graph(
+        step, "loop", ends, [value("c2", TensorProto.BOOL, []), value("a2", TensorProto.FLOAT, None)]
+    )
     turns = [constant("n", np.array(3)), constant("t", np.array(True))]
     yield model("loop", [*both, node("Loop", ["n", "t", "d"], ["y"], body=loop)], [*grid, *turns], [1, 4])
     weights = [constant("w", numbers.normal(size=(1, 8, 4)).astype("f4")), constant("r", np.ones((1, 8, 2), "f4"))]
@@ -317,11 +327,24 @@ def _by_hand() -> Iterator[Seed]:
     indices = [constant("i0", np.array(0)), constant("ax", np.array([0])), constant("rest", np.array([-1]))]
     yield model("shapes", [*both, *shapes], [*grid, *indices], [2, 4])
     folded = [
-        node("ConstantOfShape", ["n"], ["k"]), node("Expand", ["k", "n"], ["e"]), node("Range", ["f0", "f4", "f1"], ["r"]),
-        node("Tile", ["r", "n1"], ["t"]), node("Add", ["t", "e"], ["a"]), node("Mul", ["d", "a"], ["y"]),
+        node("ConstantOfShape", ["n"], ["k"]), node("Expand", ["k", "n"], ["e"]),
+        node("Range", ["f0", "f4", "f1"], ["r"]), node("Tile", ["r", "n1"], ["t"]),
+        node("Add", ["t", "e"], ["a"]), node("Mul", ["d", "a"], ["y"]),
     ]  # fmt: skip
     scalars = [constant(f"f{number}", np.float32(number)) for number in (0, 1, 4)]
     yield model("constants", [*both, *folded], [*grid, *scalars, constant("n", [4]), constant("n1", [1])], [4])
+
+
+def _converted() -> Iterator[Seed]:
+    """Sources that become networks, with the `.qfb` of each."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        for kind, every in (("torchscript", 1), ("saved", 3), ("exported", 5), ("onnx", 10)):
+            for seed in _made(kind)[::every]:
+                path = Path(folder) / seed.name
+                path.write_bytes(seed.data)
+                with suppress(QfmtError):
+                    qfmt.save(qfmt.convert(path), path.with_suffix(".qfb"))
+                    yield Seed(f"{seed.name}.src", seed.data, path.with_suffix(".qfb").read_bytes())
 
 
 _MAKERS: dict[str, Callable[[], Iterator[Seed]]] = {
@@ -333,4 +356,5 @@ _MAKERS: dict[str, Callable[[], Iterator[Seed]]] = {
     "exported": _exported,
     "safetensors": _safetensors,
     "onnx": _onnx,
+    "converted": _converted,
 }

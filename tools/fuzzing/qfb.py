@@ -32,7 +32,7 @@ def mutants(data: bytes, *, count: int, seed: int) -> Iterator[bytes]:
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:
-    """A copy with one to four changes in the metadata or the root offset: bits, numbers, offsets that lead elsewhere."""
+    """A copy with one to four changes in the metadata or the root offset: bits, numbers, offsets that lead away."""
     meta_size = struct.unpack_from("<Q", data, 16)[0]
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4))):
@@ -56,10 +56,9 @@ def changed_records(data: bytes, chance: random.Random) -> bytes:
     record = _plain(Decoder(data[:meta_size], "Model").root())
     contents = data[data_offset:]
     for _ in range(20):
-        changed = mutated_tree(record, chance)
         with suppress(struct.error, AttributeError, LookupError, TypeError, ValueError, RecursionError):
-            if chance.random() < 0.8:
-                _digest_buffers(changed, contents)
+            changed = mutated_tree(record, chance)
+            _digest_buffers(changed, contents, chance)
             metadata = seal(*encode("Model", changed), len(contents))
             return metadata + bytes(-len(metadata) % PAGE) + contents
     return data
@@ -74,9 +73,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _digest_buffers(record: Any, contents: bytes) -> None:
-    """State of each buffer the digest that it has."""
+def _digest_buffers(record: Any, contents: bytes, chance: random.Random) -> None:
+    """State of most buffers the digest that they have."""
     for buffer in record["buffers"]:
         offset, size = buffer["offset"], buffer["size"]
-        if 0 <= offset and offset + size <= len(contents):
-            buffer["sha256"] = hashlib.sha256(contents[offset : offset + size]).digest()
+        if chance.random() < 0.95 or not isinstance(buffer["sha256"], bytes):
+            buffer["sha256"] = hashlib.sha256(contents[max(offset, 0) : max(offset + size, 0)]).digest()

@@ -27,7 +27,7 @@ class Program:
     """A program that takes sizes and files from stdin and says a line about each."""
 
     def __init__(self, command: Sequence[str | Path]) -> None:
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
         self.process = subprocess.Popen(
             list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors
         )

@@ -81,9 +81,7 @@ def _weight(name: str) -> int:
 
 
 def _change_of(name: str) -> Mutate:
-    return {"py": changed_code, "pkl": changed_pickle, "json": changed_json}.get(
-        name.rpartition(".")[2], changed_bytes
-    )
+    return {"py": changed_code, "pkl": changed_pickle, "json": changed_json}.get(name.rpartition(".")[2], changed_bytes)
 
 
 def _drop(entries: list[tuple[str, bytes]], chance: Random) -> None:
@@ -115,6 +113,13 @@ def changed_saved(data: bytes, chance: Random) -> bytes:
     return (changed_archive if data[:2] == b"PK" else changed_pickle)(data, chance)
 
 
+def changed_source(data: bytes, chance: Random) -> bytes:
+    """Of any kind, told by its first bytes."""
+    if data[:2] == b"PK":
+        return changed_archive(data, chance)
+    return (changed_pickle if data[:1] == b"\x80" else changed_onnx)(data, chance)
+
+
 # Code
 
 
@@ -123,7 +128,8 @@ WORDS = (
     "None", "True", "False", "self", "x", "()", "[]", "{}", "[x]", "[0]", "[1, 1]", "(0, 1)", "{0: 1}", '""', '"x"',
     "-1", "0", "1.0", "0.0", "1e300", "float('nan')", "CONSTANTS.c0", "ops.prim.NumToTensor", "torch.add", "torch.mul",
     "torch.relu", "torch.cat", "torch.size", "torch.reshape", "torch.to", "torch.quantize_per_tensor", "annotate",
-    "torch.dequantize", "torch.append", "torch.len", "torch.slice", "torch.select", "ops.quantized.add", "uninitialized",
+    "torch.dequantize", "torch.append", "torch.len", "torch.slice", "torch.select", "ops.quantized.add",
+    "uninitialized",
     "torch.tensor", "torch.zeros", "torch.max", "torch.permute", "torch.transpose", "torch.expand", "torch.split",
     "unchecked_cast", "getattr", "torch.view", "torch.mean", "torch.unsqueeze", "torch.squeeze", "torch.flatten",
     "torch.max_pool2d", "torch.adaptive_avg_pool2d", "torch.softmax", "torch.int", "torch.chunk", "torch.pad",
@@ -243,7 +249,9 @@ def _other_operand(part: bytes, parts: list[bytes], chance: Random) -> bytes:
     if code == b"G":
         return b"G" + struct.pack(">d", other_value(struct.unpack(">d", part[1:9])[0], chance))
     if code == b"X":
-        text = chance.choice((*TEXTS, "int8", "float32", "cpu", "forward", "weight", part[5:].decode("utf-8", "replace")))
+        text = chance.choice(
+            (*TEXTS, "int8", "float32", "cpu", "forward", "weight", part[5:].decode("utf-8", "replace"))
+        )
         encoded = text.encode()
         return b"X" + struct.pack("<I", len(encoded)) + encoded
     if code in (b"h", b"q"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -52,15 +51,20 @@ _TABLE: dict[str, _Entry] = {
     "to-torch": _Entry("qfb", of_network, consumers.to_torch),
     "integer-only": _Entry("float", of_network, consumers.lower),
     "to-c": _Entry("integer", of_network, consumers.to_c),
+    "c-program": _Entry("integer", of_network, consumers.compile_c),
     "torchscript": _Entry("torchscript", sources.changed_archive, consumers.convert),
     "saved": _Entry("saved", sources.changed_saved, consumers.convert),
     "exported": _Entry("exported", sources.changed_archive, consumers.convert),
     "safetensors": _Entry("safetensors", sources.changed_safetensors, consumers.convert),
     "onnx": _Entry("onnx", sources.changed_onnx, consumers.convert),
+    "verify": _Entry("converted", sources.changed_source, consumers.verify),
     "c-reader": _Entry("qfb", of_file, Reader("c-reader")),
     "c-interpreter": _Entry("integer", of_network, Reader("c-interpreter")),
     "js-reader": _Entry("qfb", of_file, Reader("js-reader")),
 }
+
+PROCESSES = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork"})
+"""The workers of verify, and a compiler, are other processes."""
 
 NAMES = (*_TABLE,)
 
@@ -72,5 +76,10 @@ def target(name: str, folders: tuple[Path, ...] = (), file: Path | None = None) 
         found, mutate = [Seed(file.name, file.read_bytes())], lambda data, chance: data
     else:
         found = corpus.seeds(kind, folders)
-    target = Target(name, Path(found[0].name).suffix, found, mutate, consume)
-    return replace(target, start=consume.start) if isinstance(consume, Reader) else target
+    start = consume.start if isinstance(consume, Reader) else _nothing
+    permitted = PROCESSES if name in ("verify", "c-program") else frozenset()
+    return Target(name, Path(found[0].name).suffix, found, mutate, consume, start, permitted)
+
+
+def _nothing() -> None:
+    """Most targets need no program."""

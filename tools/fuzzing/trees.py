@@ -72,7 +72,7 @@ def _graft(place: Place, places: list[Place], chance: Random) -> None:
     """A copy of another part, or that part itself, which is then shared."""
     holder, key = chance.choice(places)
     part = holder[key]
-    if chance.random() < 0.7 or isinstance(part, list | dict) and _holds(part, place[0]):
+    if chance.random() < 0.7 or (isinstance(part, list | dict) and _holds(part, place[0])):
         part = copy.deepcopy(part)
     place[0][place[1]] = part
 

@@ -9,14 +9,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from qfmt.errors import QfmtError
 
-from .consumers import one_line
+from .consumers import Consume, one_line
 
 SECONDS = 4.0
 """Of the processor, for one mutant: twice what is promised, as another program may share the core."""
@@ -29,6 +30,8 @@ PER_BYTE, MEMORY = 10, 64 << 20
 
 ADDRESSES = 3 << 30
 """Bytes of addresses that may be added, so that a mutant that takes everything takes only its own process along."""
+
+EXCESS = ("TooMuchMemory", "TooLong")
 
 QFMT = f"{os.sep}qfmt{os.sep}"
 
@@ -58,21 +61,25 @@ class Outcome(NamedTuple):
         return self.finding.startswith(ProgramEnded.__name__)
 
 
-def attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
-    """One mutant. What takes too long or too much is tried once more, as the first may have paid for imports."""
-    for second_time in (False, True):
-        outcome = _attempt(consume, path, folder)
-        if second_time or not outcome.finding.startswith(("TooMuch", "TooLong")):
-            break
+def attempt(consume: Consume, path: Path, chance: Random, empty: Path) -> Outcome:
+    """What comes of one mutant; `empty` is the working directory, which nothing may be written to.
+
+    What takes too long or too much is tried once more, as the first may have paid for imports.
+    """
+    state = chance.getstate()
+    outcome = _attempt(consume, path, chance, empty)
+    if outcome.finding.startswith(EXCESS):
         gc.collect()
+        chance.setstate(state)
+        outcome = _attempt(consume, path, chance, empty)
     return outcome
 
 
-def _attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
+def _attempt(consume: Consume, path: Path, chance: Random, empty: Path) -> Outcome:
     before, begin = _start_of_peak(), time.process_time()
     try:
         with _limited():
-            word = consume()
+            word = consume(path, chance)
     except QfmtError as error:
         try:
             one_line(error)
@@ -83,13 +90,13 @@ def _attempt(consume: Callable[[], str], path: Path, folder: Path) -> Outcome:
         return _found(error)
     taken, allowed = _peak() - before, PER_BYTE * path.stat().st_size + MEMORY
     if taken > allowed:
-        return Outcome(word, f"TooMuchMemory: {taken >> 20} MB of {allowed >> 20}", word)
+        return Outcome(word, f"{EXCESS[0]}: {taken >> 20} MB of {allowed >> 20}", word)
     if (spent := time.process_time() - begin) > SECONDS:
-        return Outcome(word, f"TooLong: {spent:.1f} s", word)
-    if left := os.listdir(folder):
-        for name in left:
-            os.unlink(folder / name)
-        return Outcome(word, f"SideEffect: wrote {', '.join(left)}", word)
+        return Outcome(word, f"{EXCESS[1]}: {spent:.1f} s", word)
+    if left := [*empty.iterdir()]:
+        for made in left:
+            made.unlink()
+        return Outcome(word, f"SideEffect: wrote {', '.join(made.name for made in left)}", word)
     return Outcome(word)
 
 
@@ -125,21 +132,22 @@ def _start_of_peak() -> int:
 
 
 def _peak() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
+    with Path("/proc/self/status").open(encoding="ascii") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 
 
 # What a process may not do
 
 
-FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect",
-             "pickle.find_class")  # fmt: skip
+FORBIDDEN = frozenset({
+    "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "pickle.find_class",
+})  # fmt: skip
 
 _watched: list[bool] = [False]
 """Whether a mutant is being attempted: what makes mutants may write."""
 
 
-def confine(own: Path) -> None:
+def confine(own: Path, permitted: frozenset[str] = frozenset()) -> None:
     """Make this process one that attempts mutants: limits, and a hook that refuses what no file may lead to.
 
     It may write in the folder `own` only. There is no way back.
@@ -148,15 +156,16 @@ def confine(own: Path) -> None:
     addresses = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (addresses + ADDRESSES, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forbidden = FORBIDDEN - permitted
     inside = (str(own) + os.sep, "/proc/self/", "/dev/null")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if not _watched[0]:
             return
-        if event in FORBIDDEN:
+        if event in forbidden:
             raise SideEffect(event)
         if event == "open" and isinstance(arguments[0], str) and _writes(arguments):
-            path = os.path.abspath(arguments[0])
+            path = os.path.abspath(arguments[0])  # noqa: PTH100 - links are not to be followed
             if not path.startswith(inside) and "__pycache__" not in path:
                 raise SideEffect(f"writes {path}")
 
