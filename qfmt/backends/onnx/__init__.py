@@ -24,9 +24,9 @@ EXTERNAL = 1_500_000_000
 def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None) -> Any:
     """The model as an `onnx.ModelProto`; see `Model.to_onnx`."""
     made = _checked(model, form, opset)
-    import onnx_ir as ir
+    from .write import to_proto
 
-    return ir.to_proto(made)
+    return to_proto(made)
 
 
 def write_onnx(

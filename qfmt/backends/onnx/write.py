@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import onnx_ir as ir
 
+from ...errors import QfmtError
 from ...file.writer import replacing
 from .constants import sizes
 
@@ -17,16 +18,29 @@ ALIGNMENT = 4096
 """Where each constant begins, so that a runtime can map it into memory."""
 
 
+def to_proto(model: ir.Model) -> Any:
+    """The model as an `onnx.ModelProto`. Constants are read now: QfmtError if they are damaged."""
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, QfmtError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
+
+
 def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
     """See `qfmt.backends.onnx.write_onnx`."""
     where = os.fsdecode(path)
     if sum(_data(value).nbytes for value in model.graph.initializers.values()) <= external:
         with replacing(where) as file:
-            file.write(ir.to_proto(model).SerializeToString())
+            file.write(to_proto(model).SerializeToString())
         return
     with replacing(where) as file, replacing(f"{where}.data") as bulk:  # the weights are there before who names them
         _move_out(model, bulk, f"{os.path.basename(where)}.data")  # noqa: PTH119
-        file.write(ir.to_proto(model).SerializeToString())
+        file.write(to_proto(model).SerializeToString())
 
 
 def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:

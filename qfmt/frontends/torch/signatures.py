@@ -20,9 +20,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """What an argument may be for each annotation; parameters with any other are for the function to check."""
 
 
-def check_arguments(
-    target: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def check_arguments(target: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """SourceError unless `function`, after the lifter itself, takes these arguments."""
     signature, types = _signature(function)
     try:

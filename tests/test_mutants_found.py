@@ -1,0 +1,71 @@
+"""What tools/fuzz.py found, in the smallest form."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mutants import sealed
+from test_torchscript_hostile import module_of
+
+import qfmt
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.errors import DigestError, SourceError
+
+QUANTIZED = "q = torch.quantize_per_tensor(x, 0.1, 3, 13)"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("y = torch.cat(q, 0)", "aten::cat is called with a TensorValue for tensors"),
+        ("y = torch.cat([], 0)", "joins no tensors"),
+        ("y = torch.stack([], 0)", "joins no tensors"),
+        ('y = torch.transpose(q, 0, "x")', "aten::transpose is called with a str for dim1"),
+        (
+            "y = torch.quantize_per_tensor(x, 0.1, 3, (0, 1))",
+            "aten::quantize_per_tensor is called with a tuple for dtype",
+        ),
+        ("y = ops.quantized.cat(q, 0, 0.1, 3)", "quantized::cat is called with a TensorValue for qx"),
+        ("y = ops.quantized.hardswish(None, 0.1, 3)", "is called without a tensor"),
+    ],
+)
+def test_arguments_of_another_type(body: str, words: str, tmp_path: Path) -> None:
+    path = module_of(tmp_path / "m.pt", QUANTIZED, body, "return torch.dequantize(y)")
+    with pytest.raises(SourceError, match=r"m\.pt") as caught:
+        qfmt.convert(path)
+    assert words in str(caught.value)
+
+
+def _convolution(bias: list[float]) -> Model:
+    scales = Quantization((0.5, 0.25, 0.125), (0, 0, 0), -127, 127, axis=0)
+    grid = Quantization((0.5,), (3,), 0, 255)
+    tensors = [
+        Tensor("x", "uint8", (1, 1, 2, 2), None, grid),
+        Tensor.constant("w", np.ones((3, 1, 1, 1), np.int8), scales),
+        Tensor.constant("b", np.array(bias, np.float32)),
+        Tensor("y", "uint8", (1, 3, 2, 2), None, grid),
+    ]
+    attributes = {"kernel_shape": (1, 1), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
+    nodes = (Node("Conv", ("x", "w", "b"), ("y",), attributes, "", 22, "integer_bias"),)
+    return Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
+
+
+def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path) -> None:
+    """onnx-ir reads them while it makes the proto, and hides the error in one of its own."""
+    pytest.importorskip("onnx_ir")
+    path = tmp_path / "m.qfb"
+    _convolution([1.0, 2.0, 3.0]).save(path)
+    data = bytearray(path.read_bytes())
+    data[struct.unpack_from("<Q", data, 24)[0]] ^= 1
+    path.write_bytes(sealed(data))
+    with pytest.raises(DigestError, match="damaged"):
+        qfmt.load(path).to_onnx()
+
+
+def test_one_bias_for_channels_with_scales_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("onnx_ir")
+    made = _convolution([1.0]).to_onnx()
+    assert {"Conv"} <= {node.op_type for node in made.graph.node}
