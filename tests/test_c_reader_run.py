@@ -213,7 +213,7 @@ def _outcome(wanted: str | None, code: int) -> str:
 
 
 def test_mutants_of_the_suite(tmp_path: Path) -> None:
-    files = [data for path in SUITE for data in mutants(path.read_bytes(), count=8, seed=1)]
+    files = [data for path in SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"] > 100
 
 
