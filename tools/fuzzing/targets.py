@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import qfmt
 
-from . import altered, consumers, corpus, qfb, sources
+from . import altered, consumers, corpus, protos, qfb, sources
 from .batches import Seed, Target
 from .consumers import Consume
 from .readers import Reader
@@ -56,7 +56,7 @@ _TABLE: dict[str, _Entry] = {
     "saved": _Entry("saved", sources.changed_saved, consumers.convert),
     "exported": _Entry("exported", sources.changed_archive, consumers.convert),
     "safetensors": _Entry("safetensors", sources.changed_safetensors, consumers.convert),
-    "onnx": _Entry("onnx", sources.changed_onnx, consumers.convert),
+    "onnx": _Entry("onnx", protos.changed_onnx, consumers.convert),
     "verify": _Entry("converted", sources.changed_source, consumers.verify),
     "c-reader": _Entry("qfb", of_file, Reader("c-reader")),
     "c-interpreter": _Entry("integer", of_network, Reader("c-interpreter")),
