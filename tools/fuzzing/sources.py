@@ -27,6 +27,8 @@ def changed_archive(data: bytes, chance: Random) -> bytes:
     """One or two entries changed in the way of what they hold, or the archive itself."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(info.file_size for info in archive.infolist()) > LARGEST:  # a bomb
+                return changed_bytes(data, chance)
             entries = [(info.filename, archive.read(info)) for info in archive.infolist()]
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, RuntimeError):
         return changed_bytes(data, chance)
