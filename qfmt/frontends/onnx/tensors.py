@@ -130,11 +130,14 @@ def described(value: Any) -> Tensor:
 
 
 def infer_types(model: Any) -> None:
-    """Let onnx say of what type values are; where it cannot, nothing changes."""
+    """Let onnx say of what type values are; where it cannot, nothing changes.
+
+    It must not compute values on the way: a few nodes that double a vector would keep it busy without end.
+    """
     from onnx_ir.passes.common import ShapeInferencePass
 
     quiet()
-    ShapeInferencePass()(model)
+    ShapeInferencePass(data_prop=False)(model)
 
 
 _SILENT = logging.NullHandler()
