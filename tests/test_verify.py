@@ -427,7 +427,7 @@ def test_pseudo_random_inputs_are_the_same_every_time(digits: Model) -> None:
 def test_open_sizes(tmp_path: Path) -> None:
     source = archive(tmp_path, "unet", kind="script")
     model = qfmt.convert(source)
-    assert qfmt.verify(source, model, samples=1).inputs.endswith("x [1,3,64,64]")
+    assert qfmt.verify(source, model, samples=1).inputs.endswith("x [1,3,224,224]")
     given = qfmt.verify(source, model, samples=1, input_shapes={"x": (2, 3, 16, 24)})
     assert given.ok and given.inputs.endswith("x [2,3,16,24]")
     with pytest.raises(QfmtError, match="no input 'y'"):

@@ -25,6 +25,11 @@ def _shapes(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ..
 def _shape(value: str) -> tuple[str, tuple[Dimension, ...]]:
     name, equals, sizes = value.partition("=")
     words = [word.strip() for word in sizes.split(",")]
-    if not (name and equals and all(word.isidentifier() or word.isdecimal() for word in words)):
+    if not (name and equals and all(word.isdecimal() or _is_name(word) for word in words)):
         raise click.BadParameter(f"{value!r} is not NAME=SIZE,SIZE,… as in x=N,3,224,224")
     return name, tuple(int(word) if word.isdecimal() else word for word in words)
+
+
+def _is_name(word: str) -> bool:
+    """`N`, or `image.N`: the conversion of a network with several inputs names sizes so."""
+    return all(part.isidentifier() for part in word.split("."))

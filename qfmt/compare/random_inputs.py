@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS
+from ..passes.likely import likely_shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,12 +23,6 @@ SEED = 0
 SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
 """Tried one after the other for sizes that neither the file nor anybody else tells."""
 
-CHANNELS = 3
-"""For the second dimension of images and volumes, where it is not known."""
-
-_FEATURES = {"Linear": 1, "DynamicLinear": 1, "MatMul": -2, "MatMulInteger": -2}
-"""Operator → the dimension of its second input that is as long as the last one of its first."""
-
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor, which is where inputs then lie."""
 
@@ -36,75 +31,63 @@ def shapes(
     model: Model, given: Mapping[str, Sequence[int]], examples: Sequence[Sequence[int] | None]
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Shapes for the inputs, the likeliest first: as given; else the file's, open sizes as in the example with
-    which the network was traced; else one of SIZES. An open first dimension is one sample, or that of the example,
-    which a trace may have baked in."""
+    which the network was traced, or as `likely_shape` has them; else one of SIZES. An open first dimension is one
+    sample, or, at last, that of the example, which a trace may have baked in."""
     if unknown := [name for name in given if name not in model.graph.inputs]:
         inputs = ", ".join(model.graph.inputs)
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
+    told = dict(zip(model.graph.inputs, examples, strict=False))
     tried = []
-    for size, batch in [(size, 1) for size in SIZES] + [(SIZES[0], None)]:
-        chosen: dict[str, tuple[int, ...]] = {}
-        named: dict[str, int] = {}
-        for index, name in enumerate(model.graph.inputs):
-            example = examples[index] if index < len(examples) else None
-            guessed = tuple(given[name]) if name in given else _shape(model, name, example, size, batch)
-            stated = model.tensors[name].shape or (None,) * len(guessed)
-            chosen[name] = tuple(  # sizes of one name are equal
-                named.setdefault(word, number) if isinstance(word, str) else number
-                for word, number in zip(stated, guessed, strict=True)
-            )
+    for size in (None, *SIZES):
+        guessed = {name: likely_shape(model, name, size, told.get(name)) for name in model.graph.inputs}
+        chosen = _same_sizes(model, {**guessed, **{name: tuple(sizes) for name, sizes in given.items()}})
         if chosen not in tried:
             tried.append(chosen)
             yield chosen
+    batched = {name: _batched(shape, told.get(name)) for name, shape in tried[0].items() if name not in given}
+    if (chosen := _same_sizes(model, {**tried[0], **batched})) not in tried:
+        yield chosen
 
 
-def _shape(model: Model, name: str, example: Sequence[int] | None, size: int, batch: int | None) -> tuple[int, ...]:
-    stated = model.tensors[name].shape
-    if stated is None:
-        return tuple(example) if example is not None else (1, _features(model, name) or size)
-    if example is None or len(example) != len(stated):
-        example = _guessed(len(stated), size, _features(model, name))
-    sizes = [batch, *example[1:]] if batch and len(stated) > 1 else example
-    return tuple(size if isinstance(size, int) else guess for size, guess in zip(stated, sizes, strict=True))
+def _batched(shape: tuple[int, ...], example: Sequence[int] | None) -> tuple[int, ...]:
+    return shape if example is None or len(example) != len(shape) else (*example[:1], *shape[1:])
 
 
-def _guessed(rank: int, size: int, features: int | None) -> list[int]:
-    """A vector of this size, or one sample: a square image, a cube of at most 16; the last size as a layer takes it."""
-    side = min(size, 16) if rank > 4 else size
-    channels = CHANNELS if rank > 3 else side
-    sizes = [side] if rank == 1 else [1, channels, *[side] * rank][:rank]
-    return [*sizes[:-1], features] if features else sizes
-
-
-def _features(model: Model, name: str) -> int | None:
-    """How many features a linear layer or a product takes that reads this input, quantized or not."""
-    same = {name} | {
-        node.outputs[0] for node in model.nodes if name in node.inputs and "QuantizeLinear" in node.operator
-    }
-    for node in model.nodes:
-        axis = _FEATURES.get(node.operator.rpartition(".")[2])
-        if axis is not None and node.inputs[0] in same:
-            shape = model.tensors[node.inputs[1]].shape
-            size = shape[axis] if shape and len(shape) > 1 else None
-            return size if isinstance(size, int) else None
-    return None
+def _same_sizes(model: Model, guessed: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Sizes of one name are equal: the first that has it decides."""
+    chosen: dict[str, tuple[int, ...]] = {}
+    named: dict[str, int] = {}
+    for name in model.graph.inputs:
+        stated = model.tensors[name].shape or (None,) * len(guessed[name])
+        chosen[name] = tuple(
+            named.setdefault(word, number) if isinstance(word, str) else number
+            for word, number in zip(stated, guessed[name], strict=True)
+        )
+    return chosen
 
 
 def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str) -> Iterator[dict[str, Array]]:
     """`count` times inputs of these shapes."""
     generator = np.random.default_rng(SEED)
     for _ in range(count):
-        yield {name: _array(model, model.tensors[name], shape, engine, generator) for name, shape in shapes.items()}
+        yield {name: _array(model, model.tensors[name], shapes, engine, generator) for name in shapes}
 
 
-def _array(model: Model, tensor: Tensor, shape: tuple[int, ...], engine: str, generator: np.random.Generator) -> Array:
+def _array(
+    model: Model,
+    tensor: Tensor,
+    shapes: Mapping[str, tuple[int, ...]],
+    engine: str,
+    generator: np.random.Generator,
+) -> Array:
+    shape = shapes[tensor.name]
     kind = numpy_dtype(tensor.dtype)
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
         top = low + (high - low) // 2 if engine in REDUCED else high
         return np.asarray(generator.integers(low, top, shape, endpoint=True), kind)
     if DTYPES[tensor.dtype].kind != "f":
-        return np.asarray(_indices(model, tensor.name, shape, generator), kind)
+        return np.asarray(_indices(model, tensor.name, shapes, generator), kind)
     middle, spread = _expected(model, tensor.name, engine)
     return np.asarray(middle + spread * generator.standard_normal(shape), kind)
 
@@ -130,14 +113,16 @@ def _calibrated(quantization: Quantization, engine: str) -> tuple[float, float]:
     return (low - zero_point) * scale, (top - zero_point) * scale
 
 
-def _indices(model: Model, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Rows of the table that they choose from, starts of bags that hold one each; else zeros and ones."""
+def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
+    """Rows of the table that they choose from, starts of bags; else zeros and ones."""
+    shape = shapes[name]
     for node in model.nodes:
         if name not in node.inputs[1:]:
             continue
         index, table = node.inputs.index(name, 1), model.tensors[node.inputs[0]]
         if _is_offsets(node, index):
-            return np.arange(prod(shape)).reshape(shape)
+            chosen = shapes.get(node.inputs[1])
+            return _offsets(shape, shape if chosen is None else chosen, bool(node.attributes["include_last_offset"]))
         if table.is_constant and table.shape and isinstance(table.shape[0], int):
             return generator.integers(0, table.shape[0], shape)
     return generator.integers(0, 2, shape)
@@ -146,3 +131,9 @@ def _indices(model: Model, name: str, shape: tuple[int, ...], generator: np.rand
 def _is_offsets(node: Node, index: int) -> bool:
     operator = OPERATORS.get(node.operator)
     return operator is not None and [parameter.name for parameter in operator.inputs][index : index + 1] == ["offsets"]
+
+
+def _offsets(shape: tuple[int, ...], indices: tuple[int, ...], include_last: bool) -> Array:
+    """Where bags start that share all indices evenly; with `include_last` the end of the last one, too."""
+    bags = max(prod(shape) - include_last, 1)
+    return (np.arange(prod(shape)) * prod(indices) // bags).reshape(shape)

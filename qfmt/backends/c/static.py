@@ -14,7 +14,7 @@ from ...errors import DestinationError, QfmtError
 from ...interpreter import trace
 from ...model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops.quantization import is_static
-from ...passes.lowering.graph import open_sizes
+from ...passes.likely import shape_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -163,10 +163,9 @@ def _input_shapes(model: Model, shapes: Shapes) -> dict[str, tuple[int, ...]]:
     if missing := [tensor for tensor in tensors if tensor.name not in found]:
         listed = ", ".join("of unknown rank" if (shape := known[tensor.name]) is None else _spelled(shape)
                            for tensor in missing)  # fmt: skip
-        options = (f"--input-shape {each.name}={','.join(_words(each)) or '1,SIZE,…'}" for each in missing)
         what = f"C needs inputs of fixed sizes, and {'this is' if len(missing) == 1 else 'these are'} {listed}"
         where = ", ".join(tensor.name for tensor in missing)
-        raise DestinationError(what, where=where, hint=f"state all sizes: `{' '.join(options)}`")
+        raise DestinationError(what, where=where, hint=f"state all sizes, as in `{shape_options(model, '1')}`")
     for name, shape in found.items():
         if prod(shape) > MOST:
             raise DestinationError(f"has {prod(shape):,} elements; C is written for up to {MOST:,}", where=name)
@@ -188,11 +187,6 @@ def _agrees(shape: Shape, given: Sequence[Dimension]) -> bool:
 
 def _spelled(shape: Sequence[Dimension]) -> str:
     return f"[{','.join(str(size or '?') for size in shape)}]"
-
-
-def _words(tensor: Tensor) -> list[str]:
-    """The shape in words, `1 3 HEIGHT WIDTH`; nothing where the rank is not known."""
-    return ["1", *open_sizes(tensor)[1:]] if tensor.shape is not None else []
 
 
 def _zeros(tensor: Tensor, shape: tuple[int, ...]) -> Array:

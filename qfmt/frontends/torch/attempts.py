@@ -189,7 +189,7 @@ class _Attempt:
                 shape = _numbered(more.shape, numbers)
                 shape = None if shape is None else own_names(more.name, shape, len(specs))
                 specs[more.name] = replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)
-        raise SourceError("the sizes of its inputs cannot be worked out", hint=Lifter.SHAPE_HINT)
+        raise SourceError("the sizes of its inputs cannot be worked out", hint=self.lifter.shape_hint)
 
 
 def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:

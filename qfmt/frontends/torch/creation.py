@@ -19,7 +19,7 @@ ELEMENTS = 1 << 24
 def filled(lift: Lifter, sizes: Any, value: float, dtype: str) -> TensorValue:
     """A tensor of one value; its sizes may be known only when the network runs."""
     if not isinstance(sizes, list | tuple):
-        raise SourceError("makes a tensor of sizes that are not known here", hint=lift.SHAPE_HINT)
+        raise SourceError("makes a tensor of sizes that are not known here", hint=lift.shape_hint)
     shape = [size if isinstance(size, Size) else lift.whole(size) for size in sizes]
     known = [size for size in shape if isinstance(size, int)]
     if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:

@@ -42,6 +42,8 @@ class Emitter:
         """The call that nodes are emitted for, and where it stands."""
         self._wanted: dict[str, str] = {}
         """Keys of tensors → the names that the source gave them."""
+        self.examples: dict[str, tuple[int, ...]] = {}
+        """Key of an input → its shape in the trace."""
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
         self._keep_alive: list[object] = []
 
@@ -50,6 +52,8 @@ class Emitter:
         value = self._new(spec.dtype, spec.shape, spec.quantization, origin=spec.name)
         self.inputs.append(value.key)
         self._wanted[value.key] = spec.name
+        if spec.example is not None:
+            self.examples[value.key] = spec.example
         return value
 
     def emit(

@@ -83,7 +83,7 @@ def squeeze(lift: Lifter, self: Any, dim: Any = None) -> Any:
     axes = range(rank) if dim is None else [axis_of(a, rank) for a in (dim if isinstance(dim, list) else [dim])]
     sizes = [lift.size(x, axis) for axis in axes]
     if any(not isinstance(size, int) for size in sizes):
-        raise SourceError("drops dimensions of size 1, and which those are is not known here", hint=lift.SHAPE_HINT)
+        raise SourceError("drops dimensions of size 1, and which those are is not known here", hint=lift.shape_hint)
     gone = [axis for axis, size in zip(axes, sizes, strict=True) if size == 1]
     return lift.emit("Squeeze", [x, lift.constant(np.array(gone, np.int64))]) if gone else x
 
@@ -147,7 +147,7 @@ def unbind(lift: Lifter, self: Any, dim: int = 0) -> Any:
 def _known_size(lift: Lifter, x: TensorValue, dim: int) -> int:
     size = lift.size(x, axis_of(dim, lift.rank(x)))
     if not isinstance(size, int):
-        raise SourceError(f"needs the size of dimension {dim}, which is not known", hint=lift.SHAPE_HINT)
+        raise SourceError(f"needs the size of dimension {dim}, which is not known", hint=lift.shape_hint)
     return size
 
 

@@ -19,10 +19,10 @@ def _weights(lift: Lifter, weight: Any, bias: Any, shape: tuple[int, ...]) -> li
     return [scale, shift]
 
 
-def _channels(x: TensorValue) -> tuple[int, ...]:
+def _channels(lift: Lifter, x: TensorValue) -> tuple[int, ...]:
     size = x.shape[1] if x.shape is not None and len(x.shape) > 1 else None
     if not isinstance(size, int):
-        raise SourceError("needs the number of channels of its input", hint=Lifter.SHAPE_HINT)
+        raise SourceError("needs the number of channels of its input", hint=lift.shape_hint)
     return (size,)
 
 
@@ -128,7 +128,7 @@ def quantized_layer_norm(
 
 
 def _group_norm(lift: Lifter, x: TensorValue, groups: int, weight: Any, bias: Any, eps: float, **result: Any) -> Any:
-    inputs = [x, *_weights(lift, weight, bias, _channels(x))]
+    inputs = [x, *_weights(lift, weight, bias, _channels(lift, x))]
     return lift.emit("GroupNormalization", inputs, {"num_groups": groups, "epsilon": float(eps)}, **result)
 
 
@@ -178,7 +178,7 @@ def quantized_group_norm(
 
 
 def _instance_norm(lift: Lifter, x: TensorValue, weight: Any, bias: Any, eps: float, **result: Any) -> Any:
-    inputs = [x, *_weights(lift, weight, bias, _channels(x))]
+    inputs = [x, *_weights(lift, weight, bias, _channels(lift, x))]
     return lift.emit("InstanceNormalization", inputs, {"epsilon": float(eps)}, **result)
 
 

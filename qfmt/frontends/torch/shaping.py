@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import SourceError
 from ...model import Dimension
 from ...ops.shapes import axis_of
+from ...passes.likely import filled
 from ..budget import Budget
 from .arguments import ArgumentReader
 from .sizes import Size
@@ -25,15 +26,22 @@ class Shaper(ArgumentReader):
     whose rank a call did require.
     """
 
-    SHAPE_HINT = (
-        "give the shape of the input with --input-shape NAME=1,3,224,224; "
-        "in Python, input_shapes={'NAME': (1, 3, 224, 224)}"
-    )
-
     def __init__(self, engine: str, assumed_rank: int, budget: Budget) -> None:
         super().__init__(engine, budget)
         self.assumed_rank = assumed_rank
         self.confirmed: set[str] = set()
+
+    @property
+    def shape_hint(self) -> str:
+        """Every input with sizes that the network may take: those of its trace, where it has them."""
+        shapes = {self._wanted[key]: self._likely(key) for key in self.inputs}
+        options = " ".join(f"--input-shape {name}={','.join(map(str, sizes))}" for name, sizes in shapes.items())
+        return f"state the sizes of the inputs, as in `{options}`; in Python, input_shapes={shapes}"
+
+    def _likely(self, key: str) -> tuple[int, ...]:
+        shape, example = self.tensors[key].shape, self.examples.get(key)
+        guess = filled((None,) * self.assumed_rank if shape is None else shape, example)
+        return guess if example is None or len(example) != len(guess) else (*example[:1], *guess[1:])
 
     def rank(self, value: TensorValue) -> int:
         """The number of dimensions; where an input of which nothing is known decides on it, that is assumed."""
@@ -41,7 +49,7 @@ class Shaper(ArgumentReader):
             unknown = [self._wanted[key] for key in self.inputs if self.tensors[key].shape is None]
             if value.origin or unknown:
                 raise Refine(value.origin or unknown[0], RANK_NAMES[self.assumed_rank], assumed=True)
-            raise SourceError("needs the number of dimensions of its input", hint=self.SHAPE_HINT)
+            raise SourceError("needs the number of dimensions of its input", hint=self.shape_hint)
         return len(value.shape)
 
     def need(self, value: TensorValue, shape: tuple[Dimension, ...]) -> None:

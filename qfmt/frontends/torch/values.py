@@ -105,6 +105,8 @@ class InputSpec:
     shape: Shape = None
     dtype: str = "float32"
     quantization: Quantization | None = None
+    example: tuple[int, ...] | None = None
+    """The shape that it had in the trace, if there was one."""
 
 
 def narrowest(scale: float) -> str:

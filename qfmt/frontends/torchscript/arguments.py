@@ -52,7 +52,12 @@ class Arguments:
         if leaf.example is None or len(leaf.example.shape) not in RANK_NAMES:
             return InputSpec(leaf.name)
         shape = own_names(leaf.name, RANK_NAMES[len(leaf.example.shape)], len(self.leaves))
-        return InputSpec(leaf.name, shape, leaf.example.dtype if leaf.example.quantizer is None else "float32")
+        dtype = leaf.example.dtype if leaf.example.quantizer is None else "float32"
+        return InputSpec(leaf.name, shape, dtype, example=tuple(leaf.example.shape))
+
+    def example_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes that the network was traced with, by input; nothing of a scripted one."""
+        return {leaf.name: tuple(leaf.example.shape) for leaf in self.leaves if leaf.example is not None}
 
     def example_quantization(self) -> dict[str, tuple[float, int, str]]:
         """Scale, zero point and dtype of the quantized tensors that the network was traced with."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...errors import ControlFlowError
 from ...model import Model, Shape
+from ...passes.likely import EXAMPLES
 from ..saved.archive import archive as tensors_only
 from ..saved.archive import holds_tensors
 from ..sniff import sha256_of
@@ -73,4 +75,6 @@ def describe(path: Path, archive: Archive) -> dict[str, Any]:
         "framework": "pytorch",
         "sha256": sha256_of(path),
     }
+    if examples := Arguments(archive).example_shapes():
+        source[EXAMPLES] = json.dumps(examples, ensure_ascii=False)
     return {"source": source, "producer": f"qfmt {__version__}"}

@@ -13,6 +13,7 @@ from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.registry import SUM_RULES
+from ..likely import shape_options
 from ..order import only_read, without_unread
 from .elements import by_element, regridded, tabled
 from .ends import apart, is_input, last_integers, move_integers, output, take_input, with_integer_fill
@@ -121,20 +122,9 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
         return f"end the network before them: {' '.join(f'--output {name}' for name in ends)}"
     if not unknown_shape:
         return "leave them out of the network, before or after the part that runs on integers"
-    shapes = {name: open_sizes(model.tensors[name]) for name in model.graph.inputs}
-    stated = [f"--input-shape {name}={','.join(words)}" for name, words in shapes.items() if words]
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"
-    return f"state the sizes of the {noun}{': ' * bool(stated)}{' '.join(stated)}"
-
-
-def open_sizes(tensor: Tensor) -> list[str]:
-    """The shape of an input in words, `N 3 HEIGHT WIDTH`, where sizes beside the first are no numbers; else nothing."""
-    shape = tensor.shape
-    if shape is None or all(isinstance(size, int) for size in shape[1:]):
-        return []
-    names = ["CHANNELS", "HEIGHT", "WIDTH"] if len(shape) == 4 else ["SIZE"] * (len(shape) - 1)
-    words = (str(size) if isinstance(size, int) else name for size, name in zip(shape[1:], names, strict=True))
-    return [str(shape[0] or "N"), *words]
+    options = shape_options(model)
+    return f"state the sizes of the {noun}, as in `{options}`" if options else f"state the sizes of the {noun}"
 
 
 def _waits(node: Node, work: Work) -> bool:

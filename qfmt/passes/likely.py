@@ -1,0 +1,138 @@
+"""Likely shapes of inputs whose sizes are open: as in the trace, as the first layer takes them, as images mostly are.
+
+Whoever needs sizes that nobody stated tries these, or names them in a hint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..model import Dimension, Model
+
+EXAMPLES = "example_shapes"
+"""Key of `source`: the shapes that the network was traced with, by input, as JSON."""
+
+IMAGE = 224
+"""Height and width of images of CHANNELS channels, which most networks for them were trained with."""
+
+SIZE = 64
+"""Any other size that nothing tells."""
+
+CHANNELS = 3
+"""The second dimension of images and volumes, where it is not known."""
+
+VOLUME = 16
+"""Each side of a volume is at most this."""
+
+_FEATURES = {"Linear": 1, "DynamicLinear": 1, "MatMul": -2, "MatMulInteger": -2}
+"""Operator → the dimension of its second input that is as long as the last one of its first."""
+
+_PASSED_ON = ("QuantizeLinear", "DynamicQuantizeLinear", "Cast", "Identity")
+
+
+class Taken(NamedTuple):
+    """What the first layer takes: so many dimensions (None: any), of this size along `axis`."""
+
+    rank: int | None
+    axis: int
+    size: int
+
+
+def likely_shape(
+    model: Model, name: str, size: int | None = None, example: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """The shape of an input: what is stated, else of `example` (default: of its trace), else guessed, with `size` for
+    sizes that nothing tells (default: IMAGE for images, else SIZE). A first dimension that is open is 1, but of a
+    vector."""
+    stated, taken = model.tensors[name].shape, _taken(model, name)
+    example = example_shapes(model).get(name) if example is None else example
+    if stated is None:
+        rank = len(example) if example is not None else (taken and taken.rank) or 2
+        stated = (None,) * rank
+    return filled(stated, example, size, taken)
+
+
+def filled(
+    stated: Sequence[Dimension],
+    example: Sequence[int] | None = None,
+    size: int | None = None,
+    taken: Taken | None = None,
+) -> tuple[int, ...]:
+    """A shape with numbers for its open sizes; see `likely_shape`."""
+    if example is not None and len(example) == len(stated):
+        guesses = [1, *example[1:]] if len(stated) > 1 else list(example)
+    else:
+        guesses = _guessed(stated, size, taken)
+    return tuple(own if isinstance(own, int) else guess for own, guess in zip(stated, guesses, strict=True))
+
+
+def _guessed(stated: Sequence[Dimension], size: int | None, taken: Taken | None) -> list[int]:
+    rank = len(stated)
+    if rank == 0:
+        return []
+    sizes = [1, *[SIZE if size is None else size] * (rank - 1)]
+    if rank == 1:
+        sizes = [SIZE if size is None else size]
+    elif rank > 3:
+        channels = taken.size if taken and taken.axis == 1 else CHANNELS
+        channels = known if isinstance(known := stated[1], int) else channels
+        if size is None:
+            size = IMAGE if rank == 4 and channels == CHANNELS else SIZE
+        sizes = [1, channels, *[size if rank == 4 else min(size, VOLUME)] * (rank - 2)]
+    if taken and (taken.rank in (None, rank)):
+        sizes[taken.axis] = taken.size
+    return sizes
+
+
+def _taken(model: Model, name: str) -> Taken | None:
+    """What a convolution, a linear layer or a product takes that reads this input, quantized or not."""
+    same = {name}
+    for node in model.nodes:
+        if not node.inputs or node.inputs[0] not in same:
+            continue
+        operator = node.operator.rpartition(".")[2]
+        if operator in _PASSED_ON:
+            same.add(node.outputs[0])
+            continue
+        weight = model.tensors[node.inputs[1]].shape if len(node.inputs) > 1 and node.inputs[1] else None
+        if weight is None or len(weight) < 2 or not all(isinstance(size, int) for size in weight):
+            continue
+        if operator in _FEATURES:
+            return Taken(None, -1, int(weight[_FEATURES[operator]] or 0))
+        if operator in ("Conv", "ConvInteger"):
+            return Taken(len(weight), 1, int(weight[1] or 0) * int(node.attributes.get("group", 1)))  # type: ignore[arg-type]
+        if operator == "ConvTranspose":
+            return Taken(len(weight), 1, int(weight[0] or 0))
+    return None
+
+
+def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The shapes that the network was traced with, by input, as far as its source tells."""
+    try:
+        told = json.loads(model.source.get(EXAMPLES, "{}"))
+        return {
+            name: tuple(sizes)
+            for name, sizes in told.items()
+            if isinstance(sizes, list) and all(isinstance(size, int) and size >= 0 for size in sizes)
+        }
+    except (ValueError, AttributeError, RecursionError):  # of a file by somebody else
+        return {}
+
+
+def shape_options(model: Model, first: str = "") -> str:
+    """`--input-shape` for every input whose sizes are open, with likely sizes: a command line that can be used.
+
+    `first` is written for a first dimension that is open; "": its name.
+    """
+    options = []
+    for name in model.graph.inputs:
+        stated = model.tensors[name].shape
+        if stated is not None and all(isinstance(size, int) for size in stated[0 if first else 1 :]):
+            continue
+        sizes = [str(size) for size in likely_shape(model, name)]
+        if len(sizes) > 1 and not (stated and isinstance(stated[0], int)):
+            sizes[0] = first or str((stated and stated[0]) or "N")
+        options.append(f"--input-shape {name}={','.join(sizes)}")
+    return " ".join(options)
