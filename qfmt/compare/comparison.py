@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..arithmetic import dequantize, quantize
 from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
+from ..frontends.witness import Computed
 from ..interpreter import checked_inputs
-from ..model import Model
+from ..model import Model, numpy_dtype
 from . import random_inputs
+from .beside import BesideRule, completed
+from .classes import distance
 from .difference import Pairing, node_name, read_by
+from .files import computed
 from .report import NodeComparison, OutputComparison, Report, WeightComparison
 from .running import SideBySide
 from .words import quantization_words, values_differ
@@ -20,21 +28,30 @@ from .words import quantization_words, values_differ
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from ..frontends.witness import Computed, Witness
+    from ..frontends.witness import Witness
 
     Array = NDArray[Any]
+
+
+OFF_GRID = 2.0**-10
+"""So far from a multiple of the scale, in scales, real numbers may be that stand for integers."""
+
+LISTED = 3
+"""So many kinds of differences are listed in a note."""
 
 
 class Comparison:
     """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it.
 
-    `foreign`: both were made from a third; what they state otherwise is then no difference, what they compute is.
+    `foreign`: one of the two is ONNX, and the other is not, nor was it made of it. Nodes are spelled otherwise there,
+    and constants, so only what is computed counts. `rules`: the source with the rules of the engine, where the file
+    states those of another.
     """
 
     integer_only = False
 
-    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False) -> None:
-        self.file, self.witness, self.foreign = file, witness, foreign
+    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
+        self.file, self.witness, self.foreign, self.rules = file, witness, foreign, rules
         self.pairing = Pairing(witness.model.graph, file.graph)
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
@@ -42,11 +59,22 @@ class Comparison:
         """Whose inputs are given, or drawn."""
         self.weights = {weight.name: weight for weight in self._constants()}
         self.side_by_side = SideBySide(file, witness.engine)
+        if rules is not None:
+            names = {theirs: mine for mine, theirs in self.tensors.items()}
+            self.side_by_side = self.beside = BesideRule(file, rules, witness.engine, names)
         self.version = self.inputs = self.skipped = ""
         self.notes: list[str] = []
+        self._spelled: Counter[str] = Counter()
+        """What nodes of a foreign file state otherwise, and how many do."""
 
     def _paired(self) -> dict[str, str]:
-        return self.pairing.tensors
+        if not self.foreign:
+            return self.pairing.tensors
+        paired = dict(self.pairing.tensors)
+        for mine, theirs in zip(self.witness.model.graph.outputs, self.file.graph.outputs, strict=False):
+            if mine not in paired and theirs not in paired.values():
+                paired[mine] = theirs
+        return paired
 
     def _constants(self) -> Iterator[WeightComparison]:
         """Constants, and inputs that are declared otherwise, against the fresh conversion."""
@@ -55,8 +83,19 @@ class Comparison:
             name = found.other or found.name
             if found.is_equal and name in self.file.graph.inputs:
                 continue
+            if self.foreign and not self._is_comparable(found.name, found.other):
+                continue
             counts = (found.elements, found.different, found.largest)
             yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
+
+    def _is_comparable(self, mine: str, theirs: str) -> bool:
+        """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
+        if not theirs or mine not in self.witness.model.tensors:
+            return False
+        a, b = self.witness.model.tensors[mine], self.file.tensors[theirs]
+        return (
+            a.is_constant and b.is_constant and (a.dtype, a.quantization is None) == (b.dtype, b.quantization is None)
+        )
 
     def reread(self) -> None:
         """The same constants, against what somebody else's reader makes of the source."""
@@ -129,10 +168,32 @@ class Comparison:
     def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """What the source computes, by the names of the file."""
         names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
-        seen = self.witness.run({mine: inputs[theirs] for mine, theirs in names})
-        return {self.tensors[name]: value for name, value in seen.items() if name in self.tensors}
+        given = {mine: inputs[theirs] for mine, theirs in names}
+        seen = self.witness.run(given)
+        if self.rules is not None:
+            self.beside.values = completed(self.rules, given, seen)
+        found = {self.tensors[name]: (name, value) for name, value in seen.items() if name in self.tensors}
+        return {name: value for name, (mine, each) in found.items() if (value := self._in_terms(name, mine, each))}
+
+    def _in_terms(self, name: str, mine: str, value: Computed) -> Computed | None:
+        """What the source computes, as the file has it: a foreign one may move integers where the source moves the real
+        numbers that they stand for, or the reverse. None if it has something else."""
+        grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
+        if not self.foreign or (grid is None) == (own is None):
+            return value
+        if grid is None:
+            return None if own is None or own.is_blocked else Computed(dequantize(value.array, own))
+        if grid.is_blocked:
+            return None
+        integers = quantize(value.array, grid, numpy_dtype(self.file.tensors[name].dtype), "divide")
+        apart = distance(dequantize(integers, grid).astype(np.float64), value.array.astype(np.float64))
+        on_grid = (apart <= OFF_GRID * max(grid.scale)).all()
+        return computed(integers, self.file.tensors[name]) if on_grid else None
 
     def report(self, path: Path) -> Report:
+        nodes, missing = tuple(self._nodes()), tuple(self._missing())
+        if self._spelled:
+            self.notes.append(f"source and file spell the network in their own ways: {_most(self._spelled)}")
         sources = self.file.source.get("sha256"), self.witness.model.source.get("sha256")
         return Report(
             source=str(path),
@@ -141,9 +202,9 @@ class Comparison:
             same_source=None if None in sources else sources[0] == sources[1],
             inputs=self.inputs,
             weights=tuple(self.weights.values()),
-            nodes=tuple(self._nodes()),
+            nodes=nodes,
             outputs=tuple(self._outputs()),
-            missing=tuple(self._missing()),
+            missing=missing,
             interface=tuple(self._interface()),
             skipped=self.skipped,
             notes=tuple(self.notes),
@@ -171,6 +232,8 @@ class Comparison:
             if ran.unknown:
                 self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
             stated = () if self.foreign else found.words
+            if self.foreign:
+                self._spelled.update(found.words)
             words = (*stated, ran.fault) if ran.fault and not stated else stated
             counts = ran.counts
             yield NodeComparison(found.name, found.operator, counts.total, *counts, words)
@@ -179,6 +242,11 @@ class Comparison:
         for name, found in self.side_by_side.outputs.items():
             if found.outputs:
                 yield OutputComparison(name, **asdict(found))
+
+
+def _most(words: Counter[str]) -> str:
+    listed = [f"{word} ({count}×)" for word, count in words.most_common(LISTED)]
+    return "; ".join([*listed, *(["…"] if len(words) > LISTED else [])])
 
 
 def _sizes(shapes: Mapping[str, Sequence[int]]) -> str:

@@ -6,7 +6,7 @@ name, and what they gave themselves where it has nothing (sums).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arithmetic import dequantize, quantize
-from ..errors import QfmtError
 from ..frontends.witness import Computed
-from ..interpreter import checked_inputs, execute
+from ..interpreter import checked_inputs
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
-from ..ops import Operand
-from .classes import Counts, classify
+from .beside import BesideRule, completed, producers
 from .comparison import Comparison
 from .difference import node_name, read_by
 from .files import computed
 from .report import NodeComparison, WeightComparison
-from .running import SideBySide
 from .words import tensor_words, values_differ
 
 if TYPE_CHECKING:
@@ -91,7 +88,7 @@ class LoweredComparison(Comparison):
 
     def __init__(self, file: Model, witness: Witness) -> None:
         super().__init__(file, witness)
-        self.side_by_side = self.beside = BesideRule(file, witness)
+        self.side_by_side = self.beside = BesideForm(file, witness.model, witness.engine, self.tensors)
         self.takes = _sized(witness.model, self._ends(), file)
 
     def _paired(self) -> dict[str, str]:
@@ -100,12 +97,12 @@ class LoweredComparison(Comparison):
 
     def _ends(self) -> dict[str, str]:
         """Input of the source → input of the file that is made of it."""
-        producers = _producers(self.witness.model)
+        made_by = producers(self.witness.model)
         found = {}
         for name in self.file.graph.inputs:
             origin = name if name in self.tensors else name.removesuffix(MOVED)
-            while origin in producers and producers[origin].inputs:
-                origin = producers[origin].inputs[0]
+            while origin in made_by and made_by[origin].inputs:
+                origin = made_by[origin].inputs[0]
             found[origin] = name
         return found
 
@@ -183,9 +180,9 @@ class LoweredComparison(Comparison):
 
     def _beyond(self) -> Iterator[str]:
         """Outputs of the source that the file ends before."""
-        producers = _producers(self.witness.model)
+        made_by = producers(self.witness.model)
         for name in self.witness.model.graph.outputs:
-            node = producers.get(name)
+            node = made_by.get(name)
             integers = node.inputs[0] if node is not None and node.operator == "DequantizeLinear" else name
             if not {name, integers, name + MOVED}.intersection(self.file.graph.outputs):
                 yield name
@@ -203,33 +200,13 @@ class LoweredComparison(Comparison):
             yield NodeComparison(node_name(node), node.operator, ran.counts.total, *ran.counts, words)
 
 
-class BesideRule(SideBySide):
-    """Judges each tensor by the node of the source that gives it, which is where a tie can be proven."""
+class BesideForm(BesideRule):
+    """What an integer-only file may do otherwise is in the attributes of its requantizations."""
 
-    def __init__(self, file: Model, witness: Witness) -> None:
-        super().__init__(file, witness.engine)
-        self.source = witness.model
-        self.producers = _producers(witness.model)
-        self.values: Mapping[str, Array] = {}
-        """All tensors of the source, of the sample at hand."""
-
-    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
-        origin = self.producers.get(name)
-        if origin is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
-            return super()._judged(node, name, mine, theirs, operands)
-        tensors = self.source.tensors
-        read = [_operand(tensors[each], self.values) if each else None for each in origin.inputs]
-        made = execute(origin, read, [tensors[each] for each in origin.outputs])
-        rule = made[origin.outputs.index(name)]
-        other, off = mine != rule, mine != theirs
-        counts = classify(origin, read, tensors[name], np.where(other, theirs, mine), theirs, self.engine)
+    def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
         apart = np.abs(mine.astype(np.int64) - rule)
-        stated = int((other & off & (apart <= self._allowed(node, mine.ndim))).sum())
-        wrong = int((other & off).sum()) - stated
-        largest = float(np.abs(mine.astype(np.int64) - theirs).max())
-        return counts._replace(
-            equal=counts.equal - stated - wrong, stated=stated, wrong=counts.wrong + wrong, largest=largest
-        )
+        stated: Array = apart <= self._allowed(node, mine.ndim)
+        return stated
 
     def _allowed(self, node: Node, rank: int) -> Array:
         """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
@@ -243,38 +220,11 @@ class BesideRule(SideBySide):
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
 
-def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
-    """All tensors of a network: as somebody else computed them, and by the reference what follows from these."""
-    values = {**inputs, **{name: value.array for name, value in seen.items()}}
-    for node in model.nodes:
-        if all(name in values for name in node.outputs):
-            continue
-        tensors = model.tensors
-        if all(not name or name in values or tensors[name].is_constant for name in node.inputs):
-            operands = [_operand(tensors[name], values) if name else None for name in node.inputs]
-            try:
-                made = execute(node, operands, [tensors[name] for name in node.outputs])
-            except QfmtError:  # what has no reference may stand behind the end of the file
-                continue
-            for name, array in zip(node.outputs, made, strict=True):
-                values.setdefault(name, array)
-    return values
-
-
-def _operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
-    computed_value = values.get(tensor.name)
-    return Operand(tensor.array if computed_value is None else computed_value, tensor.quantization)
-
-
 def _centred(weight: Tensor) -> Array:
     grid = weight.quantization
     points = 0 if grid is None else grid.zero_points(weight.array.ndim)
     centred: Array = weight.array.astype(np.int64) - points
     return centred
-
-
-def _producers(model: Model) -> dict[str, Node]:
-    return {name: node for node in model.nodes for name in node.outputs}
 
 
 def _sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:

@@ -67,12 +67,8 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "verify compares a .qfb with the file of PyTorch or ONNX that it was made from"
         raise error.at(str(path)) from None
-    foreign = witness.name == "onnx" and file.source.get("format") != "onnx"
-    if foreign:
-        from ..frontends.onnx.witness import in_terms_of_onnx
-
-        file = in_terms_of_onnx(file)
-    comparison = LoweredComparison(file, witness) if lowered else Comparison(file, witness, foreign=foreign)
+    comparison = LoweredComparison(file, witness) if lowered else _comparison(path, file, witness, engine)
+    witness = comparison.witness
     if witness.model.no_graph:
         comparison.skipped = "the source has no graph"
         return comparison.report(path)
@@ -86,6 +82,25 @@ def verify(
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison.report(path)
+
+
+def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -> Comparison:
+    """A file beside its source, or beside one of another kind, as m.onnx beside the m.pt that it was made of.
+
+    Where nobody computes as the file states, the engine that is there is asked. What differs by the rules alone, which
+    the source then has as the engine has them, is as stated.
+    """
+    foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
+    whose = "onnx" if witness.name == "onnx" else witness.engine
+    rules = None
+    if engine is None and file.arithmetic in ENGINES and file.arithmetic != whose:
+        beside = _witness(path, file.replace(arithmetic=whose), engine)
+        rules, witness = beside.model, (beside if foreign else witness)
+    if foreign and witness.name == "onnx":
+        from ..frontends.onnx.witness import in_terms_of_onnx
+
+        file = in_terms_of_onnx(file)
+    return Comparison(file, witness, foreign=foreign, rules=rules)
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:

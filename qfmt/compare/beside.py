@@ -1,0 +1,115 @@
+"""Outputs judged by the node of the source that gives them: there a tie can be proven, and what a file computes
+otherwise because it says so is told apart from what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QfmtError
+from ..interpreter import execute
+from ..model import DTYPES, Model, Node, Tensor
+from ..ops import Operand
+from .classes import Counts, classify, distance, same_numbers
+from .running import SideBySide
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..frontends.witness import Computed
+
+    Array = NDArray[Any]
+
+
+class BesideRule(SideBySide):
+    """Runs a file beside a source, by whose rules `engine` computes. `names`: tensor of the file → of the source.
+
+    An output that follows the source's rule is judged by it. Another one is `stated` if that is what the file states,
+    and if the rule itself gives what the engine computes; else it is wrong.
+    """
+
+    def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
+        super().__init__(file, engine)
+        self.source, self.names = source, names
+        self.producers = producers(source)
+        self.values: Mapping[str, Array] = {}
+        """All tensors of the source, of the sample at hand."""
+
+    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+        own = self.names.get(name, "")
+        origin = self.producers.get(own)
+        if origin is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
+            return super()._judged(node, name, mine, theirs, operands)
+        output, read = self.source.tensors[own], self._read(origin)
+        rule = None if read is None else self._by(origin, own, read)
+        if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
+            return super()._judged(node, name, mine, theirs, operands)
+        other = ~_same(mine, rule) & ~_same(mine, theirs)
+        stated = other & self._states(node, origin, own, mine, rule)
+        counts = classify(origin, read, output, np.where(other, theirs, mine), theirs, self.engine)
+        beyond = classify(origin, read, output, np.where(stated, rule, theirs), theirs, self.engine).wrong
+        wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
+        largest = float(distance(mine.astype(np.float64), theirs.astype(np.float64)).max(initial=0))
+        return counts._replace(
+            equal=counts.equal - int(other.sum()), stated=told, wrong=counts.wrong + wrong, largest=largest
+        )
+
+    def _read(self, origin: Node) -> list[Operand | None] | None:
+        """What a node of the source got; None where that is not known."""
+        tensors = self.source.tensors
+        if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
+            return None
+        return [_operand(tensors[name], self.values) if name else None for name in origin.inputs]
+
+    def _by(self, origin: Node, own: str, read: Sequence[Operand | None]) -> Array | None:
+        """A tensor as a node of the source computes it; None where qfmt has no reference for that."""
+        try:
+            made = execute(origin, read, [self.source.tensors[each] for each in origin.outputs])
+        except QfmtError:
+            return None
+        return made[origin.outputs.index(own)]
+
+    def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
+        """Where the file says itself that its output is not that of the source's rule: here, where the source's node
+        gives the same by the rule that the file's node states."""
+        read = self._read(origin)
+        if node.operator != origin.operator or node.arithmetic == origin.arithmetic or read is None:
+            return np.zeros(mine.shape, bool)
+        alike = self._by(replace(origin, arithmetic=node.arithmetic), own, read)
+        return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
+
+
+def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
+    """All tensors of a network: as somebody else computed them, and by the reference what follows from these."""
+    values = {**inputs, **{name: value.array for name, value in seen.items()}}
+    for node in model.nodes:
+        if all(name in values for name in node.outputs):
+            continue
+        tensors = model.tensors
+        if all(not name or name in values or tensors[name].is_constant for name in node.inputs):
+            operands = [_operand(tensors[name], values) if name else None for name in node.inputs]
+            try:
+                made = execute(node, operands, [tensors[name] for name in node.outputs])
+            except QfmtError:  # what has no reference may stand behind the end of the file
+                continue
+            for name, array in zip(node.outputs, made, strict=True):
+                values.setdefault(name, array)
+    return values
+
+
+def _same(a: Array, b: Array) -> Array:
+    same: Array = same_numbers(a, b) if DTYPES[a.dtype.name].kind == "f" else a == b
+    return same
+
+
+def _operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
+    computed = values.get(tensor.name)
+    return Operand(tensor.array if computed is None else computed, tensor.quantization)
+
+
+def producers(model: Model) -> dict[str, Node]:
+    """Tensor → the node that gives it."""
+    return {name: node for node in model.nodes for name in node.outputs}
