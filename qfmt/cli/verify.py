@@ -29,7 +29,7 @@ MEANINGS = {
     "tie": "off by one where the exact value lies half-way between two integers, as far as float32 can tell",
     "close": "floats that differ by at most 1e-5 of the largest: sums in another order",
     "saturated": "torch's own depthwise kernel overflows 16 bits there; the file is right (spec.md, Requantize rules)",
-    "stated": "other integers than those of the rule that was lowered, as the file itself states (differs)",
+    "stated": "not what the engine computes, but what the file states: by the rule of the node, or in `differs`",
 }
 
 
@@ -127,8 +127,8 @@ def _show(report: Report) -> None:
         _stated(report)
         line(f"nodes were not run: {report.skipped}")
     right = all(weight.ok for weight in report.weights) and not _is_stated_otherwise(report)
-    if not report.ok and right and not report.integer_only:
-        line("file and source state the same; a kernel of the engine may be at fault: --engine asks another one")
+    if not report.ok and right and report.rules_compared and not report.integer_only:
+        line("file and source state the same, so the engine may have a faulty kernel; try another one: --engine")
     line(_verdict(report))
 
 

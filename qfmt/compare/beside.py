@@ -40,7 +40,7 @@ class BesideRule(SideBySide):
 
     def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
         own = self.names.get(name, "")
-        origin = self.producers.get(own)
+        origin = self._origin(node, own)
         if origin is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
             return super()._judged(node, name, mine, theirs, operands)
         output, read = self.source.tensors[own], self._read(origin)
@@ -56,6 +56,11 @@ class BesideRule(SideBySide):
         return counts._replace(
             equal=counts.equal - int(other.sum()), stated=told, wrong=counts.wrong + wrong, largest=largest
         )
+
+    def _origin(self, node: Node, own: str) -> Node | None:
+        """The source's node to judge by: one that computes the same."""
+        origin = self.producers.get(own)
+        return origin if origin is not None and origin.operator == node.operator else None
 
     def _read(self, origin: Node) -> list[Operand | None] | None:
         """What a node of the source got; None where that is not known."""
@@ -76,7 +81,7 @@ class BesideRule(SideBySide):
         """Where the file says itself that its output is not that of the source's rule: here, where the source's node
         gives the same by the rule that the file's node states."""
         read = self._read(origin)
-        if node.operator != origin.operator or node.arithmetic == origin.arithmetic or read is None:
+        if node.arithmetic == origin.arithmetic or read is None:
             return np.zeros(mine.shape, bool)
         alike = self._by(replace(origin, arithmetic=node.arithmetic), own, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)

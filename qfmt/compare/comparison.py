@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arithmetic import dequantize, quantize
 from ..errors import RunError
+from ..frontends import arithmetic_of
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
 from ..interpreter import checked_inputs
@@ -193,13 +194,13 @@ class Comparison:
     def report(self, path: Path) -> Report:
         nodes, missing = tuple(self._nodes()), tuple(self._missing())
         if self._spelled:
-            self.notes.append(f"source and file spell the network in their own ways: {_most(self._spelled)}")
+            self.notes.append(f"source and file state these differently, which does not count: {_most(self._spelled)}")
         sources = self.file.source.get("sha256"), self.witness.model.source.get("sha256")
         return Report(
             source=str(path),
             engine=self.witness.engine,
             version=self.version,
-            same_source=None if None in sources else sources[0] == sources[1],
+            same_source=None if self.foreign or None in sources else sources[0] == sources[1],
             inputs=self.inputs,
             weights=tuple(self.weights.values()),
             nodes=nodes,
@@ -209,6 +210,7 @@ class Comparison:
             skipped=self.skipped,
             notes=tuple(self.notes),
             integer_only=self.integer_only,
+            rules_compared=self.file.arithmetic in ("", arithmetic_of(self.witness.engine)) and not self.foreign,
         )
 
     def _missing(self) -> Iterator[str]:
@@ -245,7 +247,7 @@ class Comparison:
 
 
 def _most(words: Counter[str]) -> str:
-    listed = [f"{word} ({count}×)" for word, count in words.most_common(LISTED)]
+    listed = [f"{word} ({count} nodes)" for word, count in words.most_common(LISTED)]
     return "; ".join([*listed, *(["…"] if len(words) > LISTED else [])])
 
 

@@ -203,6 +203,9 @@ class LoweredComparison(Comparison):
 class BesideForm(BesideRule):
     """What an integer-only file may do otherwise is in the attributes of its requantizations."""
 
+    def _origin(self, node: Node, own: str) -> Node | None:
+        return self.producers.get(own)
+
     def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
         apart = np.abs(mine.astype(np.int64) - rule)
         stated: Array = apart <= self._allowed(node, mine.ndim)

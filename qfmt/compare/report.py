@@ -36,7 +36,8 @@ class NodeComparison:
     `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
     "source → file", what the file states otherwise than the source does: rule, attributes, scales. `saturated`
     outputs are those at which torch's own kernel overflows, and which are right in the file (spec.md, "Requantize
-    rules"); `stated` ones those of an integer-only file that the file itself says may differ (`differs`).
+    rules"); `stated` ones follow from what the file states: a rule of another engine than the one that was there, or,
+    in an integer-only file, that they may differ (`differs`).
     """
 
     name: str
@@ -80,7 +81,8 @@ class Report:
     `missing` are nodes that only the source has; `interface` says what the network as a whole gives otherwise, as
     "source → file". `skipped` says why no nodes were compared, "" if they were;
     `notes` are remarks that change nothing. `integer_only`: the file was lowered to integers, so its nodes are others
-    than those of the source; each that gives a tensor of the source is compared.
+    than those of the source; each that gives a tensor of the source is compared. `rules_compared`: the file states
+    the rules of this engine, in the source's own terms, so that a rule stated otherwise is a fault.
     """
 
     source: str
@@ -96,6 +98,7 @@ class Report:
     skipped: str = ""
     notes: tuple[str, ...] = field(default=())
     integer_only: bool = False
+    rules_compared: bool = True
 
     @property
     def ok(self) -> bool:

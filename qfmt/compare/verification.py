@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES
+from ..frontends import ENGINES, arithmetic_of
 from ..frontends.sniff import SAVED, sniff
 from ..model import Model
 from ..rules import require_sound
@@ -91,16 +91,22 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
     the source then has as the engine has them, is as stated.
     """
     foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
-    whose = "onnx" if witness.name == "onnx" else witness.engine
-    rules = None
-    if engine is None and file.arithmetic in ENGINES and file.arithmetic != whose:
-        beside = _witness(path, file.replace(arithmetic=whose), engine)
-        rules, witness = beside.model, (beside if foreign else witness)
+    whose, rules, notes = arithmetic_of(witness.engine), None, []
+    if file.arithmetic in ENGINES and file.arithmetic != whose:
+        told = f"the file states the arithmetic of {file.arithmetic}, {witness.name} computes by that of {whose}"
+        if engine is None:
+            beside = _witness(path, file.replace(arithmetic=whose), engine)
+            rules, witness = beside.model, (beside if foreign else witness)
+            notes.append(f"{told}: outputs that differ by these rules alone count as stated")
+        else:
+            notes.append(f"{told}, as --engine asks: outputs that differ by these rules count as wrong")
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
 
         file = in_terms_of_onnx(file)
-    return Comparison(file, witness, foreign=foreign, rules=rules)
+    comparison = Comparison(file, witness, foreign=foreign, rules=rules)
+    comparison.notes.extend(notes)
+    return comparison
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:

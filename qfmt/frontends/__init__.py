@@ -23,6 +23,11 @@ RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxrun
 or the reference implementation of the onnx package. The first, or else the last, is taken where nothing is said."""
 
 
+def arithmetic_of(engine: str) -> str:
+    """Whose arithmetic an engine computes by: one of ENGINES. All that run ONNX have that of ONNX."""
+    return "onnx" if engine in RUNTIMES else engine
+
+
 def convert(
     source: Any,
     *,
