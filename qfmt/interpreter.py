@@ -95,7 +95,9 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
         if not np.can_cast(array.dtype, dtype, "same_kind") or tensor.quantization is not None:
             raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
         with np.errstate(over="ignore"):  # what is beyond float32 is infinite
-            array = array.astype(dtype)
+            array, original = array.astype(dtype), array
+        if dtype.kind in "iu" and (lost := original[array != original]).size:
+            raise RunError(f"takes {tensor.dtype}, which cannot hold {lost[0]}", where=f"input {tensor.name}")
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
         values = array if array.dtype.kind in "iu" else array.astype(np.float32)

@@ -516,7 +516,7 @@ def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path
     dest = tmp_path / "out.npz"
     result = invoke("run", tiny, "--input", arrays, "--output", dest)
     assert result.exit_code == 0, result.output
-    assert result.stderr == "not an input, left aside: labels\n"
+    assert result.stderr == f"note: {arrays}: not inputs, so not used: labels\n"
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[0] == ["output", "dtype", "shape", "min", "max", "argmax"]
     expected = tiny_model().run({"x": np.load(arrays)["x"]})
@@ -539,7 +539,51 @@ def test_run_takes_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path)
 
 def test_run_never_unpickles(tiny: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}]), allow_pickle=True)
-    assert "allow_pickle" in trouble("run", tiny, "--input", tmp_path / "x.npy")
+    np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}]), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("1 2 3")
+    for name in ("x.npy", "x.npz", "text.npy"):
+        said = trouble("run", tiny, "--input", tmp_path / name)
+        assert f"{name}: is not a .npy or .npz file of plain arrays" in said
+        assert "allow_pickle" not in said and "trust" not in said
+
+
+def test_run_writes_npy_as_npy(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    dest = tmp_path / "y.npy"
+    assert "holds one array, and there are 2 outputs; end its name in .npz" in trouble(
+        "run", tiny, "--input", tmp_path / "x.npy", "--output", dest
+    )
+    assert not dest.exists()
+    model = qfmt.load(tiny)
+    model.replace(graph=dataclasses.replace(model.graph, outputs=("y",))).save(tmp_path / "one.qfb")
+    assert invoke("run", tmp_path / "one.qfb", "--input", tmp_path / "x.npy", "--output", dest).exit_code == 0
+    np.testing.assert_array_equal(np.load(dest), tiny_model().run({"x": np.ones((2, 3), np.float32)})["y"])
+
+
+def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None:
+    kinds = {"real": "float32", "index": "int32", "grid": "uint8"}
+    grid = Quantization.per_tensor(0.5, 3, "uint8")
+    for name, kind in kinds.items():
+        tensors = {each: Tensor(each, kind, ("N",), quantization=grid if name == "grid" else None) for each in "xy"}
+        graph = Graph(
+            inputs=("x",), outputs=("y",), nodes=[Node("Identity", ("x",), ("y",), {}, version=23)], tensors=tensors
+        )
+        Model(graph).save(tmp_path / f"{name}.qfb")
+    path = tmp_path / "x.npy"
+
+    def said(name: str, array: Any) -> str:
+        np.save(path, array)
+        result = invoke("run", tmp_path / f"{name}.qfb", "--input", path)
+        assert result.stderr.count("\n") <= 1
+        return result.stderr if result.exit_code == 0 else f"status {result.exit_code}: {result.stderr}"
+
+    for name, kind in kinds.items():
+        assert said(name, np.ones(2, kind)) == ""
+    assert said("real", np.ones(2)) == f"note: {path}: input x takes float32; float64 was converted\n"
+    assert said("index", np.ones(2, np.int64)) == f"note: {path}: input x takes int32; int64 was converted\n"
+    assert said("index", np.array([1, 1 << 40])).startswith("status 2: qfmt: error: input x: takes int32, which cannot")
+    assert "input x: takes uint8, not int64" in said("grid", np.ones(2, np.int64))
+    assert "input x: takes int32, not float64" in said("index", np.ones(2))
 
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_what_is_counted_as_stated_is_what_the_two_rules_give(stated: tuple[Path
         execute(replace(conv, arithmetic=rule), operands, [plain.tensors[conv.outputs[0]]])[0]
         for rule in ("float_bias", "integer_bias")
     ]
-    (node,) = (node for node in qfmt.verify(source, model, image).nodes if node.name == conv.name)
+    (node,) = (node for node in qfmt.verify(source, model, image).nodes if node.name == conv.outputs[0])
     assert (node.stated, node.wrong) == (int((by_rule[0] != by_rule[1]).sum()), 0)
     assert node.stated > 0
 

@@ -172,7 +172,7 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
     found = json.loads(result.stdout)
     assert result.exit_code == 0 and found["exact"] and found["integer_only"]
     result = command(DIGITS, tmp_path / "m.qfb", "--input", HELD_BACK)
-    assert result.exit_code == 0 and "not an input, left aside: labels" in result.stdout
+    assert result.exit_code == 0 and "not an input, so not used: labels" in result.stdout
     with pytest.raises(RunError, match="takes 4 dimensions, not 2"):
         qfmt.verify(DIGITS, exact, {"x": x[0, 0]})
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..model import Model
+
     Array = NDArray[np.generic]
 
 
@@ -28,7 +30,9 @@ def arrays(path: Path) -> dict[str, Array]:
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
-        raise RunError(f"is not a .npy or .npz with plain arrays ({error})", where=str(path)) from None
+        advice = "pickle" in str(error)  # that of NumPy is to trust the file
+        why = "" if advice else f" ({error})"
+        raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path)) from None
 
 
 def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dict[str, Array]:
@@ -40,5 +44,19 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dic
         inputs = f"the inputs are {', '.join(wanted)}"
         raise RunError(f"no array {missing[0]!r}, but {names}", where=str(path), hint=inputs)
     if aside := [name for name in held if name not in wanted]:
-        line(f"not an input, left aside: {', '.join(aside)}", err=True)
+        line(f"note: {path}: not inputs, so not used: {', '.join(aside)}", err=True)
     return {name: held[name] for name in wanted}
+
+
+def taken(model: Model, given: Mapping[str, Array], path: Path) -> dict[str, Array]:
+    """The arrays as the inputs of a model, with a line on stderr for each that had to be converted.
+
+    RunError for one that cannot be.
+    """
+    from ..interpreter import checked_inputs
+
+    arrays = checked_inputs(model, given)
+    for name, array in arrays.items():
+        if array.dtype != given[name].dtype and given[name].dtype.kind != "V":  # V: how NumPy saves types of ml_dtypes
+            line(f"note: {path}: input {name} takes {array.dtype}; {given[name].dtype} was converted", err=True)
+    return arrays

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import RunError
-from .arrays import arrays, matched
+from ..errors import DestinationError, RunError
+from .arrays import arrays, matched, taken
 from .notation import NOTHING, number, shape_text
 from .output import Column, as_json, line, table, working
 from .source import FILE, open_model, spare
@@ -46,11 +46,16 @@ Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
 )
 @click.argument("file", type=FILE)
 @click.option("--input", "source", type=FILE, help="A .npy or .npz.")
-@click.option("--output", "dest", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option(
+    "--output",
+    "dest",
+    type=click.Path(path_type=Path),
+    help="Write the outputs to this .npz, or the only one to a .npy.",
+)
 @click.option(
     "--record", type=click.Path(path_type=Path), help="Write FILE to this .qfb, with this run as a test vector."
 )
-@click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and say whether they come out equal.")
+@click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
 @click.pass_context
 def command(
@@ -62,14 +67,15 @@ def command(
     vectors: bool,
     json_: bool,
 ) -> None:
-    """Run FILE (.qfb, or anything that can be converted) exactly, with NumPy only, and sum up its outputs.
+    """Run FILE, a .qfb or anything that can be converted, exactly, with NumPy only, and summarize its outputs.
 
-    argmax is that of a vector, or of each row of a matrix. Arrays of an .npz that are not inputs of the model
-    are left aside.
+    argmax is that of a vector, or of each row of a matrix. Arrays of another dtype are converted where NumPy would do
+    so, which a note says, but never to quantized inputs. Arrays in a .npz that are not inputs of the model are not
+    used.
     """
     results = [path for path in (dest, record) if path is not None]
     if vectors == (source is not None) or (vectors and results):
-        raise click.UsageError("either --input, with --output and --record if wanted, or --vectors")
+        raise click.UsageError("give either --input, with --output or --record if you like, or --vectors")
     for path in results:
         spare(path, file, *([source] if source else []))
     model, _ = open_model(file)
@@ -77,7 +83,10 @@ def command(
         raise RunError(model.no_graph, where=str(file))
     if source is None:
         ctx.exit(_replayed(model, file, json_))
-    inputs = matched(model.graph.inputs, arrays(source), source)
+    if dest is not None and dest.suffix == ".npy" and len(model.graph.outputs) > 1:
+        what = f"a .npy file holds one array, and there are {len(model.graph.outputs)} outputs"
+        raise DestinationError(what, where=str(dest), hint="end its name in .npz")
+    inputs = taken(model, matched(model.graph.inputs, arrays(source), source), source)
     with working(f"running {file.name}"):
         made = model.with_vectors(inputs, names=(source.stem,))
         outputs = {name: value.array for name, value in made.vectors[-1].outputs.items()}
@@ -99,7 +108,7 @@ def _replayed(model: Model, file: Path, json_: bool) -> int:
 
     if not model.vectors:
         raise RunError(
-            "there are no test vectors in it",
+            "has no test vectors",
             where=str(file),
             hint="`qfmt run FILE --input X --record DEST` puts one into a copy",
         )
@@ -121,11 +130,16 @@ def _row(found: Replay) -> list[str]:
 
 
 def _save(outputs: Mapping[str, Array], dest: Path) -> None:
-    """All outputs to a `.npz`, which appears whole or not at all."""
+    """The only output to a `.npy`, else all to a `.npz`; the file appears whole or not at all."""
     import numpy as np
 
     from ..file.writer import replacing
 
+    if dest.suffix == ".npy":
+        (array,) = outputs.values()
+        with replacing(str(dest)) as file:
+            np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+        return
     with replacing(str(dest)) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

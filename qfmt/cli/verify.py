@@ -12,7 +12,7 @@ import click
 import qfmt
 
 from ..frontends import RUNTIMES, TORCH_ENGINES
-from .arrays import arrays, matched
+from .arrays import arrays, matched, taken
 from .notation import number
 from .options import Shapes, input_shapes
 from .output import Column, as_json, line, pairs, table, working
@@ -92,7 +92,9 @@ def command(
 def _inputs(model: Model, path: Path) -> dict[str, Array]:
     """Arrays by name: those of the file, or of its source, where its own inputs are integers made of them."""
     held = arrays(path)
-    if model.arithmetic == "integer" and len(held) > 1 and not all(name in held for name in model.graph.inputs):
+    if model.arithmetic != "integer":
+        return taken(model, matched(model.graph.inputs, held, path), path)
+    if len(held) > 1 and not all(name in held for name in model.graph.inputs):
         return held
     return matched(model.graph.inputs, held, path)
 

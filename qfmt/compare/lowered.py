@@ -137,7 +137,7 @@ class LoweredComparison(Comparison):
         for name, values in inputs.items():
             origin = ends.get(name, name)
             if origin not in self.takes.graph.inputs:
-                self.notes.append(f"not an input, left aside: {name}")
+                self.notes.append(f"not an input, so not used: {name}")
                 continue
             grid = self.file.tensors[name].quantization if name in ends else None
             is_real = DTYPES[self.takes.tensors[origin].dtype].kind == "f"
