@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from onnx_witness import runtime
 import qfmt
 from qfmt import QfmtError
 from qfmt.frontends.onnx.qonnx import DOMAINS
+from qfmt.frontends.onnx.spelled import in_standard_operators
+from qfmt.model import Tensor
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.proofs import proofs
 
@@ -274,3 +277,43 @@ def test_a_constant_is_added_in_integers(shape: tuple[int, ...], largest: int, f
 def test_two_activations_are_multiplied_in_integers() -> None:
     nodes = [node("Transpose", ["p"], ["t"], perm=[1, 0]), node("MatMul", ["p", "t"], ["s"])]
     check_in_integers(between_requant_shifts(nodes, {}), lambda x: x @ x.T)
+
+
+# -- verify ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime:all", "reference"])
+@pytest.mark.parametrize("given", [True, False], ids=["integer input", "float input"])
+@pytest.mark.parametrize(("opset", "kind"), [(7, "tensor"), (10, "int"), (11, "float"), (19, "int")])
+def test_verify_runs_requant_shifts(opset: int, kind: str, given: bool, engine: str, tmp_path: Path) -> None:
+    """No runtime has a kernel for them."""
+    pytest.importorskip("onnxruntime")
+    source, _ = network(np.random.default_rng(opset), opset, kind)
+    onnx.save(source, tmp_path / "m.onnx")
+    model = qfmt.convert(tmp_path / "m.onnx", input_quantization={"x": (1.0, 0, "int8")} if given else {})
+    report = qfmt.verify(tmp_path / "m.onnx", model, engine=engine, samples=2)
+    assert report.is_exact and report.engine == engine, report.first_wrong
+    counts = {node.name: node.equal for node in report.nodes if node.operator == "qfmt.RequantShift"}
+    assert list(counts.values()) == [2 * 6 * 8 * 8] * 3
+    multipliers = next(n for n in model.nodes if n.operator == "qfmt.RequantShift").inputs[1]
+    tensor = model.tensors[multipliers]
+    larger = Tensor.constant(tensor.name, tensor.array + tensor.array.max(), aliases=tensor.aliases)
+    wrong = model.replace(graph=replace(model.graph, tensors={**model.tensors, tensor.name: larger}))
+    assert not qfmt.verify(tmp_path / "m.onnx", wrong, engine=engine, samples=1).ok
+
+
+@pytest.mark.parametrize("div", [1, 3, 1000, 1 << 16, (1 << 31) - 1])
+@pytest.mark.parametrize("signed", [0, 1])
+def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(div)
+    x = np.concatenate([rng.integers(-(1 << 24), 1 << 24, 5000), np.arange(-300, 300)]).astype(f32)
+    mul, add = int(rng.integers(1, 1 << 24)), int(rng.integers(-(1 << 24), 1 << 24))
+    node_of = node("RequantShift", ["x", "m", "a"], ["y"], "y", div=div, n_levels=256, signed=signed)
+    constants = {"m": np.array(mul, f32), "a": np.array(add, f32)}
+    source = proto([node_of], {"x": (TensorProto.FLOAT, ["N"])}, ["y"], constants)
+    spelled = in_standard_operators(source)
+    (found,) = onnxruntime.InferenceSession(spelled.SerializeToString()).run(None, {"x": x})
+    low = -128 * signed
+    exact = [min(max((2 * (int(v) * mul + add) + div) // (2 * div), low), low + 255) for v in x]
+    assert found.tolist() == exact

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic import dequantize, quantize
+from ..arithmetic import dequantize
 from ..errors import RunError
 from ..frontends import arithmetic_of
 from ..frontends.isolation.parent import EngineDied
-from ..frontends.witness import Computed
+from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import Model, numpy_dtype
+from ..model import Model
 from . import random_inputs
 from .beside import BesideRule, completed
-from .classes import distance
 from .difference import Pairing, node_name, read_by
-from .files import computed
 from .report import NodeComparison, OutputComparison, Report, WeightComparison
 from .running import SideBySide
 from .words import quantization_words, values_differ
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-
-OFF_GRID = 2.0**-10
-"""So far from a multiple of the scale, in scales, real numbers may be that stand for integers."""
 
 LISTED = 3
 """So many kinds of differences are listed in a note."""
@@ -184,12 +179,7 @@ class Comparison:
             return value
         if grid is None:
             return None if own is None or own.is_blocked else Computed(dequantize(value.array, own))
-        if grid.is_blocked:
-            return None
-        integers = quantize(value.array, grid, numpy_dtype(self.file.tensors[name].dtype), "divide")
-        apart = distance(dequantize(integers, grid).astype(np.float64), value.array.astype(np.float64))
-        on_grid = (apart <= OFF_GRID * max(grid.scale)).all()
-        return computed(integers, self.file.tensors[name]) if on_grid else None
+        return integers_of(value.array, self.file.tensors[name])
 
     def report(self, path: Path) -> Report:
         nodes, missing = tuple(self._nodes()), tuple(self._missing())

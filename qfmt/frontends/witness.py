@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..model import Model
+from ..arithmetic import dequantize, quantize
+from ..model import Model, Tensor, numpy_dtype
 from .isolation.wire import record
 
 if TYPE_CHECKING:
@@ -26,6 +27,24 @@ class Computed(NamedTuple):
     @property
     def is_quantized(self) -> bool:
         return bool(self.scale)
+
+
+OFF_GRID = 2.0**-10
+"""So far from a multiple of the scale, in scales, real numbers may be that stand for integers."""
+
+
+def integers_of(array: Array, tensor: Tensor) -> Computed | None:
+    """The integers of a quantized tensor that these real numbers stand for; None if they stand for none."""
+    import numpy as np
+
+    grid = tensor.quantization
+    if grid is None or grid.is_blocked or array.dtype.kind != "f":
+        return None
+    integers = quantize(array.astype(np.float32), grid, numpy_dtype(tensor.dtype), "divide")
+    apart = np.abs(dequantize(integers, grid).astype(np.float64) - array)
+    if not (apart <= OFF_GRID * grid.scales(array.ndim)).all():
+        return None
+    return Computed(integers, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
 
 
 class Witness(Protocol):

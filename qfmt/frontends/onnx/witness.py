@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...arithmetic import dequantize
 from ...errors import MissingPackageError, RunError, SourceError
 from ...model import Model, Quantization, Tensor, numpy_dtype
 from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
 from ..sniff import sha256_of
 from ..torch.attempts import Given
-from ..witness import Computed
+from ..witness import Computed, integers_of
 from .convert import convert_onnx
 from .external import open_proto
 from .runtime import REFERENCE
+from .spelled import in_standard_operators
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +68,7 @@ class Witness:
             raise RunError(f"{engine} cannot run ONNX", hint=f"what can is {', '.join(RUNTIMES)}")
         self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
         self.model = _like(path, file)
-        self.proto = open_proto(path)
+        self.proto = in_standard_operators(open_proto(path))
         self.session = Session("onnx", self.package, self._program, lambda index: ("the model", ""))
         graph = self.proto.graph
         self._producers = {name: node for node in graph.node for name in node.output if name}
@@ -136,18 +138,28 @@ class Witness:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """Every tensor of `model` that is a value of the source, too."""
+        inputs = {name: self._as_taken(name, array) for name, array in inputs.items()}
         names = list(dict.fromkeys(self._places.values()))
         values = self._run(inputs, names, self.engine) if self._places else self._placed(inputs)
         values.update(inputs)
         seen = {}
         for name, place in self._places.items():
             if place in values:
-                tensor = self.model.tensors[name]
-                seen[name] = Computed(values[place], *self._stated_of(tensor, place))
+                tensor, value = self.model.tensors[name], values[place]
+                if value.dtype == numpy_dtype(tensor.dtype):
+                    seen[name] = Computed(value, *self._stated_of(tensor, place))
+                elif (integers := integers_of(value, tensor)) is not None:
+                    seen[name] = integers
         return seen
 
     def _run(self, inputs: Mapping[str, Array], names: list[str], engine: str) -> dict[str, Array]:
         return self.session.ask("run", inputs, names, engine)
+
+    def _as_taken(self, name: str, array: Array) -> Array:
+        """An input as ONNX has it: real numbers where only the user said that they stand for integers."""
+        grid = self.model.tensors[name].quantization
+        is_real = any(each.name == name and each.type.tensor_type.elem_type == 1 for each in self.proto.graph.input)
+        return dequantize(array, grid) if grid is not None and is_real else array
 
     def _stated_of(self, tensor: Tensor, place: str) -> tuple[Any, ...]:
         """What ONNX says that a value means; what it does not say itself, as a value that is only moved, is ours."""
@@ -173,7 +185,8 @@ class Witness:
             tensor = self.model.tensors[name]
             alike = [each for each in several if each in values and _is_alike(tensor, values[each])]
             if alike:
-                self._places[name] = max(alike, key=lambda each: each in self._grids)
+                own = numpy_dtype(tensor.dtype)
+                self._places[name] = max(alike, key=lambda each: (values[each].dtype == own, each in self._grids))
         self._places.update((name, name) for name in inputs)
         if plain == self.engine:
             return values
@@ -183,10 +196,9 @@ class Witness:
 def _like(path: Path, file: Model) -> Model:
     """The source converted as the file was; without its shapes of inputs where they do not go."""
     description = {"sha256": sha256_of(path)}
-    shapes = {name: file.tensors[name].shape for name in file.graph.inputs}
     try:
-        given = {name: shape for name, shape in shapes.items() if shape is not None}
-        return convert_onnx(path, Given(file.arithmetic or "onnx", given), description)
+        given = Given.like(file, file.arithmetic or "onnx", file.graph.inputs)
+        return convert_onnx(path, given, description)
     except SourceError:
         return convert_onnx(path, Given(file.arithmetic or "onnx"), description)
 
@@ -236,5 +248,5 @@ def _axis(node: Any, data: int) -> int:
 
 
 def _is_alike(tensor: Tensor, array: Array) -> bool:
-    """Whether a value can be this tensor: the integers, not the real numbers that they were made of."""
-    return array.dtype == numpy_dtype(tensor.dtype)
+    """Whether a value can be this tensor: the integers, or real numbers that stand for them."""
+    return array.dtype == numpy_dtype(tensor.dtype) or integers_of(array, tensor) is not None

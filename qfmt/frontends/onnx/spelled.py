@@ -1,0 +1,81 @@
+"""Operators that no runtime has a kernel for, spelled in standard ONNX, so that any of them can run the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+REQUANT_SHIFT = "RequantShift"
+
+CLIP_TAKES_INPUTS = 11
+"""From this opset on; before, its bounds are attributes."""
+
+
+def in_standard_operators(proto: Any) -> Any:
+    """The model, with standard nodes in the place of each RequantShift, under the names of its inputs and outputs."""
+    if not any(node.op_type in _SPELLED for node in proto.graph.node):
+        return proto
+    import onnx
+
+    spelled = onnx.ModelProto()
+    spelled.CopyFrom(proto)
+    del spelled.graph.node[:]
+    opset = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
+    for node in proto.graph.node:
+        spell = _SPELLED.get(node.op_type)
+        spelled.graph.node.extend([node] if spell is None else spell(node, spelled.graph.initializer, opset))
+    return spelled
+
+
+def _requant_shift(node: Any, initializers: Any, opset: int) -> Iterator[Any]:
+    """clip(floor((x · mul + add) / div + 1/2)), in float64: exact for |x · mul + add| < 2^51.
+
+    As QuantLab writes it and Deeploy reads it: to n_levels (or n_levels_out) levels, from 0, or if it is signed from
+    -n_levels / 2. Attributes are numbers, or tensors of one element.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    given = {each.name: _number(helper.get_attribute_value(each)) for each in node.attribute}
+    levels = given.get("n_levels_out", given.get("n_levels", 256.0))
+    low = -(levels // 2) if given.get("signed") else 0.0
+    own = f"{node.output[0]}.{REQUANT_SHIFT}."
+
+    def constant(name: str, value: float, kind: type[np.floating[Any]] = np.float64) -> str:
+        initializers.append(onnx.numpy_helper.from_array(np.array(value, kind), own + name))
+        return own + name
+
+    x, mul, add = (f"{own}{name}" for name in ("x", "mul", "add"))
+    for name, wide in zip(node.input, (x, mul, add), strict=True):
+        yield helper.make_node("Cast", [name], [wide], to=TensorProto.DOUBLE)
+    steps = [
+        ("Mul", mul),
+        ("Add", add),
+        ("Div", constant("div", given.get("div", 1.0))),
+        ("Add", constant("half", 0.5)),
+        ("Floor", ""),
+    ]
+    value = x
+    for index, (operator, operand) in enumerate(steps):
+        yield helper.make_node(operator, [value, operand] if operand else [value], [f"{own}{index}"])
+        value = f"{own}{index}"
+    yield helper.make_node("Cast", [value], [own + "rounded"], to=TensorProto.FLOAT)
+    high = low + levels - 1
+    if opset < CLIP_TAKES_INPUTS:
+        yield helper.make_node("Clip", [own + "rounded"], list(node.output), min=low, max=high)
+    else:
+        bounds = [constant("low", low, np.float32), constant("high", high, np.float32)]
+        yield helper.make_node("Clip", [own + "rounded", *bounds], list(node.output))
+
+
+def _number(value: Any) -> float:
+    if hasattr(value, "dims"):
+        import onnx
+
+        value = onnx.numpy_helper.to_array(value)
+    return float(np.asarray(value).reshape(-1)[0])
+
+
+_SPELLED: dict[str, Callable[[Any, Any, int], Iterator[Any]]] = {REQUANT_SHIFT: _requant_shift}
