@@ -422,7 +422,7 @@ def test_one_sentence_says_that_there_is_no_graph(tmp_path: Path) -> None:
 def test_a_scale_of_a_state_dict_is_explained(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "torch_legacy" / "t1131" / "mbv2_eager.sd.pt"
     shown = CliRunner().invoke(main, ["inspect", str(source), "--tensor", "classifier.1.scale"]).output
-    assert "classifier.1.scale is the scale of the tensor that classifier.1 puts out" in shown
+    assert "classifier.1.scale is the scale of the output of classifier.1" in shown
     assert "zero point   55" in shown and "no graph" in shown
 
 

@@ -284,7 +284,7 @@ def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None
     source = tmp_path / "digits.qfb"
     qfmt.save(qfmt.convert(DIGITS), source)
     for option in (("--arithmetic", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):
-        assert "where the original is converted" in trouble("convert", source, tmp_path / "d.onnx", *option)
+        assert "when you convert the original" in trouble("convert", source, tmp_path / "d.onnx", *option)
 
 
 def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     result = invoke("convert", tmp_path / "m.onnx", tmp_path / "m.qfb")
     assert result.exit_code == 0
-    assert "note   kept as they came, but not to be run here: some.domain.Fancy (2×)" in result.stderr
+    assert "note   kept as they are, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr
 
 
 # inspect
@@ -398,7 +398,7 @@ def test_inspect_shows_blocks_without_reading_them(tmp_path: Path, monkeypatch: 
 
 def test_inspect_says_what_a_scale_in_a_state_dict_is(tiny: Path) -> None:
     text = invoke("inspect", tiny, "--tensor", "fc1.scale").stdout
-    assert text.startswith("fc1.scale is the scale of the tensor that fc1 puts out\n")
+    assert text.startswith("fc1.scale is the scale of the output of fc1\n")
     assert "quant  uint8, scale 0.125, zero point 64" in text  # where the quantization of its input comes from
     assert "can hold     0..63" in text
 
@@ -446,11 +446,11 @@ def test_inspect_tells_floats_of_what_has_quantized_weights(tmp_path: Path) -> N
     )
     Model(Graph(("x",), ("y",), (node,), {each.name: each for each in tensors})).save(tmp_path / "m.qfb")
     listed = json.loads(invoke("inspect", tmp_path / "m.qfb", "--floats", "--json").stdout)
-    why = "quantized in its weights only: what it puts out is a float"
+    why = "has quantized weights only: its output is a float"
     assert {entry["name"]: entry["why"] for entry in listed} == {
         "x": "input of the graph",
-        "b": f"parameter of y, which is {why}",
-        "y": f"y (qfmt.DynamicLinear) is {why}",
+        "b": f"parameter of y, which {why}",
+        "y": f"y (qfmt.DynamicLinear) {why}",
     }
 
 

@@ -69,7 +69,7 @@ def test_blocks() -> None:
         (model([1, 2, 3, 4], 7), "zero point 8 → 7"),
         (model([1, 2, 3, 4], block=3), "blocks [1,2] → [1,3]"),
         (model([1, 1, 2, 2, 3, 3, 4, 4], block=1), "blocks [1,2] → [1,1]; scales float32[2,2] → float32[2,4]"),
-        (model([1, 2], block=4), "has scales by blocks in one only"),
+        (model([1, 2], block=4), "has block-wise scales in one only"),
     ):
         (found,) = qfmt.diff(first, other).tensors
         assert words in str(found)

@@ -336,7 +336,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
     found = totals(qfmt.load(dest))
     assert f"{found.channels} channels: " in told
     assert f"equal on all {found.sums:,} sums in reach" in told
-    assert "arithmetic of integers alone" in result.stderr
+    assert "integer-only arithmetic" in result.stderr
     assert compare("digits by the command line", digits, qfmt.load(dest), [{"x": images}]) == 0
     straight = invoke("convert", DIGITS, stored.with_name("b.qfb"), "--integer-only", "--exact", "--input-shape", SIZES)
     assert straight.exit_code == 0, straight.stderr
@@ -360,7 +360,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
         (["--integer-only", "--input-shape", "x=1,3,8,8"], "has a size of 1 where 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),
-        (["--input-shape", SIZES], "its arithmetic and inputs are settled"),
+        (["--input-shape", SIZES], "its arithmetic and inputs are fixed"),
     ],
 )
 def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
@@ -460,7 +460,7 @@ def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
     result = invoke("inspect", stored, "--integer")
     assert result.exit_code == 2
     assert "--integer-only` makes them" in result.stderr
-    assert "with integers alone" not in invoke("inspect", stored).stdout
+    assert "integer-only: `--integer`" not in invoke("inspect", stored).stdout
 
 
 def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> None:

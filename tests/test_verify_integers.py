@@ -191,7 +191,7 @@ def test_another_source_is_told(exact: Model, tmp_path: Path) -> None:
     result = command(EXAMPLES / "two_layers" / "two_layers_int8.pt", tmp_path / "m.qfb")
     assert result.exit_code == 1
     assert "the file was made from another" in result.stdout
-    assert "the input quant is no tensor of the source" in result.stdout
+    assert "the input quant is not a tensor of the source" in result.stdout
 
 
 def test_a_network_that_ends_early(digits: Model) -> None:

@@ -25,13 +25,13 @@ BROKEN = 1
 )
 @click.argument("file", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
-@click.option("--proofs", "proven", is_flag=True, help="Compute anew how far the sums of integers reach.")
+@click.option("--proofs", "proven", is_flag=True, help="Compute the bounds of integer sums again, and compare.")
 @click.pass_context
 def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
-    """Check FILE, a .qfb, against every rule of the specification, and list all that are broken by number.
+    """Check FILE, a .qfb, against every rule of the specification, and list each broken rule with its number.
 
-    With --proofs also what a file states of its sums of integers (P1 to P3): that none leaves int32, and that they
-    reach no further than is stated, for any inputs in their ranges.
+    --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
+    int32, and none exceeds the stated bounds.
     """
     with working(f"checking {file.name}"):
         violations = qfmt.check(file)

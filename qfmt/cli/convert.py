@@ -49,7 +49,7 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
 
 
 @click.command(
-    short_help="Another format to .qfb, ONNX or C, without the framework that wrote it.",
+    short_help="Convert another format to .qfb, ONNX or C, without the framework that wrote it.",
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
@@ -57,8 +57,8 @@ Examples:
   qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
   qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024
   qfmt convert model.onnx model.qfb                          quantized in any form of ONNX
-  qfmt convert model.qfb integers.qfb --integer-only --exact   with integers alone, which are the same
-  qfmt convert integers.qfb folder --to c                    a C program of a network of integers alone""",
+  qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
+  qfmt convert integers.qfb folder --to c                    a C program of an integer-only network""",
 )
 @click.argument("source", type=FILE)
 @click.argument("dest", type=click.Path(path_type=Path))
@@ -82,10 +82,12 @@ Examples:
 @click.option(
     "--form",
     type=click.Choice(FORMS),
-    help="Floats between Q and DQ, or operators on integers  [default: that of an ONNX source, else qdq]",
+    help="Float operators between Q and DQ, or operators on integers  [default: that of an ONNX source, else qdq]",
 )
-@click.option("--to", "target", type=click.Choice(("c",)), help="c: DEST is a folder for a C program of this network.")
-@click.option("--compact", is_flag=True, help="With --to c: take less memory, and more time.")
+@click.option(
+    "--to", "target", type=click.Choice(("c",)), help="c: write a C program of this network into the folder DEST."
+)
+@click.option("--compact", is_flag=True, help="With --to c: use less memory and more time.")
 def command(
     source: Path,
     dest: Path,
@@ -98,12 +100,12 @@ def command(
     compact: bool,
     **integer: Any,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch or ONNX, or a .qfb, to DEST, a .qfb or .onnx file, or,
-    with --to c, a folder.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST, a .qfb or .onnx file. With --to c,
+    DEST is a folder.
 
-    SOURCE is a TorchScript file; a .pt2 program; an ONNX model; or a pickled module, a state_dict or safetensors, which
-    may hold tensors only. No torch is needed, and no code of SOURCE is executed. DEST is replaced if it exists, and
-    left as it was if the conversion fails.
+    SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. Of the
+    last three, qfmt may find only the tensors. No torch is needed, and no code of SOURCE is executed. DEST is replaced
+    if it exists, and left as it was if the conversion fails.
     """
     _check_destination(source, dest, opset, form, target)
     if compact and not target:
@@ -114,8 +116,8 @@ def command(
         opened = kind_of(source) == QFB
         if opened:
             if arithmetic or quantizations or (shapes and not target and lowering is None):
-                hint = "give --arithmetic and --input-… where the original is converted"
-                raise SourceError("is a .qfb: its arithmetic and inputs are settled", where=str(source), hint=hint)
+                hint = "give --arithmetic and --input-… when you convert the original"
+                raise SourceError("is a .qfb: its arithmetic and inputs are fixed", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
             model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
@@ -158,7 +160,7 @@ def _notes(model: Model) -> Iterator[str]:
     unknown = Counter(node.operator for node in model.nodes if node.operator not in OPERATORS)
     if unknown:
         listed = ", ".join(f"{name} ({count}×)" for name, count in sorted(unknown.items()))
-        yield f"kept as they came, but not to be run here: {listed}"
+        yield f"kept as they are, but qfmt cannot run them: {listed}"
 
 
 def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str:
@@ -194,25 +196,25 @@ def _graph(model: Model) -> str:
     tensors = f"{len(model.tensors)} tensors"
     if model.no_graph:
         return f"none, {tensors}: {model.no_graph}"
-    how = "of integers alone" if model.arithmetic == "integer" else f"of {model.arithmetic}"
-    return f"{len(model.nodes)} nodes, {tensors}, arithmetic {how}"
+    how = "integer-only arithmetic" if model.arithmetic == "integer" else f"arithmetic of {model.arithmetic}"
+    return f"{len(model.nodes)} nodes, {tensors}, {how}"
 
 
 def _check_destination(source: Path, dest: Path, opset: int | None, form: str | None, target: str | None) -> None:
     suffix, place = dest.suffix, str(dest)
     if target and (opset is not None or form is not None):
-        raise DestinationError("--opset and --form are for ONNX", where=place, hint="leave --to away, or these")
+        raise DestinationError("--opset and --form are for ONNX", where=place, hint="drop --to, or drop these")
     if target and suffix in WRITTEN:
-        what = f"is to be a folder, because a program in C is several files, and {suffix} ends the name of another kind"
-        raise DestinationError(what, where=place, hint="name a folder without it, or leave --to away")
+        what = f"must be a folder: a C program is multiple files, and {suffix} names another kind of file"
+        raise DestinationError(what, where=place, hint="name a folder, or drop --to")
     if target:
         return
     if suffix in (".c", ".h"):
-        raise DestinationError("a program in C is several files", where=place, hint="name a folder, and give `--to c`")
+        raise DestinationError("a C program is multiple files", where=place, hint="name a folder, and give `--to c`")
     if suffix in LATER:
         raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
     if suffix not in WRITTEN:
-        raise DestinationError("its name does not tell a kind of file", where=place, hint=f"end it in {_WRITTEN}")
+        raise DestinationError("has a name of no known kind of file", where=place, hint=f"end it in {_WRITTEN}")
     if suffix != ".onnx" and (opset is not None or form is not None):
         raise DestinationError("--opset and --form are for ONNX", where=place, hint="end it in .onnx")
     spare(dest, source)

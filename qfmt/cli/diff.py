@@ -34,8 +34,8 @@ Exit status: 0 equal, 1 different, 2 trouble.""",
 def command(ctx: click.Context, a: Path, b: Path, json_: bool) -> None:
     """Show what differs between A and B (.qfb, or anything that can be converted), as "in A → in B".
 
-    Nodes are matched in order if both graphs have the same operators, else by name. Nothing is run: whether two
-    files compute the same is for `qfmt verify` to say.
+    Nodes are matched in order if both graphs have the same operators, else by name. Nothing is run:
+    `qfmt verify` compares what two files compute.
     """
     first, second = open_model(a)[0], open_model(b)[0]
     with working("comparing"):

@@ -47,7 +47,7 @@ Examples:
 def command(file: Path, json_: bool, name: str | None, floats: bool, integer: bool, nodes: bool, tensors: bool) -> None:
     """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
 
-    Each node is listed with what it puts out; then come the inputs and constants. "zp" is the zero point,
+    Each node is listed with its outputs; then come the inputs and constants. "zp" is the zero point,
     "range" quant_min..quant_max, "per" tensor, channel(axis, number of scales) or block(sizes, number of scales).
     """
     if sum((name is not None and not integer, floats, integer, nodes, tensors)) > 1:
@@ -113,7 +113,7 @@ def _graph(model: Model) -> Iterable[tuple[str, str]]:
 
 def _rounding(arithmetic: str) -> str:
     if arithmetic == "integer":
-        return "with integers alone: `--integer` shows how"
+        return "integer-only: `--integer` shows how"
     return f"as {arithmetic} does it" if arithmetic else "not said"
 
 

@@ -52,7 +52,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--exact", is_flag=True, help="Integers that are the same: thresholds where the form is not equal."
         ),
-        click.option("--integer-only", is_flag=True, help="Compute with integers alone; differences are counted."),
+        click.option("--integer-only", is_flag=True, help="Make the arithmetic integer-only, and count what differs."),
     ):
         command = option(command)
     return command
@@ -108,7 +108,7 @@ class Lowering:
             sizes = " × ".join(map(str, shape[2:]))
             yield f"the size of {name} is not stated in the file: {sizes} is assumed, which --input-shape changes"
         if others := self.others(model):
-            yield f"no {self.form} comes near what {others} states: thresholds there"
+            yield f"no {self.form} comes close to what {others} states: thresholds are used there"
         if unsure := _unsure(model):
             yield f"{unsure} may be rounded either way: the stated rule adds these up in any order"
 

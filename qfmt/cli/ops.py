@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--json", "json_", is_flag=True, help="Print the same for programs.")
 def command(name: str | None, json_: bool) -> None:
-    """List the operators that qfmt knows, or tell everything about the operator NAME."""
+    """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS
 
     if name is None:

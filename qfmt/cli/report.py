@@ -252,10 +252,10 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
 
 
 def _in_float(model: Model, node: Node) -> str:
-    """How a node computes that puts out floats."""
+    """How a node computes whose output is a float."""
     inputs = [model.tensors[name] for name in node.inputs if name]
     if any(tensor.is_constant and tensor.quantization is not None for tensor in inputs):
-        return "is quantized in its weights only: what it puts out is a float"
+        return "has quantized weights only: its output is a float"
     return "is not quantized in the source: it computes in float"
 
 
@@ -285,7 +285,7 @@ def _names(nodes: list[Node]) -> str:
 
 
 def node_name(node: Node) -> str:
-    """What to call a node: its name, or what it puts out."""
+    """What to call a node: its name, or that of its output."""
     return node.name or (node.outputs[0] if node.outputs else node.operator)
 
 

@@ -34,7 +34,7 @@ def show_tensor(model: Model, tensor: Tensor, facts: Facts, *, asked: str) -> No
 def _explain_name(asked: str, tensor: Tensor) -> str:
     owner, _, last = asked.rpartition(".")
     if asked not in tensor.aliases and last in ("scale", "zero_point"):
-        of = f"the constant {owner}" if tensor.is_constant else f"the tensor that {owner} puts out"
+        of = f"the constant {owner}" if tensor.is_constant else f"the output of {owner}"
         return f"{asked} is the {last.replace('_', ' ')} of {of}"
     return f"{asked} is a name that this tensor had in its source"
 

@@ -41,9 +41,10 @@ Examples:
   qfmt verify model.pt model.qfb --input images.npy     on inputs of your own
   qfmt verify model.pt model.qfb --engine qnnpack       as another engine of torch computes it
   qfmt verify model.onnx model.qfb --engine onnxruntime:all   as ONNX Runtime does after all its optimizations
-  qfmt verify model.pt integers.qfb                     a file of --integer-only, against any file that it comes from
+  qfmt verify model.pt integers.qfb                     an integer-only file, against what it was made from
+  qfmt verify model.pt model.onnx                       an ONNX model, against what it was exported from
 
-Exit status: 0 equal, or different only as two runs of torch may be; 1 something is wrong; 2 trouble.""",
+Exit status: 0 equal, or different only at rounding ties and as FILE states; 1 wrong; 2 trouble.""",
 )
 @click.argument("source", type=FILE)
 @click.argument("file", type=FILE)
@@ -53,8 +54,8 @@ Exit status: 0 equal, or different only as two runs of torch may be; 1 something
 @click.option(
     "--engine",
     type=click.Choice((*TORCH_ENGINES, *RUNTIMES)),
-    help="Who computes: torch's engine  [default: whose arithmetic FILE states], or for ONNX ONNX Runtime at this level"
-    " of optimization, or the onnx package's reference  [default: onnxruntime, not optimized]",
+    help="For PyTorch an engine of torch  [default: the one whose arithmetic FILE states]; for ONNX, ONNX Runtime at an"
+    " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]",
 )
 @click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
 @click.pass_context
@@ -68,14 +69,20 @@ def command(
     engine: str | None,
     json_: bool,
 ) -> None:
-    """Verify that FILE, a .qfb, computes what SOURCE, a file of PyTorch or an ONNX model, computes.
+    """Verify that FILE computes what SOURCE, a file of PyTorch or an ONNX model, computes.
 
-    Weights, scales and zero points are compared bit by bit. Then torch, or ONNX Runtime, carries out SOURCE, and each
-    node of FILE is fed what the node of SOURCE got. They run in a process of their
-    own. No code of SOURCE is executed, only operators that qfmt knows.
-    Without torch, or where SOURCE tells no graph, the weights are compared, and the nodes are not.
-    Nodes of a FILE of integers alone are others than those of SOURCE, which may then be a .qfb, too: each that gives a
-    tensor of SOURCE is compared.
+    FILE is a .qfb, or anything that can be converted, such as an ONNX model that was exported from SOURCE.
+
+    Weights, scales and zero points are compared bit by bit. Then torch or ONNX Runtime, in a process of its own,
+    runs the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE is executed, only
+    operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
+
+    If FILE states the arithmetic of an engine that cannot be asked, as after `convert --arithmetic onnx` of a PyTorch
+    file, outputs that differ only by its rounding rules are counted as "stated", and are not wrong. If only one of the
+    two is ONNX, what they compute is compared; rules that they state differently are listed in a note.
+
+    The nodes of an integer-only FILE are not those of SOURCE, which may then be a .qfb, too. Each node whose output
+    is a tensor of SOURCE is compared.
     """
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     model, _ = open_model(file)
@@ -101,7 +108,7 @@ def _inputs(model: Model, path: Path) -> dict[str, Array]:
 
 def _whole(name: str, size: object) -> int:
     if not isinstance(size, int) or size < 1:
-        raise click.UsageError(f"--input-shape {name}: a pseudo-random input needs whole numbers, not {size}")
+        raise click.UsageError(f"--input-shape {name}: a pseudo-random input needs numbers, not {size}")
     return size
 
 

@@ -206,7 +206,7 @@ def _same_names(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:
 
 
 def node_name(node: Node) -> str:
-    """What to call a node: its name, or what it puts out."""
+    """What to call a node: its name, or that of its output."""
     return node.name or (node.outputs[0] if node.outputs else node.operator)
 
 

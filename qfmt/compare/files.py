@@ -24,7 +24,9 @@ class FileWitness:
         from ..file import load
 
         if engine is not None:
-            raise RunError(f"{engine} has no say in a .qfb, which states its arithmetic", hint="leave --engine out")
+            raise RunError(
+                f"--engine {engine} does not apply to a .qfb, which states its arithmetic", hint="drop --engine"
+            )
         self.model = load(path)
         self.engine = "reference"
 

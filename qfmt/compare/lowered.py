@@ -1,4 +1,4 @@
-"""A file in integers alone beside its source: each tensor that both have, judged by the rule that it was lowered from.
+"""An integer-only file beside its source: each tensor that both have, judged by the rule that it was lowered from.
 
 Nodes are others than those of the source: sums, then a requantization. They are fed what the source has under the same
 name, and what they gave themselves where it has nothing (sums).
@@ -59,7 +59,7 @@ def likenesses(file: Model) -> Iterator[Model]:
 
 def same_tensor(name: str, source: Graph, file: Graph) -> bool:
     """Whether a tensor of the file is one of the source, which may not say what its integers mean: as ONNX has those
-    of a network in integers alone."""
+    of an integer-only network."""
     mine, theirs = file.tensors[name], source.tensors.get(name)
     if theirs is None or theirs.dtype != mine.dtype:
         return False
@@ -173,10 +173,10 @@ class LoweredComparison(Comparison):
         source, file = self.witness.model.graph, self.file.graph
         for name in file.inputs:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
-                yield f"the input {name} is no tensor of the source"
+                yield f"the input {name} is not a tensor of the source"
         for name in file.outputs:
             if name not in self.tensors and not moved_from(name, source, file) and not self.skipped:
-                yield f"the output {name} is no tensor of the source"
+                yield f"the output {name} is not a tensor of the source"
 
     def _beyond(self) -> Iterator[str]:
         """Outputs of the source that the file ends before."""

@@ -31,7 +31,7 @@ class WeightComparison:
 
 @dataclass(frozen=True, slots=True)
 class NodeComparison:
-    """A node of the file, fed what the source's node got, against what that put out: counts of output elements.
+    """A node of the file, fed what the source's node got, against the output of that: counts of output elements.
 
     `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
     "source → file", what the file states otherwise than the source does: rule, attributes, scales. `saturated`

@@ -57,7 +57,7 @@ def _blocks_words(a: Quantization, b: Quantization) -> Iterator[str]:
     mine, theirs = a.blocks, b.blocks
     if mine is None or theirs is None:
         if mine is not theirs:
-            yield "has scales by blocks in one only"
+            yield "has block-wise scales in one only"
         return
     yield from changed("blocks", sizes(mine.shape), sizes(theirs.shape))
     pairs = (("scale", mine.scale, theirs.scale), ("zero point", mine.zero_point, theirs.zero_point))
