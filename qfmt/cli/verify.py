@@ -73,9 +73,9 @@ def command(
 
     FILE is a .qfb, or anything that can be converted, such as an ONNX model that was exported from SOURCE.
 
-    Weights, scales and zero points are compared bit by bit. Then torch or ONNX Runtime, in a process of its own,
-    runs the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE is executed, only
-    operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
+    Weights, scales and zero points are compared bit by bit. Then torch or ONNX Runtime, in a process of its own, runs
+    the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE
+    is executed, only operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
 
     If FILE states the arithmetic of an engine that cannot be asked, as after `convert --arithmetic onnx` of a PyTorch
     file, outputs that differ only by its rounding rules are counted as "stated", and are not wrong. If only one of the

@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..arithmetic import dequantize
 from ..errors import RunError
 from ..frontends import arithmetic_of
