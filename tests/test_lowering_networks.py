@@ -356,7 +356,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--integer-only", "--bits", "16", "--requantize", "fixed_point_double"], "has multipliers of 31 bits"),
         (["--integer-only", "--bits", "32", "--requantize", "power_of_two"], "has no multipliers"),
         (["--integer-only", "--requantize", "float"], "'float' is not one of"),
-        (["--integer-only"], "--input-shape x=N,1,HEIGHT,WIDTH"),
+        (["--integer-only"], "as in `--input-shape x=N,1,8,8`"),
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
         (["--integer-only", "--input-shape", "x=1,3,8,8"], "has a size of 1 where 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),

@@ -201,9 +201,9 @@ def test_a_network_that_ends_early(digits: Model) -> None:
     assert [output.name for output in report.outputs] == ["residual"]
 
 
-def test_engines_have_no_say_in_a_qfb(digits: Model, exact: Model, tmp_path: Path) -> None:
+def test_an_engine_does_not_apply_to_a_qfb(digits: Model, exact: Model, tmp_path: Path) -> None:
     digits.save(tmp_path / "digits.qfb")
-    with pytest.raises(RunError, match="no say"):
+    with pytest.raises(RunError, match="does not apply"):
         qfmt.verify(tmp_path / "digits.qfb", exact, engine="fbgemm")
 
 

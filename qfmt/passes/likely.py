@@ -122,14 +122,14 @@ def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def shape_options(model: Model, first: str = "") -> str:
-    """`--input-shape` for every input whose sizes are open, with likely sizes: a command line that can be used.
+    """`--input-shape` for every input with open sizes beside the first, with likely ones: a command line that works.
 
     `first` is written for a first dimension that is open; "": its name.
     """
     options = []
     for name in model.graph.inputs:
         stated = model.tensors[name].shape
-        if stated is not None and all(isinstance(size, int) for size in stated[0 if first else 1 :]):
+        if stated is not None and all(isinstance(size, int) for size in stated[1:]):
             continue
         sizes = [str(size) for size in likely_shape(model, name)]
         if len(sizes) > 1 and not (stated and isinstance(stated[0], int)):
