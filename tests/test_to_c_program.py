@@ -352,7 +352,7 @@ def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["convert", str(source), "m.qfb", "--compact"]).exit_code == 2
     for name in ("out.qfb", "out.onnx"):
         result = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / name), "--to", "c"])
-        assert result.exit_code == 2 and "is to be a folder" in result.stderr and not (tmp_path / name).exists()
+        assert result.exit_code == 2 and "must be a folder" in result.stderr and not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(
