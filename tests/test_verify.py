@@ -270,13 +270,16 @@ def test_a_file_from_another_source(digits: Model, tmp_path: Path) -> None:
 
 
 def test_nodes_that_are_missing_or_added(digits: Model) -> None:
-    nodes = [node for node in digits.nodes if node.outputs[0] != "flatten"]
-    moved = [replace(node, inputs=("squeeze", *node.inputs[1:])) if node.outputs[0] == "fc" else node for node in nodes]
-    shorter = digits.replace(graph=replace(digits.graph, nodes=moved))
+    nodes = [node for node in digits.nodes if node.outputs[0] != "pool"]
+    moved = [
+        replace(node, inputs=tuple("pointwise.0" if name == "pool" else name for name in node.inputs)) for node in nodes
+    ]
+    tensors = {name: tensor for name, tensor in digits.tensors.items() if name != "pool"}
+    shorter = digits.replace(graph=replace(digits.graph, nodes=moved, tensors=tensors))
     report = qfmt.verify(DIGITS, shorter)
     assert not report.ok
-    assert report.missing == ("flatten (Flatten)",)
-    assert report.first_wrong == "fc (qfmt.Linear)"
+    assert report.missing == ("pool (MaxPool)",)
+    assert report.first_wrong == "residual.conv (Conv)"
 
 
 # -- classes -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
 from ..errors import QfmtError, RunError
-from ..model import Quantization
+from ..model import DTYPES, Quantization
 from .registry import Operand, Result
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
     No partial sum exceeds the sum of all positive products, or that of all negative ones. Where the type holds
     every whole number up to there, floating point is exact, fused or not, and BLAS may do the work.
     """
-    limits = np.iinfo(x.array.dtype)
+    limits = DTYPES[x.array.dtype.name]
     points = (0,) if x.quantization is None else x.quantization.zero_point
-    low, high = min(0, int(limits.min) - max(points)), max(0, int(limits.max) - min(points))
+    low, high = min(0, limits.minimum - max(points)), max(0, limits.maximum - min(points))
     magnitudes = np.abs(weights)
     sums, sizes = weights.sum(axes, dtype=np.float64), magnitudes.sum(axes, dtype=np.float64)
     positive, negative = (sizes + sums) / 2, (sizes - sums) / 2

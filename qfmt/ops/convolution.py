@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
 from .registry import Inference, Operand, Quantized, Result, Sums, operator, optional, required
-from .shapes import positions, tap, window
+from .shapes import check_bias, check_window, positions, tap, window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +45,7 @@ def conv_shape(given: Inference) -> list[Shape]:
         window(x[2 + i], a["kernel_shape"][i], a["strides"][i], pads[i] + pads[rank + i], a["dilations"][i])
         for i in range(rank)
     )
+    check_bias(given, w[0])
     return [(x[0], w[0], *spatial)]
 
 
@@ -54,9 +55,7 @@ def _check_ranks(x: tuple[Dimension, ...], w: tuple[Dimension, ...], a: Any, wha
         raise QfmtError(f"the weight of a {what} has at least 3 dimensions, not {len(w)}")
     if len(x) != len(w):
         raise QfmtError(f"a {rank}-d {what} needs an input of rank {len(w)}, not {len(x)}")
-    for name, count in (("kernel_shape", rank), ("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
-        if len(a[name]) != count:
-            raise QfmtError(f"a {rank}-d {what} needs {count} {name}, not {len(a[name])}")
+    check_window(rank, a)
     for size, stated in zip(w[2:], a["kernel_shape"], strict=True):
         if isinstance(size, int) and size != stated:
             raise QfmtError(f"the weight has a kernel of {list(w[2:])}, not {list(a['kernel_shape'])}")
@@ -159,6 +158,7 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
         else:
             spatial.append(size if a["strides"][i] == 1 and edge == 1 else None)
     channels = w[1] * a["group"] if isinstance(w[1], int) else None
+    check_bias(given, channels)
     return [(x[0], channels, *spatial)]
 
 

@@ -52,12 +52,16 @@ def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point:
     return _sums(np.matmul(_less(a, a_zero_point, -2), _less(b, b_zero_point, -1)))
 
 
+def _conv_integer_shape(given: Inference) -> list[Shape]:
+    return conv_shape(given._replace(shapes=given.shapes[:2]))  # what follows is no bias
+
+
 @operator(
     "ConvInteger",
     10,
     "x w x_zero_point? w_zero_point? -> y",
     attributes=ATTRIBUTES,
-    shape=conv_shape,
+    shape=_conv_integer_shape,
     quantized=Quantized.FLOAT_ONLY,
     dtype="int32",
 )

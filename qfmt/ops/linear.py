@@ -25,7 +25,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import broadcast_pair
+from .shapes import broadcast_pair, check_bias
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +41,7 @@ def linear_shape(given: Inference) -> list[Shape]:
         raise QfmtError("Linear needs an input of at least one dimension")
     if isinstance(x[-1], int) and isinstance(w[1], int) and x[-1] != w[1]:
         raise QfmtError(f"the input has {x[-1]} features, the weight takes {w[1]}")
+    check_bias(given, w[0])
     return [(*x[:-1], w[0])]
 
 

@@ -25,7 +25,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import affordable, positions, tap, window
+from .shapes import affordable, check_window, positions, tap, window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +47,7 @@ def _pool_shape(given: Inference) -> list[Shape]:
     rank = len(a["kernel_shape"])
     if len(x) != rank + 2:
         raise QfmtError(f"a {rank}-d window needs an input of rank {rank + 2}, not {len(x)}")
+    check_window(rank, a)
     for i, size in enumerate(x[2:]):
         _check_window(size, **_along(i, a))
     return [(*x[:2], *_windows(x[2:], a))]

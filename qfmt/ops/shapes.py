@@ -58,6 +58,20 @@ def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
     return x if isinstance(x, int) else y if isinstance(y, int) else None
 
 
+def check_window(rank: int, a: Mapping[str, Any]) -> None:
+    """QfmtError unless a window over so many spatial dimensions has an attribute for each of them."""
+    for name, count in (("kernel_shape", rank), ("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
+        if len(a[name]) != count:
+            raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
+
+
+def check_bias(given: Inference, channels: Dimension) -> None:
+    """QfmtError unless the third input, if there is one, has one element for each output channel."""
+    bias = given.shapes[2] if len(given.shapes) > 2 else None
+    if bias is not None and (len(bias) != 1 or (isinstance(channels, int) and bias != (channels,))):
+        raise QfmtError(f"a bias of shape {list(bias)} stands beside {channels} output channels")
+
+
 def window(
     size: Dimension, kernel: int, stride: int, pads: int, dilation: int, *, ceil_mode: bool = False, head: int = 0
 ) -> Dimension:
