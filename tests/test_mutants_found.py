@@ -63,9 +63,3 @@ def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path
     path.write_bytes(sealed(data))
     with pytest.raises(DigestError, match="damaged"):
         qfmt.load(path).to_onnx()
-
-
-def test_one_bias_for_channels_with_scales_of_their_own(tmp_path: Path) -> None:
-    pytest.importorskip("onnx_ir")
-    made = _convolution([1.0]).to_onnx()
-    assert {"Conv"} <= {node.op_type for node in made.graph.node}

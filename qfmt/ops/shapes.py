@@ -68,7 +68,9 @@ def check_window(rank: int, a: Mapping[str, Any]) -> None:
 def check_bias(given: Inference, channels: Dimension) -> None:
     """QfmtError unless the third input, if there is one, has one element for each output channel."""
     bias = given.shapes[2] if len(given.shapes) > 2 else None
-    if bias is not None and (len(bias) != 1 or (isinstance(channels, int) and bias != (channels,))):
+    if bias is None:
+        return
+    if len(bias) != 1 or (isinstance(bias[0], int) and isinstance(channels, int) and bias[0] != channels):
         raise QfmtError(f"a bias of shape {list(bias)} stands beside {channels} output channels")
 
 

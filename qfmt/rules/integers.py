@@ -29,7 +29,7 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
     48,
     "A node that states `exact` or `folded` gives int32; zero points of that are 0. What it adds up are integers of at "
     "most 16 bits: a weight per tensor or along an axis, all others per tensor, none by blocks. A bias is int32 and "
-    "not quantized, one for each channel (that of Gemm broadcasts); alpha and beta are 1. By `folded` the weight is a "
+    "not quantized; alpha and beta are 1. By `folded` the weight is a "
     "constant whose zero points are 0. Where windows of a mean may be of several sizes, the sizes of what they slide "
     "over are known.",
 )
@@ -43,8 +43,8 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
         if tensor is None or (wrong := _not_a_factor(tensor, per_channel=accumulates and index == 1)):
             return wrong if tensor is not None else f"input {index} is absent"
     bias = next(iter(_inputs(node, tensors)[2:]), None) if accumulates else None
-    if bias is not None and (wrong := _not_a_bias(bias, node, out)):
-        return wrong
+    if bias is not None and (bias.dtype != "int32" or bias.quantization is not None):
+        return f"the bias {quoted(bias.name)} is {bias.dtype}, or quantized"
     if any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):
         return "alpha or beta is not 1"
     if not accumulates and (wrong := _open_windows(node.attributes, tensors[node.inputs[0]])):
@@ -80,17 +80,6 @@ def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
     if q is not None and (q.is_blocked or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
         return f"{quoted(tensor.name)} is not quantized per tensor"
     return ""
-
-
-def _not_a_bias(bias: Tensor, node: Node, out: Tensor) -> str:
-    if bias.dtype != "int32" or bias.quantization is not None:
-        return f"the bias {quoted(bias.name)} is {bias.dtype}, or quantized"
-    axis = -1 if node.operator == "qfmt.Linear" else 1
-    if node.operator == "Gemm" or bias.shape is None or out.shape is None or len(out.shape) < max(1, axis + 1):
-        return ""  # that of Gemm broadcasts, and other dimensions are not those of the operator: V43
-    channels = out.shape[axis]
-    fits = len(bias.shape) == 1 and (bias.shape[0] == channels or not isinstance(channels, int))
-    return "" if fits else f"the bias {quoted(bias.name)} is {list(bias.shape)} for {channels} channels"
 
 
 def _not_folded(weight: Tensor) -> str:

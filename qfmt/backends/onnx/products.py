@@ -62,8 +62,6 @@ def bias(site: Site) -> ir.Value | None:
     b, x, w = (site.tensor(index) for index in (2, 0, 1))
     if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not _has_scales(x, w):
         return site.real(2)
-    if b.array.size % len(grids.grid_of(w).scale):  # one number for all channels, which have scales of their own
-        return site.real(2)
     unit, values = units(grids.grid_of(x), grids.grid_of(w), b.array.size), b.array.astype(f32)
     quotient = values * (f32(1) / unit) if site.node.arithmetic == "integer_bias_reciprocal" else values / unit
     whole = np.rint(quotient).astype(np.float64)

@@ -28,7 +28,7 @@ static qfb_code check_bias(node_t *node, uint32_t input, int64_t count)
     if (bias->dtype != QFB_INT32 || tensor.is_quantized)
         return INVALID("V48", "a bias is not int32, or quantized");
     if (count >= 0 && (bias->rank != 1 || bias->shape[0] != count))
-        return INVALID("V48", "a bias has another size than there are channels");
+        return INVALID("V43", "a bias has another size than there are channels");
     return QFB_OK;
 }
 
