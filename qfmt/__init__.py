@@ -13,12 +13,12 @@ Importing this module imports neither NumPy nor any framework.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from .errors import QfmtError
-
+TYPE_CHECKING = False  # typing takes longer to import than all of this module
 if TYPE_CHECKING:
+    from typing import Any
+
     from .compare import diff, verify
+    from .errors import QfmtError
     from .file import check, load, save
     from .frontends import convert
     from .model import Graph, Model, Node, Quantization, Tensor
@@ -44,6 +44,7 @@ _HOMES = {
     "Graph": "model",
     "Model": "model",
     "Node": "model",
+    "QfmtError": "errors",
     "Quantization": "model",
     "Tensor": "model",
     "check": "file",

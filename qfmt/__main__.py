@@ -1,5 +1,51 @@
-"""`python -m qfmt` is the command `qfmt`."""
+"""The command `qfmt`, as a program: also `python -m qfmt`.
 
-from .cli import main
+Signals are turned into an exit here and not in the library: a program that imports qfmt keeps its own handlers.
+"""
 
-main(prog_name="qfmt")
+from __future__ import annotations
+
+try:
+    import os
+    import signal
+    import sys
+except KeyboardInterrupt:  # signal takes the longest of what runs before `run` can handle it
+    raise SystemExit(130) from None
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this module
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_STATUS = 128
+"""Shells add it to the number of the signal that ended a program."""
+
+
+def run() -> NoReturn:
+    """Run the command line. A signal ends it with status 128 + its number, after files in the making are removed."""
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup has it
+    for number in handled:
+        signal.signal(number, _leave)
+    try:
+        from .cli import main
+
+        main(prog_name="qfmt")
+    finally:
+        for number in handled:  # nothing is left to be removed; an exception would only print a traceback now
+            signal.signal(number, _leave_at_once)
+    sys.exit()
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    for each in _SIGNALS:  # a second signal must not end the removal of files
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(_STATUS + number)
+
+
+def _leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(_STATUS + number)
+
+
+if __name__ == "__main__":
+    run()

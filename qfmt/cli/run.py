@@ -133,7 +133,7 @@ def _save(outputs: Mapping[str, Array], dest: Path) -> None:
     """The only output to a `.npy`, else all to a `.npz`; the file appears whole or not at all."""
     import numpy as np
 
-    from ..file.writer import replacing
+    from ..file.replacing import replacing
 
     if dest.suffix == ".npy":
         (array,) = outputs.values()

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import marshal
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ..errors import DestinationError, ValidityError
+from ..errors import ValidityError
 from ..model import Data, Model
 from ..rules import violations
 from .decode import Record
 from .encode import encode
 from .header import ALIGNMENT, PAGE, round_up, seal
 from .records import node_record, pair_records, quantization_record, tensor_record, value_record
+from .replacing import replacing
 
 CHUNK = 1 << 23
 """Bytes written between two reports of progress."""
@@ -171,51 +169,3 @@ class _Report:
 def _pad(file: BinaryIO, multiple: int) -> None:
     position = file.tell()
     file.write(bytes(round_up(position, multiple) - position))
-
-
-@contextmanager
-def replacing(where: str) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `where` when the block has ended well, and is removed otherwise."""
-    try:
-        target = Path(where).resolve()  # what a link leads to is replaced, not the link
-        _check_destination(target)
-        temporary = target.with_name(f".qfmt-{os.urandom(8).hex()}.tmp")
-        file = temporary.open("xb")
-    except OSError as error:
-        raise DestinationError(f"cannot be written: {error.strerror}", where=where) from None
-    except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
-        raise DestinationError(f"cannot be written: {error}", where=where) from None
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-        temporary.replace(target)
-        _sync_directory(target.parent)
-    except OSError as error:
-        raise DestinationError(f"cannot be written: {error.strerror}", where=where) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _check_destination(target: Path) -> None:
-    """OSError if `target` must not be replaced; renaming alone would replace a read-only file, or a device."""
-    if target.is_dir():
-        raise IsADirectoryError(0, "it is a directory")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(0, f"there is no directory {target.parent}")
-    if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
-        raise PermissionError(0, "it is not a file that may be changed")
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a renaming last; not everywhere can a directory be opened."""
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import DestinationError
+from ...file.replacing import replacing_folder
 
 MARK = "written by qfmt"
 
@@ -47,28 +45,7 @@ def _begin(path: Path) -> str:
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write all files beside it, then put the folder in its place; what was there goes only then."""
-    try:
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            for name, text in texts.items():
-                (made / name).write_text(text, encoding="ascii", newline="\n")
-            made.chmod(0o777 & ~_umask())
-            if folder.exists():
-                old = made.with_name(made.name + ".old")
-                folder.rename(old)
-                made.rename(folder)
-                shutil.rmtree(old)
-            else:
-                made.rename(folder)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise DestinationError(f"cannot be written: {error.strerror or error}", where=str(folder)) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    """Write all files into a new folder, which then takes the place of `folder`."""
+    with replacing_folder(folder) as made:
+        for name, text in texts.items():
+            (made / name).write_text(text, encoding="ascii", newline="\n")

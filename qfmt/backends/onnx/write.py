@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import onnx_ir as ir
 
 from ...errors import QfmtError
-from ...file.writer import replacing
+from ...file.replacing import replacing, replacing_all
 from .constants import sizes
 
 SMALL = 1024
@@ -38,7 +38,7 @@ def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
         with replacing(where) as file:
             file.write(to_proto(model).SerializeToString())
         return
-    with replacing(where) as file, replacing(f"{where}.data") as bulk:  # the weights are there before who names them
+    with replacing_all(where, f"{where}.data") as (file, bulk):  # the weights are there before what names them
         _move_out(model, bulk, f"{os.path.basename(where)}.data")  # noqa: PTH119
         file.write(to_proto(model).SerializeToString())
 

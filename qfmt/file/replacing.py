@@ -1,0 +1,261 @@
+"""Files and folders that take their place when they are complete, whatever becomes of the writer.
+
+On Linux a new file has no name while it is written (O_TMPFILE), so it disappears with its writer. A folder, and a
+file on other systems, lies under a temporary name beside its destination, and its writer holds a lock on it. What has
+such a name and no lock was left by a writer that was killed: whoever writes into the same directory next removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import DestinationError
+
+if sys.platform != "win32":
+    import fcntl
+
+_TEMPORARY = f".qfmt-{'[0-9a-f]' * 16}.tmp"
+"""The pattern of the names that `_temporary` gives."""
+
+_OPEN_FILES = Path("/proc/self/fd")
+"""Where Linux names the open files of a process, also those that have no other name."""
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
+
+
+@contextmanager
+def replacing(where: str) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `where` when the block has ended well, and is removed otherwise.
+
+    Raises DestinationError if it cannot be written.
+    """
+    with replacing_all(where) as (file,):
+        yield file
+
+
+@contextmanager
+def replacing_all(*places: str) -> Iterator[list[BinaryIO]]:
+    """The same of files that belong together: they take their places one directly after the other, the last first."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(_replaceable(where)) for where in places]
+        with _as_destination_error(places[0]):
+            yield [file.stream for file in files]
+        for step in _File.finish, _File.settle, _File.make_last:
+            for file, where in zip(reversed(files), reversed(places), strict=True):
+                with _as_destination_error(where):
+                    step(file)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `folder` when the block has ended well, and is removed otherwise."""
+    with _as_destination_error(str(folder)):
+        _sweep(folder.parent)
+        made, lock = _locked_folder(folder.parent)
+        try:
+            yield made
+            for path in made.iterdir():
+                _sync(path)
+            if folder.exists():
+                _exchange(made, folder)
+            else:
+                made.rename(folder)
+            _sync(folder.parent)
+        finally:
+            _close(lock)
+            with suppress(OSError):
+                _remove_folder(made)  # after an exchange, what was there before
+
+
+class _File:
+    """A new file, locked until it is closed, that can take the place of its target."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.temporary = _temporary(target.parent)
+        self.stream = _nameless(target.parent) or _named(self.temporary)
+
+    def finish(self) -> None:
+        """Put everything on the disk, under the temporary name."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        if not self.temporary.exists():
+            directory = os.open(self.target.parent, os.O_RDONLY)
+            try:  # given a directory, Python calls linkat(2), which follows the link to an open file
+                name = _OPEN_FILES / str(self.stream.fileno())
+                os.link(name, self.temporary.name, dst_dir_fd=directory, follow_symlinks=True)
+            finally:
+                os.close(directory)
+        if self.target.exists():
+            self.temporary.chmod(stat.S_IMODE(self.target.stat().st_mode))
+        if sys.platform == "win32":
+            self.stream.close()  # what is open cannot be renamed there
+
+    def settle(self) -> None:
+        """Take the place of the target."""
+        self.temporary.replace(self.target)
+
+    def make_last(self) -> None:
+        _sync(self.target.parent)
+
+    def discard(self) -> None:
+        """Leave nothing behind under the temporary name."""
+        with suppress(OSError):
+            self.stream.close()
+        with suppress(OSError):
+            self.temporary.unlink()
+
+
+@contextmanager
+def _replaceable(where: str) -> Iterator[_File]:
+    with _as_destination_error(where):
+        try:
+            target = Path(where).resolve()  # what a link leads to is replaced, not the link
+        except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
+            raise DestinationError(f"cannot be written: {error}", where=where) from None
+        _check_destination(target)
+        _sweep(target.parent)
+        file = _File(target)
+    try:
+        yield file
+    finally:
+        file.discard()
+
+
+@contextmanager
+def _as_destination_error(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DestinationError(f"cannot be written: {error.strerror or error}", where=where) from None
+
+
+def _check_destination(target: Path) -> None:
+    """OSError if `target` must not be replaced; renaming alone would replace a read-only file, or a device."""
+    if target.is_dir():
+        raise IsADirectoryError(0, "it is a directory")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(0, f"there is no directory {target.parent}")
+    if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
+        raise PermissionError(0, "it is not a file that may be changed")
+
+
+# -- new files and folders -----------------------------------------------------------------------------
+
+
+def _temporary(directory: Path) -> Path:
+    return directory / f".qfmt-{os.urandom(8).hex()}.tmp"
+
+
+def _nameless(directory: Path) -> BinaryIO | None:
+    """A new file without a name; None where the system or the file system has no such thing."""
+    if sys.platform != "linux" or not _OPEN_FILES.is_dir():
+        return None
+    try:
+        descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o666)
+    except OSError:
+        return None
+    _lock(descriptor)  # for the moment between its first name and its last
+    return os.fdopen(descriptor, "w+b")
+
+
+def _named(path: Path) -> BinaryIO:
+    while True:
+        stream = path.open("x+b")
+        _lock(stream.fileno())
+        if path.exists():  # else it was removed before it was locked
+            return stream
+        stream.close()
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int | None]:
+    while True:
+        path = _temporary(parent)
+        path.mkdir()
+        if sys.platform == "win32":
+            return path, None
+        with suppress(FileNotFoundError):  # removed before it was locked
+            lock = os.open(path, os.O_RDONLY)
+            _lock(lock)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _exchange(made: Path, folder: Path) -> None:
+    """Let two folders change places, at once where the system can do that."""
+    if sys.platform == "linux":
+        import ctypes  # as slow to import as all of this package that opens a file
+
+        rename = getattr(ctypes.CDLL(None), "renameat2", None)
+        if rename is not None and rename(_HERE, os.fsencode(made), _HERE, os.fsencode(folder), _EXCHANGE) == 0:
+            return
+    old = folder.with_name(f".{folder.name}.old")  # under this name nobody removes it, should we be stopped here
+    folder.rename(old)
+    try:
+        made.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
+    old.rename(made)
+
+
+def _remove_folder(folder: Path) -> None:
+    import shutil  # slow to import, too
+
+    shutil.rmtree(folder)
+
+
+# -- what killed writers left --------------------------------------------------------------------------
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what writers left in a directory that were killed; without locks nobody can tell."""
+    if sys.platform == "win32":
+        return
+    for path in directory.glob(_TEMPORARY):
+        with suppress(OSError):  # the lock of a writer, or a file that is not ours
+            _remove_unlocked(path)
+
+
+def _remove_unlocked(path: Path) -> None:
+    folder = path.is_dir()
+    access = os.O_RDONLY if folder else os.O_RDWR  # NFS locks only what may be written
+    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder:
+            _remove_folder(path)
+        else:
+            path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file for as long as it is open; where that is not possible, `_sweep` cannot lock it either."""
+    if sys.platform != "win32":
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    """Make what happened to a file or directory last; not everywhere can a directory be opened."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
