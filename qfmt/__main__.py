@@ -32,13 +32,14 @@ def run() -> NoReturn:
 
         main(prog_name="qfmt")
     finally:
-        for number in handled:  # nothing is left to be removed; an exception would only print a traceback now
-            signal.signal(number, _leave_at_once)
+        for number in handled:
+            if signal.getsignal(number) is _leave:  # an exception would only print a traceback now
+                signal.signal(number, _leave_at_once)
     sys.exit()
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    for each in _SIGNALS:  # a second signal must not end the removal of files
+    for each in _SIGNALS:  # a second signal must not stop the removal of files
         signal.signal(each, signal.SIG_IGN)
     sys.exit(_STATUS + number)
 

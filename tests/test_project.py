@@ -139,7 +139,7 @@ def test_the_wheel_holds_the_package_and_its_command(tmp_path: Path) -> None:
     assert {str(path.relative_to(ROOT).as_posix()) for path in MODULES} <= names
     assert not [name for name in names if name.startswith(("tests", "tools", "examples"))]
     assert f"qfmt-{qfmt.__version__}.dist-info/licenses/LICENSE" in names
-    assert "qfmt=qfmt.cli:main" in entry_points
+    assert "qfmt=qfmt.__main__:run" in entry_points
 
 
 def test_the_source_archive_can_be_tested(tmp_path: Path) -> None:

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import qfmt
 
 from ..errors import DestinationError
+from ..file.regular import irregular
 from .output import working
 
 if TYPE_CHECKING:
     from ..model import Model
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+class _File(click.Path):
+    """A regular file. Others are refused before they are opened: to open a FIFO is to wait for its writer."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(value)
+        try:
+            what = irregular(path)
+        except (OSError, ValueError) as error:
+            what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            if value == "-":
+                what = "cannot be read: standard input is not supported; give the name of a file"
+        if what:
+            self.fail(f"{value} {what}" if what.startswith("is ") else f"{value}: {what}", param, ctx)
+        return path
+
+
+FILE = _File()
 """The type of an argument that names an existing file."""
 
 QFB, CONVERTED = "qfb", "converted"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from . import header
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
 from .records import attribute_value, dtype_name, quantization, shape, sorted_map
+from .regular import irregular
 
 MINOR_VERSION = 0
 """The highest minor version of the format that this reader knows."""
@@ -63,8 +63,8 @@ class Container:
         """Map the file and read its metadata, which is copied: what has been verified cannot change any more."""
         path = Path(self.where)
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise FormatError("is a directory, not a file" if path.is_dir() else "is not a regular file")
+            if what := irregular(path):
+                raise FormatError(what)
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(header.SIZE)
@@ -72,8 +72,8 @@ class Container:
                 rest = file.read(self.header.data_offset - header.SIZE)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            what = error.strerror if isinstance(error, OSError) else str(error)
-            raise FormatError(f"cannot be read: {what}") from None
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise FormatError(f"cannot be read: {why}") from None
         self.metadata = head + rest[: self.header.meta_size - header.SIZE]
         if self.verify:
             header.check_digest(self.header, self.metadata)

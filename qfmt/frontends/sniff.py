@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import SourceError
+from ..file.regular import irregular
 from .budget import Budget
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
@@ -91,10 +92,12 @@ def sniff(path: str | PathLike[str]) -> Kind:
     pickle names something that is not harmless.
     """
     try:
+        if what := irregular(path):
+            raise SourceError(what)
         with Path(path).open("rb") as file:
             head = file.read(4096)
             size = file.seek(0, 2)
-    except (OSError, ValueError) as error:  # a pipe cannot be sought in, a path hold no zero byte
+    except (OSError, ValueError) as error:  # a path cannot hold a zero byte
         raise SourceError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return KINDS[_by_head(head, size) or _by_structure(path, head)]
 

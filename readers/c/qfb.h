@@ -1433,19 +1433,22 @@ static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
 }
 
 #ifdef QFB_POSIX /* define it, and _POSIX_C_SOURCE as 200809L or more, before anything is included */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Map a file into memory, to be read only; NULL if that cannot be done, for the reason in errno. */
+/* Map a file into memory, to be read only; NULL if that cannot be done, for the reason in errno, which is 0 for a file
+ * that is empty or not a regular one. */
 static inline const void *qfb_map(const char *path, uint64_t *size)
 {
     struct stat found;
     void *mapped = MAP_FAILED;
-    int file = open(path, O_RDONLY);
+    int file = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO is not waited for */
     if (file < 0)
         return NULL;
+    errno = 0;
     if (!fstat(file, &found) && S_ISREG(found.st_mode) && found.st_size > 0 && (uint64_t)found.st_size <= SIZE_MAX) {
         *size = (uint64_t)found.st_size;
         mapped = mmap(NULL, (size_t)*size, PROT_READ, MAP_PRIVATE, file, 0);

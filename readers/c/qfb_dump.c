@@ -235,7 +235,7 @@ static int dump_file(const char *path)
     const void *bytes = qfb_map(path, &size);
     comma = "";
     if (!bytes) {
-        fprintf(stderr, "%s: cannot be read\n", path);
+        fprintf(stderr, "%s: cannot be read, is empty, or is not a regular file\n", path);
         return 2;
     }
     if (qfb_open(&file, bytes, size, QFB_CHECK_DATA))

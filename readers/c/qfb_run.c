@@ -77,9 +77,15 @@ static int failed(job_t *job)
 /* All bytes of a file, in memory of its own; NULL if it cannot be read. */
 static void *contents(const char *path, uint64_t *size)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file;
     uint8_t *bytes = NULL, *grown;
     uint64_t room = 0, got = 1;
+#ifdef QFB_POSIX
+    struct stat found;
+    if (!stat(path, &found) && !S_ISREG(found.st_mode)) /* a FIFO is not waited for, a device may have no end */
+        return NULL;
+#endif
+    file = fopen(path, "rb");
     *size = 0;
     while (file && got) {
         if (*size == room) {
@@ -116,7 +122,7 @@ static int open_model(job_t *job, const char *path)
     memset(job, 0, sizeof *job);
     job->path = path, errno = 0;
     if (!(bytes = model_bytes(path, &size)))
-        return trouble(path, errno ? strerror(errno) : "is no file with anything in it");
+        return trouble(path, errno ? strerror(errno) : "is empty or not a regular file");
     if (qfb_open(&job->file, bytes, size, QFB_CHECK_DATA))
         return failed(job);
     if (qfb_inputs(&job->file).count > MOST_INPUTS)
@@ -157,7 +163,7 @@ static int read_inputs(job_t *job, char **paths, uint32_t count)
             return failed(job);
         errno = 0;
         if (!(job->inputs[i] = job->owned[i] = contents(paths[i], &size)))
-            return trouble(paths[i], errno ? strerror(errno) : "cannot be read");
+            return trouble(paths[i], errno ? strerror(errno) : "is not a regular file that can be read");
         if (size != input->size)
             return trouble(paths[i], "has another size than the input (see --list; --shape gives sizes)");
     }

@@ -1,0 +1,23 @@
+"""Whether a path leads to a regular file: another kind may block its reader, or never end."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+def irregular(path: str | os.PathLike[str]) -> str:
+    """What a path leads to where that is not a regular file, as in "is a FIFO, not a regular file"; else "".
+
+    Nothing is opened. Raises OSError if there is nothing, ValueError if the path holds a zero byte.
+    """
+    kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116
+    return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
