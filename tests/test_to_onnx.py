@@ -179,7 +179,9 @@ def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
     x = {"x": np.load(DIGITS / "heldback.npz")["x"][:5]}
     write_onnx(model, tmp_path / "one.onnx")
     write_onnx(model, tmp_path / "two.onnx", external=5000)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.onnx", "two.onnx", "two.onnx.data"]
+    (tmp_path / f"two.onnx.{'0' * 16}.data").write_bytes(b"of an earlier model")
+    write_onnx(model, tmp_path / "two.onnx", external=5000)
+    assert [path.name.rpartition(".")[2] for path in sorted(tmp_path.iterdir())] == ["onnx", "onnx", "data"]
     onnx.checker.check_model(str(tmp_path / "two.onnx"))
     single, double = (witness.runtime(str(tmp_path / name), x)[0] for name in ("one.onnx", "two.onnx"))
     np.testing.assert_array_equal(single, double)

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,21 +36,13 @@ def replacing(where: str) -> Iterator[BinaryIO]:
 
     Raises DestinationError if it cannot be written.
     """
-    with replacing_all(where) as (file,):
-        yield file
-
-
-@contextmanager
-def replacing_all(*places: str) -> Iterator[list[BinaryIO]]:
-    """The same of files that belong together: they take their places one directly after the other, the last first."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(_replaceable(where)) for where in places]
-        with _as_destination_error(places[0]):
-            yield [file.stream for file in files]
-        for step in _File.finish, _File.settle, _File.make_last:
-            for file, where in zip(reversed(files), reversed(places), strict=True):
-                with _as_destination_error(where):
-                    step(file)
+    with _as_destination_error(where):
+        file = _File(_target(where))
+        try:
+            yield file.stream
+            file.settle()
+        finally:
+            file.discard()
 
 
 @contextmanager
@@ -78,12 +70,13 @@ class _File:
     """A new file, locked until it is closed, that can take the place of its target."""
 
     def __init__(self, target: Path) -> None:
+        _sweep(target.parent)
         self.target = target
         self.temporary = _temporary(target.parent)
         self.stream = _nameless(target.parent) or _named(self.temporary)
 
-    def finish(self) -> None:
-        """Put everything on the disk, under the temporary name."""
+    def settle(self) -> None:
+        """Put everything on the disk, and take the place of the target."""
         self.stream.flush()
         os.fsync(self.stream.fileno())
         if not self.temporary.exists():
@@ -97,12 +90,7 @@ class _File:
             self.temporary.chmod(stat.S_IMODE(self.target.stat().st_mode))
         if sys.platform == "win32":
             self.stream.close()  # what is open cannot be renamed there
-
-    def settle(self) -> None:
-        """Take the place of the target."""
         self.temporary.replace(self.target)
-
-    def make_last(self) -> None:
         _sync(self.target.parent)
 
     def discard(self) -> None:
@@ -114,22 +102,6 @@ class _File:
 
 
 @contextmanager
-def _replaceable(where: str) -> Iterator[_File]:
-    with _as_destination_error(where):
-        try:
-            target = Path(where).resolve()  # what a link leads to is replaced, not the link
-        except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
-            raise DestinationError(f"cannot be written: {error}", where=where) from None
-        _check_destination(target)
-        _sweep(target.parent)
-        file = _File(target)
-    try:
-        yield file
-    finally:
-        file.discard()
-
-
-@contextmanager
 def _as_destination_error(where: str) -> Iterator[None]:
     try:
         yield
@@ -137,14 +109,22 @@ def _as_destination_error(where: str) -> Iterator[None]:
         raise DestinationError(f"cannot be written: {error.strerror or error}", where=where) from None
 
 
-def _check_destination(target: Path) -> None:
-    """OSError if `target` must not be replaced; renaming alone would replace a read-only file, or a device."""
+def _target(where: str) -> Path:
+    """The file to be replaced: what a link leads to, not the link.
+
+    OSError if it must not be replaced; renaming alone would replace a read-only file, or a device.
+    """
+    try:
+        target = Path(where).resolve()
+    except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
+        raise DestinationError(f"cannot be written: {error}", where=where) from None
     if target.is_dir():
         raise IsADirectoryError(0, "it is a directory")
     if not target.parent.is_dir():
         raise FileNotFoundError(0, f"there is no directory {target.parent}")
     if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
         raise PermissionError(0, "it is not a file that may be changed")
+    return target
 
 
 # -- new files and folders -----------------------------------------------------------------------------

@@ -39,8 +39,8 @@ def write_onnx(
 ) -> int:
     """Write the model as an ONNX file, atomically; the result is its opset.
 
-    With more than `external` bytes of constants they lie in `NAME.data` beside it, and are never held in memory
-    together. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
+    With more than `external` bytes of constants they lie in `NAME.DIGEST.data` beside it, and are never held in
+    memory together. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
     """
     made = _checked(model, form, opset)
     from .write import write

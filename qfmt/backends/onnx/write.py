@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from contextlib import ExitStack, suppress
+from glob import escape
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import onnx_ir as ir
 
 from ...errors import QfmtError
-from ...file.replacing import replacing, replacing_all
+from ...file.replacing import replacing
 from .constants import sizes
 
 SMALL = 1024
 """Constants of fewer bytes stay inside: sizes and axes, which shape inference reads."""
+
+DIGITS = 16
+"""Of the digest in the name of a file of constants."""
 
 ALIGNMENT = 4096
 """Where each constant begins, so that a runtime can map it into memory."""
@@ -33,14 +40,32 @@ def to_proto(model: ir.Model) -> Any:
 
 def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
     """See `qfmt.backends.onnx.write_onnx`."""
-    where = os.fsdecode(path)
-    if sum(_data(value).nbytes for value in model.graph.initializers.values()) <= external:
-        with replacing(where) as file:
-            file.write(to_proto(model).SerializeToString())
-        return
-    with replacing_all(where, f"{where}.data") as (file, bulk):  # the weights are there before what names them
-        _move_out(model, bulk, f"{os.path.basename(where)}.data")  # noqa: PTH119
+    where, beside = os.fsdecode(path), ""
+    with replacing(where) as file, ExitStack() as stack:
+        target = Path(where).resolve()
+        if sum(_data(value).nbytes for value in model.graph.initializers.values()) > external:
+            beside = f"{target.name}.{_digest(model)}.data"  # takes its place before what names it
+            bulk = stack.enter_context(replacing(str(target.with_name(beside))))
+            _move_out(model, bulk, beside)
         file.write(to_proto(model).SerializeToString())
+        file.flush()
+    _remove_others(target, beside)
+
+
+def _digest(model: ir.Model) -> str:
+    """A name for the constants: two files can never exchange theirs, whenever their writers are stopped."""
+    digest = hashlib.sha256()
+    for value in model.graph.initializers.values():
+        digest.update(_data(value).tobytes())
+    return digest.hexdigest()[:DIGITS]
+
+
+def _remove_others(path: Path, kept: str) -> None:
+    """Remove the constants of earlier models that had the name of this one."""
+    for other in path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * DIGITS}.data"):
+        if other.name != kept:
+            with suppress(OSError):
+                other.unlink()
 
 
 def _move_out(model: ir.Model, bulk: BinaryIO, location: str) -> None:
