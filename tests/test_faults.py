@@ -441,3 +441,47 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
             assert (done.returncode, done.stdout) == (2, b"")
             assert b"not a regular file" in done.stderr or b"No such device" in done.stderr  # a socket cannot be opened
             assert done.stderr.count(b"\n") == 1
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"\x1c\0\0\0TFL3", "is a TensorFlow Lite model, which cannot be converted; make ONNX of it first"),
+        (b"EDL2", "is an ESP-DL model (.espdl), which cannot be converted; convert the ONNX or PyTorch model"),
+        (b"\x93NUMPY\x01\0", "is NumPy arrays (.npy or .npz), which cannot be converted; `qfmt run MODEL --input`"),
+        (b"words", "is of a kind that qfmt does not know, which cannot be converted; qfmt reads TorchScript,"),
+    ],
+)
+def test_what_is_not_read_is_told_what_to_do(head: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(head + bytes(100))
+    for arguments in (["convert", tmp_path / "model", tmp_path / "m.qfb"], ["inspect", tmp_path / "model"]):
+        status, line = command(*arguments)
+        assert (status, said in line) == (2, True), line
+        assert "TorchScript archive" not in line
+
+
+@pytest.mark.parametrize("package", ["numpy", "ml_dtypes", "onnx", "onnx_ir"])
+def test_a_missing_package_is_no_fault_of_qfmt(package: str, integers: Path) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None\nfrom qfmt.__main__ import run\nrun()"
+    arguments = "convert", integers, integers.with_name("missing.onnx")
+    with child("-c", code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        errors = running.communicate(timeout=60)[1].decode()
+    assert running.returncode == 2
+    assert errors.count("\n") == 1
+    assert "pip install" in errors
+    assert package.replace("_", "-") in errors
+    assert "fault" not in errors
+
+
+def test_a_float_source_is_told_that_nothing_is_quantized(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"a.weight": torch.zeros(3)}, tmp_path / "floats.pt")
+    floats = CliRunner().invoke(main, ["convert", str(tmp_path / "floats.pt"), str(tmp_path / "m.qfb")])
+    assert "note   nothing is quantized here" in floats.stderr
+    quantized = CliRunner().invoke(main, ["convert", str(DIGITS), str(tmp_path / "m.qfb")])
+    assert "nothing is quantized" not in quantized.stderr
+    assert (floats.exit_code, quantized.exit_code) == (0, 0)

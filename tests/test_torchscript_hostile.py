@@ -428,7 +428,7 @@ def test_a_pipe_is_refused_with_a_reason(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = os.open(tmp_path / "pipe", os.O_RDWR)
     os.write(writer, bytes(4096))
-    assert "seek" in str(refusal(tmp_path / "pipe"))
+    assert "is a FIFO, not a regular file" in str(refusal(tmp_path / "pipe"))
     os.close(writer)
 
 

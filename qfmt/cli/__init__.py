@@ -70,6 +70,8 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except Exception as error:
+            if package := _missing_package(error):
+                fail(ctx, f"this needs the package {package}, which is not installed; `pip install {package}`")
             if ctx.params["debug"]:
                 from traceback import print_exc
 
@@ -84,6 +86,13 @@ class Commands(click.Group):
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else "qfmt"
     return f"{error.format_message().rstrip('.')} (see `{command} --help`)"
+
+
+def _missing_package(error: Exception) -> str:
+    """The package that an import did not find, by the name that pip has for it; "" for other errors."""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    package = name.partition(".")[0].replace("_", "-")
+    return {"qfmt": "", "google": "protobuf"}.get(package, package)
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:

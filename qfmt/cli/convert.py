@@ -153,6 +153,8 @@ def _notes(model: Model) -> Iterator[str]:
     """What to know of a conversion that is not as one might think."""
     from ..ops import OPERATORS
 
+    if not _is_quantized(model):
+        yield "nothing is quantized here: no tensor has a scale, and no node rounds to integers"
     if ranks := model.source.get("assumed_ranks"):
         yield f"the number of dimensions is assumed ({ranks}); --input-shape states it"
     if dropped := model.source.get("dropped_parameters"):
@@ -161,6 +163,12 @@ def _notes(model: Model) -> Iterator[str]:
     if unknown:
         listed = ", ".join(f"{name} ({count}×)" for name, count in sorted(unknown.items()))
         yield f"kept as they are, but qfmt cannot run them: {listed}"
+
+
+def _is_quantized(model: Model) -> bool:
+    """Whether there are integers in it that stand for real numbers, or become such while it runs."""
+    stated = any(node.arithmetic for node in model.nodes) or "dynamic_inputs" in model.source
+    return stated or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
 def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str:

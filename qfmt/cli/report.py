@@ -296,7 +296,11 @@ def origin(source: Mapping[str, str]) -> str:
 
 
 def discarded_calibration(model: Model, tensor: Tensor) -> bool:
-    """Whether the tensor was calibrated in PyTorch, whose `convert` throws the observed range away."""
+    """Whether the tensor was calibrated in PyTorch, whose `convert` throws the observed range away.
+
+    Where an observer is in the file, the model was not converted.
+    """
     quantization = tensor.quantization
     from_torch = model.source.get("framework") == "pytorch"
-    return quantization is not None and quantization.observed is None and from_torch
+    watched = any(name.rpartition(".")[2] == "min_val" for name in model.tensors)
+    return quantization is not None and quantization.observed is None and from_torch and not watched

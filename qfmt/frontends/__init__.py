@@ -94,7 +94,7 @@ def convert(
 
 
 def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Model:
-    from .sniff import SAVED, sha256_of, sniff
+    from .sniff import READABLE, SAVED, sha256_of, sniff
     from .torch.attempts import Given
 
     try:
@@ -119,6 +119,10 @@ def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], qu
             from .saved.file import read
 
             return convert_saved(read(path), given, {"sha256": sha256_of(path)})
+        if kind.key == "qfb":
+            raise SourceError("is a .qfb already", hint="qfmt.load opens it")
+        if kind.key != "torchscript":
+            raise SourceError(f"is {kind}, which cannot be converted", hint=kind.hint or READABLE)
         from .torchscript.convert import convert_archive
 
         return convert_archive(path, given.engine, given.shapes, given.quantization)

@@ -52,11 +52,12 @@ KINDS = {
         Kind("onnx", "an ONNX model"),
         Kind("qfb", "a .qfb file"),
         Kind("safetensors", "a safetensors file: named tensors without a graph"),
-        Kind("tflite", "a TensorFlow Lite model"),
+        Kind("tflite", "a TensorFlow Lite model", "make ONNX of it first: `python -m tf2onnx.convert --tflite`"),
+        Kind("espdl", "an ESP-DL model (.espdl)", "convert the ONNX or PyTorch model that it was made from"),
         Kind("executorch", "an ExecuTorch program (.pte)", "convert the .pt2 file that it was made from"),
         Kind("gguf", "a GGUF file: named tensors without a graph"),
         Kind("hdf5", "an HDF5 file (Keras?)"),
-        Kind("numpy", "NumPy arrays (.npy or .npz)"),
+        Kind("numpy", "NumPy arrays (.npy or .npz)", "`qfmt run MODEL --input` takes them as inputs of a network"),
         Kind("zip", "a zip archive that PyTorch did not write"),
         Kind("broken_zip", "a zip archive without its end", "it was cut off or damaged; get it again"),
         Kind("pickle", "a Python pickle that torch.save did not write"),
@@ -68,6 +69,8 @@ KINDS = {
 }  # fmt: skip
 """Every kind that is told apart."""
 
+READABLE = "qfmt reads TorchScript, torch.save and .pt2 files, safetensors and ONNX models"
+
 SAVED = ("state_dict", "torch_module", "torch_data", "torch_legacy")
 """What torch.save writes."""
 
@@ -76,6 +79,8 @@ _MAGIC = (
     (4, b"QFB", "qfb"),
     (4, b"TFL3", "tflite"),
     (4, b"ET1", "executorch"),
+    (0, b"EDL", "espdl"),
+    (0, b"PDL", "espdl"),
     (4, b"PTMF", "torchscript_flatbuffer"),
     (0, b"GGUF", "gguf"),
     (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
