@@ -27,6 +27,7 @@ from ..torch.torchao import Weight, of_pickle
 from ..torch.values import StoredData, narrowest, stored_quantization
 from ..torchscript import packing
 from ..torchscript.objects import owner
+from .fake_quantized import joined
 
 DEPTH_LIMIT = 64
 
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
     """A tensor, a number that PyTorch keeps as one, or how a tensor is quantized; its names: the first is its own."""
 
     name: str
-    value: StoredTensor | Weight | Quantization | float | int
+    value: StoredTensor | Weight | Quantization | Tensor | float | int
     aliases: tuple[str, ...] = ()
 
 
@@ -52,7 +53,7 @@ def archive(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget)
     A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
     names are aliases. What is neither tensor nor packed parameters is left out.
     """
-    return of_entries(_unnested(state, budget), source)
+    return of_entries(joined(_unnested(state, budget), budget), source)
 
 
 def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
@@ -286,7 +287,7 @@ def _dynamic(entries: Sequence[Entry]) -> dict[str, str]:
     return {"dynamic_inputs": "; ".join(words)} if kinds else {}
 
 
-def _number(value: StoredTensor | Weight | Quantization | float | int, kind: str) -> float | int | None:
+def _number(value: StoredTensor | Weight | Quantization | Tensor | float | int, kind: str) -> float | int | None:
     """The number that a scale or zero point of one element is; None for any other tensor."""
     if isinstance(value, int | float):
         return value if kind == "f" or isinstance(value, int) else None
@@ -302,6 +303,8 @@ def _constant(entry: Entry) -> Tensor:
     aliases = tuple(sorted({*entry.aliases} - {entry.name, ""}))
     if isinstance(entry.value, Weight):
         return entry.value.tensor(entry.name, aliases)
+    if isinstance(entry.value, Tensor):
+        return replace(entry.value, aliases=aliases)
     if isinstance(entry.value, Quantization):
         return Tensor(entry.name, "int8", None, None, entry.value, aliases)
     if not isinstance(entry.value, StoredTensor):

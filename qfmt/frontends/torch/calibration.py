@@ -1,0 +1,76 @@
+"""Scales and zero points from what an observer saw, as `torch.ao.quantization.observer` computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...model import Observed, Quantization
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+UNNAMED = "observer"
+"""What to call an observer whose class is not known: a state_dict has its numbers only."""
+
+_RANGES = {"uint8": ((0, 127), (0, 255)), "int8": ((-128, 127), (-127, 127), (-64, 63))}
+"""The integers that PyTorch's configurations calibrate for, those of fbgemm (`reduce_range`) first."""
+
+TOLERANCE = 1e-6
+"""Between this formula and the fused kernel that calibrates fake quantizers; neighbouring ranges differ by 0.8 %."""
+
+
+class Seen(NamedTuple):
+    """What a saved observer saw: arrays of one element, or one for each channel; the bins of a histogram, or 0."""
+
+    low: Floats
+    high: Floats
+    bins: int = 0
+
+    def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
+        """The calibration that gives these scales and zero points; its range only where just one does. None: none does."""
+        scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
+        per = "per_tensor" if quantization.axis is None else "per_channel"
+        found: set[tuple[int, int, str]] = set()
+        for quant_min, quant_max in _RANGES.get(dtype, ()):
+            for scheme, scales, points in self._candidates(quant_min, quant_max, dtype):
+                fits = (np.abs(scales - scale) <= tolerance * scale) & (points == zero_point)
+                if scales.shape[1] == scale.size and fits.all(axis=1).any():
+                    found.add((quant_min, quant_max, f"{per}_{scheme}"))
+        if not found:
+            return None
+        return self.described(*found.pop()) if len(found) == 1 else self.described()
+
+    def described(self, quant_min: int | None = None, quant_max: int | None = None, qscheme: str = "") -> Observed:
+        name = "HistogramObserver" if self.bins else UNNAMED
+        return Observed(name, tuple(self.low.tolist()), tuple(self.high.tolist()), quant_min, quant_max, qscheme)
+
+    def _candidates(self, quant_min: int, quant_max: int, dtype: str) -> Iterator[tuple[str, Any, Any]]:
+        """(mapping, scales, zero points), a row for each range that the observer may have settled on."""
+        zero, steps = np.float32(0), np.float32(quant_max - quant_min)
+        epsilon = np.finfo(np.float32).eps
+        lows, highs = self._ranges(steps)
+        lows, highs = np.minimum(lows, zero), np.maximum(highs, zero)
+        scales = np.maximum((highs - lows) / steps, epsilon)
+        points = np.clip(quant_min - np.rint(lows / scales).astype(np.int64), quant_min, quant_max)
+        yield "affine", scales, points
+        scales = np.maximum(np.maximum(-lows, highs) / (steps / 2), epsilon)
+        points = np.full_like(points, 128 if dtype == "uint8" else 0)
+        yield "symmetric", scales, points
+        if dtype == "int8":  # ChooseQuantizationParams of the fused kernel, of which -128 is the first integer
+            yield "symmetric", np.maximum(-lows / np.float32(-quant_min), highs / np.float32(quant_max)), points
+
+    def _ranges(self, steps: np.float32) -> tuple[Floats, Floats]:
+        """A row for each range: what was seen; of a histogram, any that begins and ends at the edges of its bins."""
+        if not self.bins:
+            return self.low[None], self.high[None]
+        edges = self.low + (self.high - self.low) / np.float32(self.bins) * np.arange(self.bins + 1, dtype=np.float32)
+        begin, end = np.meshgrid(edges[:-1], edges[1:], indexing="ij")
+        ordered = begin < end
+        lows: Floats = begin[ordered][:, None].astype(np.float32)
+        highs: Floats = end[ordered][:, None].astype(np.float32)
+        return lows, highs
