@@ -77,6 +77,7 @@ Examples:
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
+@click.option("--prepared", type=FILE, help="The model before `convert`, or its state_dict: keep what observers saw.")
 @integer_options
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
@@ -94,6 +95,7 @@ def command(
     arithmetic: str | None,
     shapes: Shapes,
     quantizations: Quantizations,
+    prepared: Path | None,
     opset: int | None,
     form: str | None,
     target: str | None,
@@ -115,12 +117,18 @@ def command(
     with working(f"converting {source.name}"):
         opened = kind_of(source) == QFB
         if opened:
-            if arithmetic or quantizations or (shapes and not target and lowering is None):
-                hint = "give --arithmetic and --input-… when you convert the original"
+            if arithmetic or quantizations or prepared or (shapes and not target and lowering is None):
+                hint = "give --arithmetic, --prepared and --input-… when you convert the original"
                 raise SourceError("is a .qfb: its arithmetic and inputs are fixed", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
-            model = qfmt.convert(source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations)
+            model = qfmt.convert(
+                source,
+                arithmetic=arithmetic,
+                input_shapes=shapes,
+                input_quantization=quantizations,
+                prepared=prepared,
+            )
     converted = time.monotonic()
     notes: list[str] = list(_notes(model))
     done: list[str] = []

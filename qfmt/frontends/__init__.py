@@ -52,7 +52,8 @@ def convert(
     Or it is an onnx.ModelProto, or an object of torch: an nn.Module, quantized and converted, or by torchao's
     `quantize_`, which is traced with `example_inputs` (a tuple of tensors, or a dict by name), or, if PT2E made it,
     exported with them; an ExportedProgram; a ScriptModule; a state_dict. `prepared` is the same module after
-    calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`).
+    calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`). It may also be
+    the path of what torch.save wrote of it, or for a source in memory its state_dict.
 
     `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
     exported programs, else "fbgemm". `input_shapes` gives sizes,
@@ -70,10 +71,16 @@ def convert(
 
     in_memory = example_inputs is not None or prepared is not None
     if isinstance(source, str | PathLike):
-        if in_memory:
-            raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source))
-        path = Path(fspath(source))
-        return _from_file(path, arithmetic, input_shapes or {}, input_quantization or {})
+        path_given = prepared is None or isinstance(prepared, str | PathLike)
+        if example_inputs is not None or not path_given:
+            hint = "give prepared as a path: torch.save(prepared.state_dict(), path)" if not path_given else ""
+            raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source), hint=hint)
+        converted = _from_file(Path(fspath(source)), arithmetic, input_shapes or {}, input_quantization or {})
+        if prepared is None:
+            return converted
+        from .saved.observers import with_file
+
+        return with_file(converted, prepared)
     if type(source).__name__ == "ModelProto" and not in_memory:
         from .onnx.convert import convert_onnx
 

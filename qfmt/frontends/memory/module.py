@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SourceError, UnsupportedOperators
@@ -19,6 +20,7 @@ from ..exported.memory import export_and_convert
 from ..saved.archive import producer
 from ..saved.convert import convert_saved
 from ..saved.file import read_zip
+from ..saved.observers import with_file, with_saved
 from ..torch.attempts import Given
 from ..torchscript.archive import Archive
 from ..torchscript.arguments import Arguments
@@ -59,10 +61,14 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
         with opened(source) as has_opened:
             both = has_opened and example_inputs is not None
             model = (_of_either if both else _of_script)(source, given, example_inputs)
-        if prepared is not None:
-            from .observers import with_observations
+        if isinstance(prepared, dict):
+            model = with_saved(model, read_zip(Zip(_saved(prepared))))
+        elif isinstance(prepared, str | PathLike):
+            model = with_file(model, prepared)
+        elif prepared is not None:
+            from .observers import with_module
 
-            model = with_observations(model, prepared)
+            model = with_module(model, prepared)
     return model.replace(source={**model.source, **described, "format": "module"})
 
 

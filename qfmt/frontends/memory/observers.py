@@ -1,36 +1,32 @@
-"""What the observers of a prepared model saw, put beside the tensors of the converted one.
-
-An observer belongs to what a module puts out (`activation_post_process`), or in FX to what a node puts out.
-It is taken for the one of a tensor only if it gives exactly the scale and zero point that the tensor has.
-"""
+"""What the observers of a prepared module in memory saw."""
 
 from __future__ import annotations
 
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import SourceError
-from ...model import Model, Node, Observed, Quantization, Tensor
+from ...model import Model, Observed, Tensor
+from ..torch.observations import no_observers, with_observations
 
 if TYPE_CHECKING:
     import torch
 
 
 class Observation(NamedTuple):
-    """What an observer saw, and the scales and zero points it gives. `scope` is the module whose output it
-    watched, "" where a function made it."""
+    """What an observer saw, and the scales and zero points it gives; see `observations.Observation`."""
 
     scope: str
     observed: Observed
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
 
-    def fits(self, quantization: Quantization) -> bool:
-        return (self.scale, self.zero_point) == (quantization.scale, quantization.zero_point)
+    def of(self, tensor: Tensor) -> Observed | None:
+        grid = tensor.quantization
+        fits = grid is not None and (self.scale, self.zero_point) == (grid.scale, grid.zero_point)
+        return self.observed if fits else None
 
 
 def is_observer(module: object) -> bool:
@@ -40,64 +36,26 @@ def is_observer(module: object) -> bool:
     return isinstance(module, ObserverBase | FakeQuantizeBase)
 
 
-def with_observations(model: Model, prepared: Any) -> Model:
-    """The model with `observed` wherever the prepared model tells.
+def with_module(model: Model, prepared: Any) -> Model:
+    """The model with `observed` wherever the prepared module tells.
 
     Raises SourceError if `prepared` is not a model with observers, or has none that fits.
     """
     import torch
 
     if not isinstance(prepared, torch.nn.Module) or not any(map(is_observer, prepared.modules())):
-        hint = "pass the model as it was after calibration, before convert (which must not be in place)"
-        raise SourceError("what was given as prepared has no observers", hint=hint)
+        raise no_observers("pass the model as it was after calibration, before convert (which must not be in place)")
     seen = list(_activations(prepared))
-    found = {name: observed for node in model.nodes for name, observed in _of_node(model, node, seen)}
-    for tensor in model.graph.constants():
-        if tensor.quantization is not None and (observed := _of_weight(tensor, prepared, seen)):
-            found[tensor.name] = observed
-    if seen and not found:
-        hint = "pass the very model that convert was called on, as it was after calibration"
-        raise SourceError("no observer of what was given as prepared gives the scales of the model", hint=hint)
-    tensors = {name: _observed(tensor, found.get(name)) for name, tensor in model.tensors.items()}
-    return model.replace(graph=replace(model.graph, tensors=tensors))
-
-
-def _observed(tensor: Tensor, observed: Observed | None) -> Tensor:
-    if observed is None or tensor.quantization is None:
-        return tensor
-    return replace(tensor, quantization=replace(tensor.quantization, observed=observed))
-
-
-# -- whose is it ---------------------------------------------------------------------------------------
-
-
-def _of_node(model: Model, node: Node, seen: Sequence[Observation]) -> Iterator[tuple[str, Observed]]:
-    """The observation of each output of a node, if there is one beyond doubt.
-
-    An observer of the node's own module decides. Else the tensor has to be on a grid that none of the node's
-    inputs has: what only moves values was not watched.
-    """
-    inputs = [model.tensors[name].quantization for name in node.inputs if name]
-    for name in node.outputs:
-        quantization = model.tensors[name].quantization
-        if quantization is None:
-            continue
-        fitting = [each for each in seen if each.fits(quantization)]
-        own = [each for each in fitting if each.scope and each.scope == node.scope]
-        if not own and not any(quantization.same_grid(grid) for grid in inputs):
-            own = [each for each in fitting if each.scope.rpartition(".")[0] == node.scope or not each.scope]
-        if own and all(each.observed == own[0].observed for each in own):
-            yield name, own[0].observed
+    return with_observations(model, seen, lambda tensor: _of_weight(tensor, prepared, seen))
 
 
 def _of_weight(tensor: Tensor, prepared: torch.nn.Module, seen: Sequence[Observation]) -> Observed | None:
     """What the weight's observer saw: that of the module, or one that gives the same scales."""
-    assert tensor.quantization is not None
     owner, _, last = tensor.name.rpartition(".")
     observations = [each for each in seen if not each.scope]
     if last == "weight":
         observations = [*_weight_observations(prepared, owner), *observations]
-    return next((each.observed for each in observations if each.fits(tensor.quantization)), None)
+    return next(filter(None, (each.of(tensor) for each in observations)), None)
 
 
 # -- what was seen -------------------------------------------------------------------------------------

@@ -71,6 +71,11 @@ def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
     return Model(graph, source={**source, **_dynamic(several)}, producer=producer())
 
 
+def stored_tensors(state: Mapping[Any, Any], budget: Budget) -> dict[str, StoredTensor]:
+    """The plain tensors of a state by name, without an outer dict that only wraps them."""
+    return {entry.name: entry.value for entry in _unnested(state, budget) if isinstance(entry.value, StoredTensor)}
+
+
 def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
     """Whether there is anything in it that `archive` keeps."""
     walk = _Walk(budget)

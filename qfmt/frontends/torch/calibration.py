@@ -32,14 +32,16 @@ class Seen(NamedTuple):
     bins: int = 0
 
     def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
-        """The calibration that gives these scales and zero points; its range only where just one does. None: none does."""
+        """What gives these scales and zero points, with its range where only one does; None if nothing does."""
         scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
+        if scale.size != self.low.size:
+            return None
         per = "per_tensor" if quantization.axis is None else "per_channel"
         found: set[tuple[int, int, str]] = set()
         for quant_min, quant_max in _RANGES.get(dtype, ()):
-            for scheme, scales, points in self._candidates(quant_min, quant_max, dtype):
+            for scheme, scales, points in self._candidates(scale, quant_min, quant_max, dtype):
                 fits = (np.abs(scales - scale) <= tolerance * scale) & (points == zero_point)
-                if scales.shape[1] == scale.size and fits.all(axis=1).any():
+                if fits.all(axis=1).any():
                     found.add((quant_min, quant_max, f"{per}_{scheme}"))
         if not found:
             return None
@@ -49,28 +51,34 @@ class Seen(NamedTuple):
         name = "HistogramObserver" if self.bins else UNNAMED
         return Observed(name, tuple(self.low.tolist()), tuple(self.high.tolist()), quant_min, quant_max, qscheme)
 
-    def _candidates(self, quant_min: int, quant_max: int, dtype: str) -> Iterator[tuple[str, Any, Any]]:
-        """(mapping, scales, zero points), a row for each range that the observer may have settled on."""
+    def _candidates(self, scale: Floats, quant_min: int, quant_max: int, dtype: str) -> Iterator[tuple[str, Any, Any]]:
+        """(mapping, scales, zero points), a row for each range that may have given this scale."""
         zero, steps = np.float32(0), np.float32(quant_max - quant_min)
         epsilon = np.finfo(np.float32).eps
-        lows, highs = self._ranges(steps)
-        lows, highs = np.minimum(lows, zero), np.maximum(highs, zero)
+        low, high = self._ranges(scale * steps) if self.bins else (self.low[None], self.high[None])
+        lows, highs = np.minimum(low, zero), np.maximum(high, zero)
         scales = np.maximum((highs - lows) / steps, epsilon)
         points = np.clip(quant_min - np.rint(lows / scales).astype(np.int64), quant_min, quant_max)
         yield "affine", scales, points
+        if self.bins:  # only the end that is farther from 0 counts
+            lows, highs = np.minimum(self._edges, zero), np.maximum(self._edges, zero)
         scales = np.maximum(np.maximum(-lows, highs) / (steps / 2), epsilon)
-        points = np.full_like(points, 128 if dtype == "uint8" else 0)
+        points = np.full(scales.shape, 128 if dtype == "uint8" else 0)
         yield "symmetric", scales, points
         if dtype == "int8":  # ChooseQuantizationParams of the fused kernel, of which -128 is the first integer
             yield "symmetric", np.maximum(-lows / np.float32(-quant_min), highs / np.float32(quant_max)), points
 
-    def _ranges(self, steps: np.float32) -> tuple[Floats, Floats]:
-        """A row for each range: what was seen; of a histogram, any that begins and ends at the edges of its bins."""
-        if not self.bins:
-            return self.low[None], self.high[None]
-        edges = self.low + (self.high - self.low) / np.float32(self.bins) * np.arange(self.bins + 1, dtype=np.float32)
-        begin, end = np.meshgrid(edges[:-1], edges[1:], indexing="ij")
-        ordered = begin < end
-        lows: Floats = begin[ordered][:, None].astype(np.float32)
-        highs: Floats = end[ordered][:, None].astype(np.float32)
-        return lows, highs
+    @property
+    def _edges(self) -> Any:
+        """The edges of the bins, as a column."""
+        width = (self.high - self.low) / np.float32(self.bins)
+        edges: Any = self.low + width * np.arange(self.bins + 1, dtype=np.float32)
+        return edges[:, None]
+
+    def _ranges(self, width: Floats) -> tuple[Floats, Floats]:
+        """For each bin as the first: the range from there whose end is nearest to the width, with 0 in it."""
+        edges = self._edges
+        ends = np.minimum(edges[:-1], 0) + width
+        bin_width = np.maximum((self.high - self.low) / np.float32(self.bins), np.finfo(np.float32).tiny)
+        last = np.clip(np.rint((ends - self.low) / bin_width), 0, self.bins).astype(np.int64)
+        return edges[:-1], edges[last[:, 0]]
