@@ -62,7 +62,7 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
             both = has_opened and example_inputs is not None
             model = (_of_either if both else _of_script)(source, given, example_inputs)
         if isinstance(prepared, dict):
-            model = with_saved(model, read_zip(Zip(_saved(prepared))))
+            model = with_saved(model, read_zip(Zip(_saved(prepared), Budget(None))))
         elif isinstance(prepared, str | PathLike):
             model = with_file(model, prepared)
         elif prepared is not None:

@@ -83,13 +83,15 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
         if scale.size > 1 and weight.shape[:1] != scale.shape:
             return None
         grid = _grid(scale, zero_point, "int8", None if scale.size == 1 else 0, quantizer, state)
-        return grid and Tensor(name, "int8", weight.shape, Integers(weight, grid), grid, (quantizer,))
+        if grid is None:
+            return None
+        return Tensor(name, "int8", weight.shape, Integers(weight, grid), grid, (quantizer,))
     if not last.startswith(OUTPUT) or scale.size > 1:
         return None
     dtype = "int8" if zero_point.min() < 0 else "uint8"  # not said; as of converted modules
     grid = _grid(scale, zero_point, dtype, None, quantizer, state)
     name = module if last == OUTPUT and module and module not in state.tensors else quantizer
-    return grid and Tensor(name, dtype, None, None, grid, (quantizer,))
+    return None if grid is None else Tensor(name, dtype, None, None, grid, (quantizer,))
 
 
 def _grid(
