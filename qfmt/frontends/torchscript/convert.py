@@ -36,7 +36,7 @@ def convert_archive(
         if input_shapes or input_quantization:
             raise
         return without_graph(path, archive, error)
-    description = describe(path, archive)
+    description = describe(path, archive, Arguments(archive))
     description["source"] |= lifted.notes
     return lifted.lifter.finish(lifted.outputs, **description)
 
@@ -46,8 +46,7 @@ def without_graph(path: Path, archive: Archive, error: ControlFlowError) -> Mode
     found = state(archive)
     if not holds_tensors(found, archive.budget):
         raise error
-    why = "".join(letter if letter.isprintable() else "?" for letter in str(error))
-    source = {**describe(path, archive)["source"], "no_graph": f"the code is no single graph ({why})"}
+    source = {**describe(path, archive)["source"], "no_graph": f"the code is no single graph ({error})"}
     return tensors_only(found, source, archive.budget)
 
 
@@ -65,8 +64,9 @@ def lift_archive(
     return lift(run, engine, specs, recorder, archive.budget)
 
 
-def describe(path: Path, archive: Archive) -> dict[str, Any]:
-    """Source and producer of the model; the keys as in spec.md, "Source keys"."""
+def describe(path: Path, archive: Archive, arguments: Arguments | None = None) -> dict[str, Any]:
+    """Source and producer of the model, which has inputs if `arguments` are given; the keys as in spec.md,
+    "Source keys"."""
     from ... import __version__
 
     source = {
@@ -75,6 +75,6 @@ def describe(path: Path, archive: Archive) -> dict[str, Any]:
         "framework": "pytorch",
         "sha256": sha256_of(path),
     }
-    if examples := Arguments(archive).example_shapes():
+    if arguments is not None and (examples := arguments.example_shapes()):
         source[EXAMPLES] = json.dumps(examples, ensure_ascii=False)
     return {"source": source, "producer": f"qfmt {__version__}"}
