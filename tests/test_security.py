@@ -183,6 +183,7 @@ ALLOWED = {
     ("qfmt/cli/__init__.py", "importlib.import_module"): "the module of a command, from a table",
     ("qfmt/frontends/isolation/child.py", "importlib.import_module"): "the module of an engine, from a table",
     ("qfmt/backends/torch/qdq.py", "importlib.import_module"): "to_torch(): a module of torch, named in the text",
+    ("qfmt/file/replacing.py", "ctypes"): "renameat2 of the C library that runs already",
     ("qfmt/frontends/isolation/parent.py", "subprocess"): "starts the worker",
     ("qfmt/backends/torch/compiled.py", "parse_ir"): "to_torch(): text that qfmt writes; names of a file are not in it",
 }
