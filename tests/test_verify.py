@@ -439,6 +439,20 @@ def test_open_sizes(tmp_path: Path) -> None:
         qfmt.verify(source, model, samples=1, input_shapes={"x": (1, 5, 16, 16)})
 
 
+def test_inputs_that_a_file_states_too_large_are_not_drawn(digits: Model) -> None:
+    (name,) = digits.graph.inputs
+    computed = {output: None for node in digits.nodes for output in node.outputs}
+    tensors = {
+        each: replace(tensor, shape=(10**6, 1, 10**5, 8) if each == name else None)
+        if each == name or each in computed
+        else tensor
+        for each, tensor in digits.tensors.items()
+    }
+    large = digits.replace(graph=replace(digits.graph, tensors=tensors))
+    with pytest.raises(RunError, match=f"{name}: an input of shape .* is too large .*--input"):
+        qfmt.verify(DIGITS, large)
+
+
 def test_sizes_that_a_layer_takes(tmp_path: Path) -> None:
     source = archive(tmp_path, "linears", kind="script")  # takes [N, 6, 24], of which the archive says nothing
     model = qfmt.convert(source, input_shapes={"x": ("N", 6, None)})

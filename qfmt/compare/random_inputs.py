@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import QfmtError
+from ..errors import QfmtError, RunError
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS
 from ..passes.likely import likely_shape
@@ -22,6 +22,9 @@ SEED = 0
 
 SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
 """Tried one after the other for sizes that neither the file nor anybody else tells."""
+
+MOST = 1 << 25
+"""So many elements an input is drawn with, unless somebody gives its shape: a file may state any."""
 
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor, which is where inputs then lie."""
@@ -43,10 +46,19 @@ def shapes(
         chosen = _same_sizes(model, {**guessed, **{name: tuple(sizes) for name, sizes in given.items()}})
         if chosen not in tried:
             tried.append(chosen)
-            yield chosen
+            yield _checked(chosen, given)
     batched = {name: _batched(shape, told.get(name)) for name, shape in tried[0].items() if name not in given}
     if (chosen := _same_sizes(model, {**tried[0], **batched})) not in tried:
-        yield chosen
+        yield _checked(chosen, given)
+
+
+def _checked(chosen: dict[str, tuple[int, ...]], given: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """These shapes; RunError if one that nobody gave is too large to draw."""
+    for name in chosen.keys() - set(given):
+        if prod(chosen[name]) > MOST:
+            what = f"an input of shape {list(chosen[name])} is too large for pseudo-random numbers"
+            raise RunError(what, where=name, hint="give it with --input, or its open sizes with --input-shape")
+    return chosen
 
 
 def _batched(shape: tuple[int, ...], example: Sequence[int] | None) -> tuple[int, ...]:
