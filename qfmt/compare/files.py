@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
-from ..frontends.witness import Computed
+from ..frontends.witness import Computed, computed
 from ..interpreter import trace
-from ..model import Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,11 +51,3 @@ class FileWitness:
         for node in trace(self.model, inputs, values):
             seen.update((name, computed(values[name], tensors[name])) for name in node.outputs)
         return seen
-
-
-def computed(array: NDArray[Any], tensor: Tensor) -> Computed:
-    """What was computed, with what the tensor says that it means."""
-    grid = tensor.quantization
-    if grid is None or grid.is_blocked:
-        return Computed(array)
-    return Computed(array, grid.scale, tuple(int(each) for each in grid.zero_point), grid.axis)

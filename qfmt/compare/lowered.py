@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arithmetic import dequantize, quantize
-from ..frontends.witness import Computed
+from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from .beside import BesideRule, completed, producers
 from .comparison import Comparison
 from .difference import node_name, read_by
-from .files import computed
 from .report import NodeComparison, WeightComparison
 from .words import tensor_words, values_differ
 

@@ -29,6 +29,14 @@ class Computed(NamedTuple):
         return bool(self.scale)
 
 
+def computed(array: Array, tensor: Tensor) -> Computed:
+    """What was computed for a tensor, with what the tensor says that it means."""
+    grid = tensor.quantization
+    if grid is None or grid.is_blocked:
+        return Computed(array)
+    return Computed(array, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
+
+
 OFF_GRID = 2.0**-10
 """So far from a multiple of the scale, in scales, real numbers may be that stand for integers."""
 
@@ -44,7 +52,7 @@ def integers_of(array: Array, tensor: Tensor) -> Computed | None:
     apart = np.abs(dequantize(integers, grid).astype(np.float64) - array)
     if not (apart <= OFF_GRID * grid.scales(array.ndim)).all():
         return None
-    return Computed(integers, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
+    return computed(integers, tensor)
 
 
 class Witness(Protocol):

@@ -13,7 +13,7 @@ from ..sniff import sha256_of
 from ..torch.attempts import Given
 from ..torch.tape import Tape
 from ..torch.witness import TorchWitness
-from ..witness import Computed
+from ..witness import Computed, computed
 from .archive import Archive
 from .convert import Evaluation, finished
 from .program import read_program
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     """The source of a file, converted as the file was. No engine has a say in it."""
     if engine not in (None, "pt2e"):
-        raise RunError(f"{engine} has no say in a program of torch.export", hint="leave --engine out")
+        raise RunError(f"--engine {engine} does not apply to a program of torch.export", hint="drop --engine")
     archive = Archive(path)
     evaluation = Evaluation(archive, read_program(archive.program))
     given = Given.like(file, file.arithmetic or "pt2e", evaluation.program.inputs)
@@ -42,16 +42,8 @@ class _Witness(TorchWitness):
     def _named(self, seen: Mapping[str, Computed]) -> dict[str, Computed]:
         assert self.lifted is not None
         tensors, names = self.lifted.lifter.tensors, self.lifted.lifter.names
-        named = {names[key]: _meaning(tensors[key], value) for key, value in seen.items() if key in names}
+        named = {names[key]: computed(value.array, tensors[key]) for key, value in seen.items() if key in names}
         return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
-
-
-def _meaning(tensor: Tensor, value: Computed) -> Computed:
-    """Integers with the scale and zero point that the calls say."""
-    grid = tensor.quantization
-    if grid is None or grid.is_blocked:
-        return value
-    return Computed(value.array, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
 
 
 def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
@@ -68,7 +60,7 @@ def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
         yield alike[0]
     elif found and grid is not None and found[0].array.dtype == "float32":
         integers = quantize(found[0].array, grid, numpy_dtype(tensor.dtype), "reciprocal")
-        yield Computed(integers, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
+        yield computed(integers, tensor)
 
 
 def _as_stated(tensor: Tensor, theirs: NDArray[Any]) -> NDArray[Any]:
