@@ -9,7 +9,6 @@ import click
 
 import qfmt
 
-from ..file.checker import MOST
 from .output import as_json, line, working
 from .source import FILE
 
@@ -49,6 +48,8 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
         for where, why in found.unknown.items() if found else ():
             line(f"unknown {where}: {why}")
         if violations:
+            from ..file.checker import MOST
+
             stopped = "; it was not checked any further" if len(violations) == MOST else ""
             line(f"{file}: {len(violations)} violations{stopped}", err=True)
         else:

@@ -10,7 +10,7 @@ import click
 import qfmt
 
 from ..errors import DestinationError
-from ..file.regular import irregular
+from ..regular import irregular
 from .output import working
 
 if TYPE_CHECKING:

@@ -15,15 +15,12 @@ from typing import NamedTuple
 
 from ..errors import DigestError, FormatError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
+from ..regular import irregular
 from ..rules import tensor_violations, vector_violations
 from . import header
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
 from .records import attribute_value, dtype_name, quantization, shape, sorted_map
-from .regular import irregular
-
-MINOR_VERSION = 0
-"""The highest minor version of the format that this reader knows."""
 
 _HASHED = 8
 """How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import SourceError
-from ..file.regular import irregular
+from ..regular import irregular
 from .budget import Budget
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
