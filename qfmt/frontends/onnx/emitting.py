@@ -10,8 +10,9 @@ import numpy as np
 
 from ...errors import SourceError
 from ...interpreter import execute
-from ...model import DTYPES, Attribute, Node, Shape, Tensor
+from ...model import DTYPES, Attribute, Node, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
+from ...ops.quantization import is_static
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
 from ..budget import Budget
@@ -199,7 +200,7 @@ class Emitter:
             return False
         operator, outputs = OPERATORS[node.operator], [self.tensors[name] for name in node.outputs]
         nbytes = sum(-(-size * DTYPES[each.dtype].bits // 8) for size, each in zip(sizes, outputs, strict=True))
-        read = [prod(self.tensors[name].shape or ()) for name in node.inputs if name]  # type: ignore[arg-type]
+        read = [prod(static_shape(self.tensors[name])) for name in node.inputs if name]
         work = sum(sizes) + sum(read) if operator.family in _IN_PASSING else sum(sizes) * max(read)
         operations = work // PER_OPERATION
         if 2 * nbytes > self.budget.bytes - self.budget.spent_bytes:
@@ -212,9 +213,9 @@ class Emitter:
 
     def _sizes(self, node: Node) -> list[int] | None:
         """How many elements each output of a node over constants has, at most; None if that is not known."""
-        first = self.tensors[node.inputs[0]].shape or () if node.inputs[0] else ()
+        first = static_shape(self.tensors[node.inputs[0]]) if node.inputs[0] else ()
         if node.operator in ("NonZero", "Compress"):  # not known before, but not more than all of the input
-            return [prod(first) * (len(first) if node.operator == "NonZero" else 1)]  # type: ignore[arg-type]
+            return [prod(first) * (len(first) if node.operator == "NonZero" else 1)]
         shapes = [self.tensors[name].shape for name in node.outputs]
         if any(shape is None or None in shape for shape in shapes):
             entry = OPERATORS[node.operator]
@@ -223,9 +224,8 @@ class Emitter:
             arrays = [self.value(name) if name else None for name in node.inputs]
             inferred = entry.shape(Inference([*known, *missing], node.attributes, [*arrays, *missing]))
             shapes = [inferred[min(index, len(inferred) - 1)] for index in range(len(node.outputs))]
-        if any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes):
-            return None
-        return [prod(shape) for shape in shapes]  # type: ignore[arg-type]
+        counts = [prod(shape) for shape in shapes if is_static(shape)]
+        return counts if len(counts) == len(shapes) else None
 
 
 def _check_arity(operator: Operator, inputs: Sequence[str]) -> None:

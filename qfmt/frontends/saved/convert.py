@@ -85,8 +85,7 @@ def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
     except SourceError as error:
         if given.shapes or given.quantization or isinstance(error, BudgetError):
             raise
-        found = "".join(letter if letter.isprintable() else "?" for letter in str(error))
-        why = f"what this pickled module computes could not be found ({found})"
+        why = f"what this pickled module computes could not be found ({error})"
     return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"}, root.budget)
 
 

@@ -13,6 +13,7 @@ from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
+from ...ops.quantization import is_static
 from ...ops.shapes import same, tells_sizes
 from ..budget import Budget
 from ..stored import StoredTensor
@@ -232,8 +233,7 @@ class Emitter:
 
 def _elements(tensor: Tensor) -> int | None:
     """How many elements a tensor has; None if that is not known."""
-    shape = tensor.shape
-    return prod(shape) if shape is not None and all(isinstance(size, int) for size in shape) else None  # type: ignore[arg-type]
+    return prod(tensor.shape) if is_static(tensor.shape) else None
 
 
 def _itemsize(tensor: Tensor) -> int:
