@@ -48,6 +48,13 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return f"{shown}, …" if len(names) > limit else shown
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception of another library says, in one line."""
+    if isinstance(error, MemoryError):
+        return "needs more memory than it may take"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class QfmtError(Exception):
     """The root of the tree.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...errors import first_line
 from ...model import DTYPES, Tensor
 from .emit import Emitter, Lacks, Site
 from .moves import MOVES
@@ -50,7 +51,7 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
     try:
         packed = prepack(quantized_weight(s, 1), bias, *rest)
     except RuntimeError as error:
-        raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
+        raise Lacks(f"torch does not pack it: {first_line(error)}") from None
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
 
 

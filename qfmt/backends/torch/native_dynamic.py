@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import first_line
 from ...model import DTYPES, pack
 from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
@@ -28,7 +29,7 @@ def _parameters(s: Site, weight: int, bias: int) -> Any:
     try:
         return quantized.linear_prepack(quantized_weight(s, weight), value)
     except RuntimeError as error:
-        raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
+        raise Lacks(f"torch does not pack it: {first_line(error)}") from None
 
 
 def _derived(s: Site, what: str, value: Any) -> Any:
@@ -71,7 +72,7 @@ def _conv(s: Site) -> Any:
     try:
         packed = prepack(quantized_weight(s, 1), value, strides, pads, *rest, dilations, group)
     except RuntimeError as error:
-        raise Lacks(f"torch does not pack it: {str(error).splitlines()[0]}") from None
+        raise Lacks(f"torch does not pack it: {first_line(error)}") from None
     return s.result(target, s.x(0), _derived(s, "packed", packed), bool(s.attribute("reduce_range")))
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from ...errors import MissingPackageError, QfmtError
+from ...errors import MissingPackageError, QfmtError, first_line
 from . import wire
 
 MODULES = {"torch": "qfmt.frontends.torch.execution", "onnx": "qfmt.frontends.onnx.runtime"}
@@ -86,13 +86,6 @@ def _told(error: Exception) -> tuple[str, str, str, str]:
     if isinstance(error, QfmtError):
         return "RunError", error.what, error.where, error.hint
     return "RunError", first_line(error), "", ""
-
-
-def first_line(error: Exception) -> str:
-    """What an exception of somebody else says, in one line."""
-    if isinstance(error, MemoryError):
-        return "needs more memory than it may take"
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _size(value: Any) -> int:

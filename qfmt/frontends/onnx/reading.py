@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MissingPackageError, SourceError
+from ...errors import MissingPackageError, SourceError, first_line
 from ..budget import NODE, NODE_BYTES, Budget
 from .external import is_external, open_proto, tensors_within
 from .tensors import quiet
@@ -126,7 +126,7 @@ def _root(error: BaseException) -> str:
     """The first line of what an exception was caused by."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return first_line(error)
 
 
 def _texts(graph: Any) -> Iterator[str | bytes]:

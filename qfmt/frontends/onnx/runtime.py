@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import MissingPackageError, RunError
+from ...errors import MissingPackageError, RunError, first_line
 from ...model import DTYPES
-from ..isolation.child import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

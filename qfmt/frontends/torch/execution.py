@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import MissingPackageError, RunError
+from ...errors import MissingPackageError, RunError, first_line
 from ...model import numpy_dtype
-from ..isolation.child import first_line
 from ..torchscript.folding import fold, on_values
 from ..witness import Computed
 from .lift import is_known
