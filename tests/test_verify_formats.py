@@ -10,13 +10,14 @@ import networks
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from safetensors.numpy import save_file
 
 import qfmt
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.difference import node_name
 from qfmt.interpreter import execute, run
-from qfmt.model import Model, Tensor
+from qfmt.model import Model, Node, Tensor
 from qfmt.ops import Operand
 
 NETWORKS = [("two_inputs", "eager"), ("resnet18", "fx"), ("conv1d", "eager"), ("activations", "fx")]
@@ -175,3 +176,38 @@ def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
     print(told(report))
     assert report.ok and report.engine == "onnxruntime"
     assert any(note.startswith("the file states the arithmetic of qnnpack, onnx computes") for note in report.notes)
+
+
+def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:
+    """What a file says of its origin decides what is compared, so that nothing compared may not count as equal."""
+    source = source_of(folder, "two_inputs", "eager")
+    model = qfmt.convert(source, arithmetic="onnx")
+    ends = (*model.graph.inputs, *model.graph.outputs)
+    unknown = Node("com.example::Any", model.graph.inputs, model.graph.outputs)
+    empty = replace(model.graph, nodes=(unknown,), tensors={name: model.tensors[name] for name in ends})
+    constant = next(tensor for tensor in model.graph.constants())
+    nothing = replace(model.graph, nodes=(), tensors={constant.name: constant}, inputs=(), outputs=(constant.name,))
+    more = {**model.tensors, "more": Tensor("more", "float32", (1,))}
+    forged = {
+        "was not compared": (empty, {"format": "onnx"}),
+        "the network's inputs": (
+            replace(model.graph, tensors=more, inputs=(*model.graph.inputs, "more")),
+            {"format": "onnx"},
+        ),
+        f"the output {constant.name} was not compared": (nothing, {"integer_only": "multiply_shift"}),
+    }
+    for words, (graph, origin) in forged.items():
+        report = qfmt.verify(source, model.replace(graph=graph, source=origin), samples=1)
+        assert not report.ok and words in report.first_wrong, words
+
+
+@pytest.mark.parametrize("origin", [{"format": "onnx"}, {"integer_only": "multiply_shift"}], ids=["onnx", "lowered"])
+def test_tensors_without_a_graph_are_compared_whatever_the_file_says_of_its_origin(
+    origin: dict[str, str], tmp_path: Path
+) -> None:
+    source = tmp_path / "weights.safetensors"
+    save_file({"w": np.arange(16, dtype=np.int8)}, source)
+    model = qfmt.convert(source)
+    assert qfmt.verify(source, model).ok
+    report = qfmt.verify(source, damaged(model, "w").replace(source=origin))
+    assert not report.ok and report.first_wrong == "w"

@@ -208,10 +208,22 @@ class Comparison:
                 yield f"{node_name(mine)} ({mine.operator})"
 
     def _interface(self) -> Iterator[str]:
-        """Outputs that are others, or in another order."""
-        wanted = [self.tensors.get(name, name) for name in self.witness.model.graph.outputs]
-        if wanted != list(self.file.graph.outputs):
-            yield f"the network's outputs {', '.join(wanted)} → {', '.join(self.file.graph.outputs)}"
+        """Outputs that are others, in another order, or not compared. A foreign file may have other inputs, too."""
+        source, file = self.witness.model.graph, self.file.graph
+        if self.foreign and len(source.inputs) != len(file.inputs):
+            yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
+        wanted = [self.tensors.get(name, name) for name in source.outputs]
+        if wanted != list(file.outputs):
+            yield f"the network's outputs {', '.join(wanted)} → {', '.join(file.outputs)}"
+        if self.foreign:
+            yield from self._not_compared()
+
+    def _not_compared(self) -> Iterator[str]:
+        """Outputs of a file whose nodes are others than those of the source: only what was computed tells of them."""
+        if not self.skipped:
+            for name in self.side_by_side.outputs:
+                if name not in self.side_by_side.compared:
+                    yield f"the output {name} was not compared"
 
     def _nodes(self) -> Iterator[NodeComparison]:
         missing = {node_name(mine) for mine, theirs in self.pairing.nodes if mine is not None and theirs is None}

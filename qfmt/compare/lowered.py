@@ -176,6 +176,7 @@ class LoweredComparison(Comparison):
         for name in file.outputs:
             if name not in self.tensors and not moved_from(name, source, file) and not self.skipped:
                 yield f"the output {name} is not a tensor of the source"
+        yield from self._not_compared()
 
     def _beyond(self) -> Iterator[str]:
         """Outputs of the source that the file ends before."""

@@ -51,6 +51,8 @@ class SideBySide:
         self.model, self.engine = model, engine
         self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
         self.outputs = {name: OutputFindings() for name in model.graph.outputs}
+        self.compared: set[str] = set()
+        """Outputs that the source has, too; they may have no elements."""
         self._constants: dict[str, Array] = {}
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
@@ -80,6 +82,7 @@ class SideBySide:
                         agreed.add(name)
         for name, output in self.outputs.items():
             if name in theirs and (name in own or not any(found.unknown for found in self.nodes.values())):
+                self.compared.add(name)
                 _count_output(output, own.get(name), theirs[name].array)
 
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:

@@ -67,11 +67,12 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "verify compares a .qfb with the file of PyTorch or ONNX that it was made from"
         raise error.at(str(path)) from None
-    comparison = LoweredComparison(file, witness) if lowered else _comparison(path, file, witness, engine)
-    witness = comparison.witness
-    if witness.model.no_graph:
+    if witness.model.no_graph:  # nobody will run anything, so whatever is stored counts
+        comparison = Comparison(file, witness)
         comparison.skipped = "the source has no graph"
         return comparison.report(path)
+    comparison = LoweredComparison(file, witness) if lowered else _comparison(path, file, witness, engine)
+    witness = comparison.witness
     try:
         comparison.version = witness.open()
         comparison.reread()
