@@ -102,43 +102,71 @@ def _along(i: int, a: Any) -> dict[str, Any]:
     }
 
 
-def _taps(x: Array, a: Any, pad: Any, beyond: Any) -> Iterator[Array]:
-    """One array per tap of the window: the elements that it meets.
-
-    The pads count as `pad`, and what the last window of ceil_mode may meet behind them as `beyond`.
-    """
-    rank = len(a["kernel_shape"])
+def _taps(x: Array, a: Any, pad: Any) -> Iterator[Array]:
+    """One array per tap of the window: the elements that it meets, `pad` beyond the input."""
     out = [positions(size, **_along(i, a)) for i, size in enumerate(x.shape[2:])]
-    affordable(prod(x.shape[:2]) * prod(size + 2 * max(a["pads"]) for size in x.shape[2:]))
-    padded = np.pad(x, [(0, 0), (0, 0), *zip(a["pads"][:rank], a["pads"][rank:], strict=True)], constant_values=pad)
-    reach = [(out[i] - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1 for i in range(rank)]
-    missing = [(0, max(0, reach[i] - size)) for i, size in enumerate(padded.shape[2:])]
-    padded = np.pad(padded, [(0, 0), (0, 0), *missing], constant_values=beyond)
+    margins = [_margins(i, size, a) for i, size in enumerate(x.shape[2:])]
+    affordable(prod(x.shape[:2]) * prod(size + sum(each) for size, each in zip(x.shape[2:], margins, strict=True)))
+    padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=pad)
     return (padded[tap(position, a, out)] for position in np.ndindex(*a["kernel_shape"]))
+
+
+def _margins(i: int, size: int, a: Any) -> tuple[int, int]:
+    """What is padded along one dimension, with what the last window of ceil_mode may meet behind the pads."""
+    w = _along(i, a)
+    reach = (positions(size, **w) - 1) * w["stride"] + (w["kernel"] - 1) * w["dilation"] + 1
+    return w["head"], max(w["pads"], reach - size) - w["head"]
+
+
+def _combined(combine: np.ufunc, x: Array, a: Any, pad: Any) -> Array:
+    """The elements of each window as one, dimension by dimension: the same in any order, so no sums of floats."""
+    for i, size in enumerate(x.shape[2:]):
+        one = {"strides": a["strides"][i : i + 1], "dilations": a["dilations"][i : i + 1]}
+        rest = (slice(None),) * (x.ndim - 3 - i)
+        margins = _margins(i, size, a)
+        affordable(x.size // max(size, 1) * (size + sum(margins)))
+        padded = np.pad(x, [margins if axis == i + 2 else (0, 0) for axis in range(x.ndim)], constant_values=pad)
+        out = [positions(size, **_along(i, a))]
+        x = reduce(combine, (padded[(*tap((k,), one, out), *rest)] for k in range(a["kernel_shape"][i])))
+    return x
 
 
 @operator("MaxPool", 22, "X -> Y", attributes=WINDOW, shape=_pool_shape, quantized=Quantized.MOVES)
 def max_pool(x: Array, **attributes: Any) -> Array:
     """Y = the largest element of the window; padding never wins. X is [N, C, *spatial]."""
     lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
-    return reduce(np.maximum, _taps(x, attributes, lowest, lowest))
+    return _combined(np.maximum, x, attributes, lowest)
 
 
 def window_counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
     """How many elements each window divides by: those inside the input, or inside input and pads."""
-    return reduce(np.add, _taps(np.ones((1, 1, *shape), np.int32), a, count_include_pad, 0))
+    along = [counts_along(i, size, count_include_pad, a) for i, size in enumerate(shape)]
+    return reduce(np.multiply.outer, along)[None, None]
+
+
+def counts_along(i: int, size: int, count_include_pad: int, a: Any) -> Array:
+    """The same along one spatial dimension: how many taps of each window lie in what counts."""
+    w = _along(i, a)
+    head, kernel, dilation = w["head"], w["kernel"], w["dilation"]
+    count = positions(size, **w)
+    affordable(count)
+    starts = np.arange(count, dtype=np.int64) * w["stride"] - head
+    first, end = (-head, size + w["pads"] - head) if count_include_pad else (0, size)
+    before, within = (np.clip(-(-(bound - starts) // dilation), 0, kernel) for bound in (first, end))
+    counts: Array = within - before
+    return counts
 
 
 def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
     """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
-    total = reduce(np.add, _taps(_centred(x, result), attributes, 0, 0))
+    total = _combined(np.add, _centred(x, result), attributes, 0)
     counts = window_counts(x.array.shape[2:], count_include_pad, attributes)
     return _mean(total, counts, result)
 
 
 def _average_pool_exact(x: Operand, *, rule: str, count_include_pad: int, **attributes: Any) -> Array:
     """Σ (q - zx) · L / n of the window; padding adds nothing."""
-    total = reduce(np.add, _taps(centred(x, np.dtype(np.int64)), attributes, 0, 0))
+    total = _combined(np.add, centred(x, np.dtype(np.int64)), attributes, 0)
     return _on_one_unit(total, window_counts(x.array.shape[2:], count_include_pad, attributes))
 
 
@@ -192,8 +220,8 @@ def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Arra
 
     X is [N, C, *spatial]. What lies beyond the padding (ceil_mode) never counts.
     """
-    counts = window_counts(x.shape[2:], count_include_pad, attributes)
-    return reduce(np.add, _taps(x, attributes, 0, 0)) / counts.astype(x.dtype)
+    total = reduce(np.add, _taps(x, attributes, 0))
+    return total / window_counts(x.shape[2:], count_include_pad, attributes).astype(x.dtype)
 
 
 def _global_shape(given: Inference) -> list[Shape]:
@@ -250,7 +278,7 @@ P = {"p": optional(2, "exponent of the norm")}
 @operator("LpPool", 22, "X -> Y", attributes={**WINDOW, **P}, shape=_pool_shape, quantized=Quantized.COMPUTES)
 def lp_pool(x: Array, *, p: int, **attributes: Any) -> Array:
     """Y = (Σ |X|^p)^(1/p) over the window; padding does not count. X is [N, C, *spatial]."""
-    total = reduce(np.add, _taps(np.abs(x) ** x.dtype.type(p), attributes, 0, 0))
+    total = reduce(np.add, _taps(np.abs(x) ** x.dtype.type(p), attributes, 0))
     return np.asarray(total ** x.dtype.type(1 / p))
 
 

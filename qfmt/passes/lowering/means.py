@@ -12,8 +12,7 @@ import numpy as np
 
 from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, Node, Quantization
-from ...ops import OPERATORS
-from ...ops.pooling import bins
+from ...ops.pooling import bins, counts_along
 from .steps import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
@@ -124,6 +123,8 @@ def window_sizes(node: Node, work: Work) -> list[int]:
     if 0 in sizes:
         return [0]
     along = [window_sizes_along(node, axis, size) for axis, size in enumerate(sizes)]
+    if prod(map(len, along)) > MOST_SUMS:
+        raise NoForm("has windows of too many sizes")
     return sorted({prod(each) for each in product(*along)})
 
 
@@ -146,15 +147,10 @@ def _enough(node: Node, axis: int, size: int) -> int:
 
 
 def window_sizes_along(node: Node, axis: int, size: int) -> set[int]:
-    """The sizes of windows along one axis, told by the operator itself: the mean of a single 1 among n - 1 zeros."""
+    """The sizes of windows along one axis, as the operator itself counts them."""
     if node.operator == "qfmt.AdaptiveAveragePool":
         count = cast(tuple[int, ...], node.attributes["output_size"])[axis]
         return {part.stop - part.start for part in bins(size, count)}
-    size = _enough(node, axis, size)
-    attributes: dict[str, Any] = {}
-    for name, value in node.attributes.items():
-        per_axis = value[axis :: len(value) // 2] if name == "pads" and isinstance(value, tuple) else value
-        attributes[name] = (value[axis],) if isinstance(value, tuple) and name != "pads" else per_axis
-    ones = np.eye(size)[:, None, :]
-    means = OPERATORS[node.operator].reference(ones, **attributes)
-    return {round(1 / each) for each in np.unique(means[means > 0])}
+    a = cast(dict[str, Any], node.attributes)
+    counts = counts_along(axis, _enough(node, axis, size), a["count_include_pad"], a)
+    return set(np.unique(counts[counts > 0]).tolist())
