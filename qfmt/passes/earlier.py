@@ -24,33 +24,29 @@ def quantize_earlier(graph: Graph) -> Graph:
 
     It stays where the moved number is read by others, too, or is stored, or has been quantized already.
     """
-    while (changed := _one_step(graph)) is not None:
-        graph = only_read(changed)
-    return graph
-
-
-def _one_step(graph: Graph) -> Graph | None:
-    """Every QuantizeLinear that can be, moved before one operator; None if there is none."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     readers.update(graph.outputs)
     tensors = dict(graph.tensors)
-    before: dict[int, list[Node]] = {}
-    gone: set[int] = set()
+    instead: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        mover = makers.get(node.inputs[0]) if node.operator == "QuantizeLinear" else None
-        if mover is None or readers[node.inputs[0]] != 1 or id(mover) in before:
+        if node.operator != "QuantizeLinear" or not _is_per_tensor(tensors[node.outputs[0]]):
             continue
-        source = makers.get(mover.inputs[0])
-        if source is None or source.operator == "DequantizeLinear" or readers[mover.inputs[0]] != 1:
-            continue
-        if _moves(mover, tensors) and _is_per_tensor(tensors[node.outputs[0]]):
-            before[id(mover)] = _exchanged(mover, node, tensors)
-            gone.add(id(node))
-    if not gone:
-        return None
-    nodes = [each for node in graph.nodes if id(node) not in gone for each in before.get(id(node), [node])]
-    return replace(graph, nodes=nodes, tensors=tensors)
+        first = below = node
+        while (mover := makers.get(first.inputs[0])) is not None and readers[first.inputs[0]] == 1:
+            source = makers.get(mover.inputs[0]) if mover.inputs else None
+            if source is None or source.operator == "DequantizeLinear" or readers[mover.inputs[0]] != 1:
+                break
+            if not _moves(mover, tensors):
+                break
+            above, moved = _exchanged(mover, first, tensors)
+            instead[id(below)] = instead.get(id(below), [first])[1:]
+            instead[id(mover)] = [above, moved]
+            first, below = above, mover
+    if not instead:
+        return graph
+    nodes = [each for node in graph.nodes for each in instead.get(id(node), [node])]
+    return only_read(replace(graph, nodes=nodes, tensors=tensors))
 
 
 def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
@@ -73,7 +69,7 @@ def _is_per_tensor(tensor: Tensor) -> bool:
     return grid is not None and not grid.is_per_channel and not grid.is_blocked
 
 
-def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> list[Node]:
+def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tuple[Node, Node]:
     """Quantize, then move."""
     real, last = mover.inputs[0], tensors[quantizer.outputs[0]]
     early = unused(f"{real}_quantized", tensors)
@@ -82,10 +78,10 @@ def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> list
     filled = FILLS.get(mover.operator, len(inputs))
     if filled < len(inputs) and inputs[filled]:
         inputs[filled] = _filling(inputs[filled], quantizer, last, tensors)
-    return [
+    return (
         replace(quantizer, inputs=(real,), outputs=(early,)),
         replace(mover, inputs=tuple(inputs), outputs=(last.name,)),
-    ]
+    )
 
 
 def _filling(name: str, quantizer: Node, last: Tensor, tensors: dict[str, Tensor]) -> str:
