@@ -16,6 +16,7 @@ import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
+from qfmt.backends.c.names import Names
 from qfmt.errors import InexpressibleNodes, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
@@ -232,3 +233,17 @@ def test_layers_of_uint16(name: str, outputs: tuple[str, ...], tmp_path: Path) -
     for _ in range(5):
         inputs = random_inputs(model, rng)
         assert run_main(main, model, inputs).tolist() == flat(model.run(inputs), model).tolist()
+
+
+def test_names_that_come_down_to_one_identifier_cost_one_step_each() -> None:
+    names, asked = Names("net"), 0
+
+    class Counted(dict[str, int]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__contains__(name)
+
+    names._taken = Counted()
+    assert len({names.constant("é" * (1 + i)) for i in range(500)}) == 500
+    assert asked <= 2 * 500

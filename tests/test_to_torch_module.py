@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import qfmt
 from qfmt.errors import RunError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS
 
 ENGINES = ("reference", "native", "onednn", "qdq")
 
@@ -262,3 +264,14 @@ def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
     model, x = convolution()
     with pytest.raises(RunError, match="input x: takes real numbers, not a quantized tensor; dequantize it"):
         model.to_torch(engine)(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))
+
+
+def test_inputs_whose_names_come_down_to_one_identifier() -> None:
+    """A sign more for each of them would be names of quadratic length, found in cubic time."""
+    names = tuple("é" * (1 + i) for i in range(300))
+    tensors = {name: Tensor(name, "float32", (1,)) for name in names} | {"y": Tensor("y", "float32", (300,))}
+    node = Node("Concat", names, ("y",), {"axis": 0}, version=OPERATORS["Concat"].version)
+    module = Model(Graph(names, ("y",), [node], tensors)).to_torch("reference")
+    arguments = list(inspect.signature(module.forward).parameters)
+    assert len(set(arguments)) == 300 and sum(map(len, arguments)) < 300 * 310
+    assert torch.equal(module(*(torch.full((1,), float(i)) for i in range(300))), torch.arange(300.0))

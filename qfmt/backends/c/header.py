@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...model import Model
 from ...passes.lowering.facts import requantizations, totals
@@ -46,12 +46,13 @@ def header(plan: Plan, memory: int, constants: int, vectors: int) -> str:
         f"#define {upper}_CONSTANT_BYTES {constants}",
         "",
     ]
+    quantized = _quantized(model)
     for role, names, views in (
         ("input", model.graph.inputs, plan.inputs),
         ("output", model.graph.outputs, plan.outputs),
     ):
         for index, (tensor, view) in enumerate(zip(names, views, strict=True)):
-            lines += _described(f"{upper}_{role.upper()}_{index}", role, plan.value(tensor), view, model)
+            lines += _described(f"{upper}_{role.upper()}_{index}", role, plan.value(tensor), view, quantized)
     lines += [
         "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest.",
         "   Inputs and outputs may not overlap. No integer of an input may be beyond the range that is stated for it:",
@@ -107,7 +108,9 @@ def _proof(model: Model) -> str:
     return f"compared with {named}: {came}{without}"
 
 
-def _described(macro: str, role: str, value: Value, view: View, model: Model) -> Iterator[str]:
+def _described(
+    macro: str, role: str, value: Value, view: View, quantized: Mapping[str, tuple[str, str]]
+) -> Iterator[str]:
     """A comment on an input or output, and what a caller may need of it as macros."""
     grid = value.quantization
     low, high = value.limits
@@ -118,7 +121,7 @@ def _described(macro: str, role: str, value: Value, view: View, model: Model) ->
         point = f"(q {'-' if value.zero_point > 0 else '+'} {abs(value.zero_point)})" if value.zero_point else "q"
         lines.append(f"real = {point} * {macro}_SCALE")
     if role == "input" and per_tensor:
-        rule, real = _quantized(value.name, model)
+        rule, real = quantized.get(value.name, ("divide", ""))
         formula = re.sub(r"SCALE|ZERO_POINT", lambda word: f"{macro}_{word.group()}", QUANTIZE[rule])
         what = f", where real is {comment(real)} of the source" if real else "; so ONNX does, the source says nothing"
         lines.append(f"q = {formula}, clamped; {ROUND}{what}")
@@ -146,12 +149,14 @@ def _comment(lines: Iterable[str]) -> Iterator[str]:
     yield from f"/* {text} */".split("\n")
 
 
-def _quantized(name: str, model: Model) -> tuple[str, str]:
-    """The rule by which an input is quantized, and what: a name of the source. ONNX's rule where nothing says."""
+def _quantized(model: Model) -> dict[str, tuple[str, str]]:
+    """Input → the rule by which it is quantized, and what: a name of the source. ONNX's rule where nothing says."""
+    found: dict[str, tuple[str, str]] = {}
     for each in model.source.get("quantized_inputs", "").split("; "):
-        if found := re.fullmatch(re.escape(name) + r" = (\w+)\((.*)\)", each, re.DOTALL):
-            return (found[1], found[2]) if found[1] in QUANTIZE else ("divide", found[2])
-    return "divide", ""
+        name, _, rest = each.partition(" = ")
+        if call := re.fullmatch(r"(\w+)\((.*)\)", rest, re.DOTALL):
+            found.setdefault(name, (call[1] if call[1] in QUANTIZE else "divide", call[2]))
+    return found
 
 
 def _checked(plan: Plan, vectors: int) -> Iterator[str]:

@@ -36,8 +36,8 @@ class Names:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._taken: set[str] = set()
-        self._parameters = {f"{name}_run"}
+        self._taken: dict[str, int] = {}
+        self._parameters = {f"{name}_run": 1}
 
     def constant(self, label: str) -> str:
         """A constant: `data` keeps it apart from functions, macros and what headers declare (`int8` + `t`)."""
@@ -48,10 +48,11 @@ class Names:
         return self._unused(f"{role}_{identifier(label)}", self._parameters)
 
     @staticmethod
-    def _unused(base: str, taken: set[str]) -> str:
-        name, count = base, 1
+    def _unused(base: str, taken: dict[str, int]) -> str:
+        """`taken`: each name, and how often it was asked for; thousands of names may come down to one."""
+        name = base
         while name in taken:
-            count += 1
-            name = f"{base}_{count}"
-        taken.add(name)
+            taken[base] += 1
+            name = f"{base}_{taken[base]}"
+        taken[name] = 1
         return name

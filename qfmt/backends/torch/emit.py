@@ -7,7 +7,7 @@ tables; each node goes to the first that takes it, and conversions between the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from keyword import iskeyword
 from typing import Any, NamedTuple, TypeAlias
 
@@ -142,9 +142,9 @@ class Builder:
 
     def _inputs(self, tensors: Mapping[str, Tensor]) -> None:
         """All arguments before anything else: nothing may get the name of one that is still to be read."""
-        words: list[str] = []
+        words: dict[str, None] = {}
         for name in tensors:
-            words.append(_identifier(name, words.__contains__))
+            words[_identifier(name, words.__contains__)] = None
         given = [self._argument(word, words) for word in words]
         for tensor, word, value in zip(tensors.values(), words, given, strict=True):
             shape = None if tensor.shape is None else list(tensor.shape)
@@ -154,7 +154,7 @@ class Builder:
             checked = self.call(check_input, value, tensor.name, kind, shape, *grid, name=word)
             self._values[tensor.name, PLAIN] = checked
 
-    def _argument(self, word: str, others: Sequence[str]) -> Value:
+    def _argument(self, word: str, others: Collection[str]) -> Value:
         """An argument; fx calls the value otherwise if the word means something in Python, as `input` does."""
         means_nothing = fx.Graph().placeholder(word).name == word
         name = word if means_nothing else _identifier(f"{word}_", others.__contains__)
@@ -247,9 +247,16 @@ def _identifier(name: str, taken: Callable[[str], bool]) -> str:
     """A name of Python's that is like a name of the model."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     word = f"_{word}" if not word or word[0].isdigit() else word
-    while iskeyword(word) or word in ("self", "torch") or taken(word):
-        word += "_"
-    return word
+    word = f"{word}_" if iskeyword(word) or word in ("self", "torch") else word
+    if not taken(word):
+        return word
+    low, high = 0, 1  # thousands of names may come down to one: those that it has are numbered without a gap
+    while taken(f"{word}_{high}"):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if taken(f"{word}_{middle}") else (low, middle)
+    return f"{word}_{high}"
 
 
 class Site:
