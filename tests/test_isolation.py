@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import shutil
@@ -236,6 +237,21 @@ def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
         with pytest.raises(RunError) as caught:
             asked.ask("run", inputs, ["y"], engine)
         assert not isinstance(caught.value, EngineDied) and "cannot run it" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [5, [], ["value"], ["value", 1, 2], ["at", "x"], ["done", 1], ["error", "SystemExit", "", "", ""],
+     ["error", "RunError", 1, "", ""], [["done"]], {"array": ["int8", [1 << 70]]}],
+    ids=str,
+)  # fmt: skip
+def test_answers_that_no_worker_gives_end_it(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = json.dumps(answer).encode()
+    said = len(message).to_bytes(4, "little") + message
+    monkeypatch.setattr(parent, "_WORKERS", {})
+    monkeypatch.setattr(parent, "_START", f"import sys; sys.stdout.buffer.write({said!r})")
+    with pytest.raises(EngineDied, match="^torch died"):
+        Session("torch", "torch", tuple, lambda index: ("", "")).open()
 
 
 def test_an_engine_that_never_starts_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,17 +101,21 @@ class Worker:
     def exchange(self, session: Session, verb: str, *arguments: Any) -> Iterator[tuple[str, Any]]:
         """Send a message; give (name, value) for each result."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        at, answered = -1, False
+        at, answered, error = -1, False, None
         try:
             wire.write(self.process.stdin, [verb, *arguments])
             while not answered:
-                kind, *content = wire.read(self.process.stdout)
-                if kind == "value":
-                    yield content[0], content[1]
-                elif kind == "at":
-                    (at,) = content
-                else:
-                    answered = True
+                match wire.read(self.process.stdout):
+                    case ["value", str() as key, value]:
+                        yield key, value
+                    case ["at", int() as at]:
+                        pass
+                    case ["done"]:
+                        answered = True
+                    case ["error", str() as name, str() as what, str() as where, str() as hint] if name in _ERRORS:
+                        answered, error = True, _ERRORS[name](what, where=where, hint=hint)
+                    case _:  # what no worker of ours says
+                        raise wire.Closed
         except wire.Closed:
             self.stop(patience=5)  # how it ended is known when it has
             what, where = session.call(at) if at >= 0 else ("", "")
@@ -122,9 +126,8 @@ class Worker:
         finally:
             if not answered:  # the pipes may hold the rest of a message
                 self.stop()
-        if kind == "error":
-            name, what, where, hint = content
-            raise _ERRORS[name](what, where=where, hint=hint)
+        if error is not None:
+            raise error
 
     def _end(self) -> str:
         code = self.process.returncode

@@ -59,7 +59,7 @@ def read(stream: IO[bytes]) -> Any:
         raise Closed
     try:
         return _unpacked(json.loads(_exactly(stream, length)), stream)
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise Closed from None
 
 
