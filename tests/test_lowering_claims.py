@@ -10,7 +10,8 @@ from test_lowering_nodes import Net
 
 from qfmt.arithmetic import dequantize
 from qfmt.errors import NoIntegerForm
-from qfmt.model import Model, Quantization, Tensor, numpy_dtype
+from qfmt.model import Graph, Model, Node, Quantization, Tensor, numpy_dtype
+from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import totals
 from qfmt.rules import graph_violations
@@ -317,3 +318,38 @@ def test_a_number_to_pad_with_is_divided_by_the_scale() -> None:
         x = net.input(2, q=q(float(s), 3, 0, 255))
         inputs = [x, net.constant(np.array([1, 1], np.int64)), net.constant(np.array(value, f32))]
         equal(net.model(net.node("Pad", inputs, net.tensors[x].quantization)), {x: np.array([0, 255], np.uint8)})
+
+
+def chain(operators: list[str], start: str) -> Model:
+    """x → the operators, each twice on what the one before gives if it takes two → QuantizeLinear → y."""
+    nodes, names = [], [start]
+    for index, operator in enumerate(operators):
+        inputs = tuple(names[-1:] * (2 if operator == "Add" else 1))
+        names.append(f"t{index}")
+        entry = OPERATORS[operator]
+        nodes.append(Node(operator, inputs, (names[-1],), entry.complete({}), version=entry.version))
+    entry = OPERATORS["QuantizeLinear"]
+    quantizer = Node(entry.name, (names[-1],), ("y",), entry.complete({}), version=entry.version, arithmetic="divide")
+    tensors = {name: Tensor(name, "float32", (1, 4)) for name in names}
+    tensors["y"] = Tensor("y", "uint8", (1, 4), quantization=Quantization.per_tensor(0.1, 3, "uint8"))
+    return Model(Graph((start,), ("y",), [*nodes, quantizer], tensors))
+
+
+@pytest.mark.parametrize(
+    ("operators", "words"),
+    [
+        (["Relu"] * 3000, "computes real numbers by more than 100 operators"),
+        (["Softmax", *["Flatten"] * 3000], "from more than one element"),
+        (["Softmax", *["Add"] * 60], "from more than one element"),
+    ],
+    ids=["formula", "moves", "doubling"],
+)
+def test_long_formulas_are_refused(operators: list[str], words: str) -> None:
+    """Neither recursion nor paths: 60 sums of a tensor with itself have 2⁶⁰ of them."""
+    with pytest.raises(NoIntegerForm, match=words):
+        lower_integer(chain(operators, "x"))
+
+
+def test_an_input_that_is_moved_often_stays_an_input() -> None:
+    lowered = lower_integer(chain(["Flatten"] * 2000, "x"))
+    assert [node.operator for node in lowered.nodes] == ["Flatten"] * 2000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -79,10 +80,9 @@ def _quantized(real: Tensor, name: str, like: Tensor) -> Tensor:
 
 def is_input(name: str, work: Work) -> bool:
     """Whether a tensor holds real numbers that are an input, moved at most."""
-    if not work.is_real(name):
-        return False
-    node = work.producer.get(name)
-    return name in work.model_inputs if node is None else _is_move(node) and is_input(node.inputs[0], work)
+    while work.is_real(name) and (node := work.producer.get(name)) is not None and _is_move(node):
+        name = node.inputs[0]
+    return work.is_real(name) and name in work.model_inputs
 
 
 def take_input(node: Node, work: Work) -> None:
@@ -131,15 +131,17 @@ def last_integers(work: Work, outputs: Sequence[str], failed: Sequence[Node]) ->
         if beyond.intersection(node.inputs):
             beyond.update(node.outputs)
     found: list[str] = []
-    pending = list(outputs)
+    reached = dict.fromkeys(outputs)
+    pending = deque(reached)
     while pending:
-        name = pending.pop(0)
+        name = pending.popleft()
         if name not in beyond and not work.is_real(name):
-            if work.tensors[name].is_constant or name in found:
-                continue
-            found.append(name)
+            if not work.tensors[name].is_constant:
+                found.append(name)
         elif name in work.producer:
-            pending.extend(filter(None, work.producer[name].inputs))
+            new = dict.fromkeys(each for each in work.producer[name].inputs if each and each not in reached)
+            reached.update(new)
+            pending.extend(new)
         elif not work.tensors[name].is_constant:
             return []
     given = work.model_inputs.union(work.taken)

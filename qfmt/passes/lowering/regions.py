@@ -23,6 +23,9 @@ BY_ELEMENT = ("Clip", "PRelu", "BatchNormalization")
 
 TABLE_BITS = 8
 
+MOST_NODES = 100
+"""Of a region: formulas have some ten. Each node is reached once from every region that it is in."""
+
 SEVERAL = "computes real numbers from more than one element"
 """What keeps a node out of a region."""
 
@@ -37,6 +40,7 @@ class Region:
     axis: int | None = None
     count: int = 1
     is_large: bool = False
+    reached: set[str] = field(default_factory=set)
 
 
 def region(node: Node, work: Work) -> Region:
@@ -65,8 +69,11 @@ def _check_sizes(found: Region, work: Work) -> None:
 
 def _grow(found: Region, node: Node, work: Work) -> None:
     """Add a node, after those that it depends on through real numbers."""
-    if node in found.nodes:
+    if node.outputs[0] in found.reached:
         return
+    found.reached.add(node.outputs[0])
+    if len(found.reached) > MOST_NODES:
+        raise NoForm(f"computes real numbers by more than {MOST_NODES} operators", node=node)
     if not is_by_element(node):
         source = _computing(node, work)
         if is_by_element(source) or is_move(source):
@@ -92,8 +99,9 @@ def _grow(found: Region, node: Node, work: Work) -> None:
 
 def _computing(node: Node, work: Work) -> Node:
     """The node whose numbers a node moves, if it only moves some."""
-    source = work.producer.get(node.inputs[0]) if node.inputs else None
-    return _computing(source, work) if is_move(node) and source is not None else node
+    while is_move(node) and node.inputs and (source := work.producer.get(node.inputs[0])) is not None:
+        node = source
+    return node
 
 
 def is_move(node: Node) -> bool:
