@@ -250,7 +250,7 @@ def test_answers_that_no_worker_gives_end_it(answer: Any, monkeypatch: pytest.Mo
     said = len(message).to_bytes(4, "little") + message
     monkeypatch.setattr(parent, "_WORKERS", {})
     monkeypatch.setattr(parent, "_START", f"import sys; sys.stdout.buffer.write({said!r})")
-    with pytest.raises(EngineDied, match="^torch died"):
+    with pytest.raises(EngineDied, match=r"^torch died"):
         Session("torch", "torch", tuple, lambda index: ("", "")).open()
 
 
