@@ -215,7 +215,7 @@ class TensorView(Mapping[str, Tensor]):
         tensor = self.get(name) or self._graph.find(name)
         if tensor is None:
             near = self._graph.near(name)
-            raise KeyError(f"no tensor {name!r}; near: {', '.join(near)}" if near else f"no tensor {name!r}")
+            raise KeyError(f"no tensor {name!r}; similar: {', '.join(near)}" if near else f"no tensor {name!r}")
         return tensor
 
     def __contains__(self, name: object) -> bool:

@@ -420,8 +420,8 @@ def test_inspect_shows_calibration_where_the_source_had_it(tmp_path: Path) -> No
 
 
 def test_inspect_suggests_names_that_are_near(tiny: Path) -> None:
-    assert "near: fc1.weight" in trouble("inspect", tiny, "--tensor", "fc1.weigth")
-    assert "near: fc1._packed_params" in trouble("inspect", tiny, "--tensor", "_packed")
+    assert "similar: fc1.weight" in trouble("inspect", tiny, "--tensor", "fc1.weigth")
+    assert "similar: fc1._packed_params" in trouble("inspect", tiny, "--tensor", "_packed")
     assert "--tensors` lists them" in trouble("inspect", tiny, "--tensor", "zzz")
 
 
@@ -642,7 +642,7 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
     assert "fbgemm: float_bias" in text
     assert "strides" in text
     assert invoke("ops", "quantized::add").stdout == invoke("ops", "Add").stdout
-    assert "near: Conv" in trouble("ops", "Cov")
+    assert "similar: Conv" in trouble("ops", "Cov")
 
 
 # On a terminal

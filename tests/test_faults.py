@@ -452,7 +452,7 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
         (b"\x1c\0\0\0TFL3", "is a TensorFlow Lite model, which cannot be converted; make ONNX of it first"),
         (b"EDL2", "is an ESP-DL model (.espdl), which cannot be converted; convert the ONNX or PyTorch model"),
         (b"\x93NUMPY\x01\0", "is NumPy arrays (.npy or .npz), which cannot be converted; `qfmt run MODEL --input`"),
-        (b"words", "is of a kind that qfmt does not know, which cannot be converted; qfmt reads TorchScript,"),
+        (b"words", "is a file of unknown format, which cannot be converted; qfmt reads TorchScript,"),
     ],
 )
 def test_what_is_not_read_is_told_what_to_do(head: bytes, said: str, tmp_path: Path) -> None:
@@ -485,3 +485,23 @@ def test_a_float_source_is_told_that_nothing_is_quantized(tmp_path: Path) -> Non
     quantized = CliRunner().invoke(main, ["convert", str(DIGITS), str(tmp_path / "m.qfb")])
     assert "nothing is quantized" not in quantized.stderr
     assert (floats.exit_code, quantized.exit_code) == (0, 0)
+
+
+def test_integers_that_are_computed_are_not_taken_for_floats(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    made = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero_point"])
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])]
+    graph = helper.make_graph([made], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.UINT8, [4])])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
+    result = CliRunner().invoke(main, ["convert", str(tmp_path / "m.onnx"), str(tmp_path / "m.qfb")])
+    assert result.exit_code == 0
+    assert "nothing is quantized" not in result.stderr
+
+
+def test_one_violation_is_singular(tmp_path: Path) -> None:
+    data = bytearray((ROOT / "tests" / "golden" / "1.0" / "integer" / "clip-range.qfb").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "bad.qfb").write_bytes(data)
+    found = CliRunner().invoke(main, ["check", str(tmp_path / "bad.qfb")])
+    assert found.stderr.rstrip().endswith(": 1 violation")

@@ -93,7 +93,7 @@ def test_damaged_messages_are_no_messages_or_plain_data(value: Any, data: st.Dat
 
 @pytest.mark.parametrize("value", [object(), np.array(["text"]), np.array([object()]), 1j, {1, 2}, [b"bytes"]])
 def test_what_is_no_data_is_not_sent(value: Any) -> None:
-    with pytest.raises(RunError, match="cannot be handed on"):
+    with pytest.raises(RunError, match="cannot be sent to the worker"):
         sent(value)
 
 

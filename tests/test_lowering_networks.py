@@ -346,12 +346,12 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--exact"], "--exact goes with --integer-only"),
-        (["--output", "fc"], "--output goes with --integer-only"),
+        (["--exact"], "--exact requires --integer-only"),
+        (["--output", "fc"], "--output requires --integer-only"),
         (["--integer-only", "--output", "nothing"], "no tensor 'nothing'"),
         (["--integer-only", "--output", "fc.weight"], "a constant, no output: 'fc.weight'"),
-        (["--bits", "8"], "--bits goes with --integer-only"),
-        (["--requantize", "thresholds"], "--requantize goes with --integer-only"),
+        (["--bits", "8"], "--bits requires --integer-only"),
+        (["--requantize", "thresholds"], "--requantize requires --integer-only"),
         (["--integer-only", "--bits", "12"], "'12' is not one of"),
         (["--integer-only", "--bits", "16", "--requantize", "fixed_point_double"], "has multipliers of 31 bits"),
         (["--integer-only", "--bits", "32", "--requantize", "power_of_two"], "has no multipliers"),
@@ -394,7 +394,7 @@ def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:
     assert invoke("convert", stored, dest, "--integer-only", "--input-shape", SIZES).exit_code == 0
     result = invoke("convert", dest, stored.with_name("again.qfb"), "--integer-only")
     assert result.exit_code == 2
-    assert "computes with integers alone already" in result.stderr
+    assert "is integer-only already" in result.stderr
 
 
 @pytest.mark.parametrize("options", [["--exact"], ["--bits", "8"], ["--requantize", "fixed_point_double"],
@@ -459,7 +459,7 @@ def test_inspect_shows_the_integers_of_each_channel(stored: Path, options: list[
 def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
     result = invoke("inspect", stored, "--integer")
     assert result.exit_code == 2
-    assert "--integer-only` makes them" in result.stderr
+    assert "--integer-only` makes it integer-only" in result.stderr
     assert "integer-only: `--integer`" not in invoke("inspect", stored).stdout
 
 

@@ -31,7 +31,7 @@ def test_names_of_the_source(is_file: bool, tmp_path: Path) -> None:
     assert "source.features.9.weight" not in found.tensors
     assert found.tensors.get("source.features.9.weight") is None
     assert dict(found.tensors) == dict(found.graph.tensors)
-    with pytest.raises(KeyError, match=r"no tensor 'feature\.9'; near: features\.9"):
+    with pytest.raises(KeyError, match=r"no tensor 'feature\.9'; similar: features\.9"):
         found.tensors["feature.9"]
     with pytest.raises(KeyError, match="no tensor '####'"):
         found.tensors["####"]

@@ -73,7 +73,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "cycle": (cycle, "cycle"),
     "dangling input": (lambda m: convolution(m).input.__setitem__(0, "nowhere"), r"node conv \(Conv\).*'nowhere'"),
     "dangling output": (lambda m: m.graph.output[0].__setattr__("name", "nowhere"), "output 'nowhere'"),
-    "no graph": (lambda m: m.ClearField("graph"), "kind that qfmt does not know"),
+    "no graph": (lambda m: m.ClearField("graph"), "unknown format"),
     "one name for two values": (lambda m: convolution(m).output.__setitem__(0, "xd"), "value 'xd'.*twice"),
     "one name for two initializers": (
         lambda m: initializer(m, "w.z").__setattr__("name", "b"),

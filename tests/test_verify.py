@@ -266,7 +266,7 @@ def test_a_file_from_another_source(digits: Model, tmp_path: Path) -> None:
     digits.save(tmp_path / "digits.qfb")
     result = command(source, tmp_path / "digits.qfb")
     assert result.exit_code == 1
-    assert "the file was made from another" in result.stdout
+    assert "the file was made from a different one" in result.stdout
 
 
 def test_nodes_that_are_missing_or_added(digits: Model) -> None:
@@ -499,7 +499,7 @@ def test_the_command_prints_json(digits: Model, tmp_path: Path) -> None:
 
 
 TROUBLE: Mapping[str, tuple[Callable[[Path], list[object]], str]] = {
-    "a .qfb as its own source": (lambda qfb: [qfb, qfb], "is a .qfb file, not a TorchScript archive"),
+    "a .qfb as its own source": (lambda qfb: [qfb, qfb], "is a .qfb file, not a PyTorch or ONNX model"),
     "a size by name": (lambda qfb: [DIGITS, qfb, "--input-shape", "x=N,1,8,8"], "needs numbers, not N"),
     "an unknown input": (lambda qfb: [DIGITS, qfb, "--input-shape", "y=1,1,8,8"], "no input 'y'"),
     "inputs that do not fit": (lambda qfb: [DIGITS, qfb, "--input", qfb.with_name("flat.npy")], "4 dimensions"),

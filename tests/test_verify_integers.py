@@ -190,7 +190,7 @@ def test_another_source_is_told(exact: Model, tmp_path: Path) -> None:
     exact.save(tmp_path / "m.qfb")
     result = command(EXAMPLES / "two_layers" / "two_layers_int8.pt", tmp_path / "m.qfb")
     assert result.exit_code == 1
-    assert "the file was made from another" in result.stdout
+    assert "the file was made from a different one" in result.stdout
     assert "the input quant is not a tensor of the source" in result.stdout
 
 

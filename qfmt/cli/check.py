@@ -51,7 +51,8 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
             from ..file.checker import MOST
 
             stopped = "; it was not checked any further" if len(violations) == MOST else ""
-            line(f"{file}: {len(violations)} violations{stopped}", err=True)
+            plural = "" if len(violations) == 1 else "s"
+            line(f"{file}: {len(violations)} violation{plural}{stopped}", err=True)
         else:
             line(f"{file}: valid{_counted(found) if found else ''}")
     ctx.exit(BROKEN if violations else 0)

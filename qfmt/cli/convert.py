@@ -77,7 +77,7 @@ Examples:
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
-@click.option("--prepared", type=FILE, help="The model before `convert`, or its state_dict: keep what observers saw.")
+@click.option("--prepared", type=FILE, help="The calibrated model before torch's `convert`, or its state_dict: keep the ranges that it observed.")
 @integer_options
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
@@ -105,13 +105,13 @@ def command(
     """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST, a .qfb or .onnx file. With --to c,
     DEST is a folder.
 
-    SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. Of the
-    last three, qfmt may find only the tensors. No torch is needed, and no code of SOURCE is executed. DEST is replaced
+    SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
+    last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is replaced
     if it exists, and left as it was if the conversion fails.
     """
     _check_destination(source, dest, opset, form, target)
     if compact and not target:
-        raise click.UsageError("--compact goes with --to c")
+        raise click.UsageError("--compact requires --to c")
     lowering = Lowering.of(**integer)
     begin = time.monotonic()
     with working(f"converting {source.name}"):
@@ -175,8 +175,12 @@ def _notes(model: Model) -> Iterator[str]:
 
 def _is_quantized(model: Model) -> bool:
     """Whether there are integers in it that stand for real numbers, or become such while it runs."""
+    from ..ops import OPERATORS
+
     stated = any(node.arithmetic for node in model.nodes) or "dynamic_inputs" in model.source
-    return stated or any(tensor.quantization is not None for tensor in model.tensors.values())
+    known = (OPERATORS[node.operator] for node in model.nodes if node.operator in OPERATORS)
+    computed = any(operator.family in ("integer_products", "quantization") for operator in known)
+    return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
 def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str:
@@ -230,7 +234,7 @@ def _check_destination(source: Path, dest: Path, opset: int | None, form: str | 
     if suffix in LATER:
         raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
     if suffix not in WRITTEN:
-        raise DestinationError("has a name of no known kind of file", where=place, hint=f"end it in {_WRITTEN}")
+        raise DestinationError("its suffix names no format that qfmt writes", where=place, hint=f"end it in {_WRITTEN}")
     if suffix != ".onnx" and (opset is not None or form is not None):
         raise DestinationError("--opset and --form are for ONNX", where=place, hint="end it in .onnx")
     spare(dest, source)

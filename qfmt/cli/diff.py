@@ -23,7 +23,7 @@ DIFFERS = 1
     epilog="""\b
 Examples:
   qfmt diff old.qfb new.qfb
-  qfmt diff model.pt model.qfb      what a conversion of today would change
+  qfmt diff model.pt model.qfb      what converting it again would change
 
 Exit status: 0 equal, 1 different, 2 trouble.""",
 )

@@ -41,7 +41,7 @@ Examples:
 @click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
 @click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of what it holds.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
-@click.option("--integer", is_flag=True, help="How sums become integers of 8 bits, and what is proven of it.")
+@click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
 def command(file: Path, json_: bool, name: str | None, floats: bool, integer: bool, nodes: bool, tensors: bool) -> None:
@@ -180,7 +180,7 @@ def _named(model: Model, name: str) -> Tensor:
     tensor = model.graph.find(name)
     if tensor is None:
         near = model.graph.near(name)
-        hint = f"near: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
+        hint = f"similar: {', '.join(near)}" if near else "`qfmt inspect FILE --tensors` lists them"
         raise QfmtError(f"no tensor {name!r}", hint=hint)
     return tensor
 

@@ -35,24 +35,24 @@ WIDTHS = ("32", "16", "8")
 def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--integer-only` and the options that go with it; `Lowering.of` takes them."""
     for option in (
-        click.option("--bits", type=click.Choice(WIDTHS), help="Bits of a multiplier, at most  [default: 32]"),
+        click.option("--bits", type=click.Choice(WIDTHS), help="Maximum bits of a multiplier  [default: 32]"),
         click.option(
             "--requantize",
             type=click.Choice(FORMS),
             metavar="FORM",
-            help=f"How sums become 8 bits: {', '.join(FORMS)}  [default: {FORMS[0]}]",
+            help=f"How sums are requantized: {', '.join(FORMS)}  [default: {FORMS[0]}]",
         ),
         click.option(
             "--output",
             "outputs",
             multiple=True,
             metavar="NAME",
-            help="End with this tensor, leave out the rest.",
+            help="End the network at this tensor, and leave out the rest.",
         ),
         click.option(
-            "--exact", is_flag=True, help="Integers that are the same: thresholds where the form is not equal."
+            "--exact", is_flag=True, help="Give exactly the integers of SOURCE: where FORM cannot, use thresholds."
         ),
-        click.option("--integer-only", is_flag=True, help="Make the arithmetic integer-only, and count what differs."),
+        click.option("--integer-only", is_flag=True, help="Make the arithmetic integer-only, and count the results that differ."),
     ):
         command = option(command)
     return command
@@ -76,11 +76,11 @@ class Lowering:
             form = requantize or FORMS[0]
             if bits and (form in NO_MULTIPLIERS or (form not in NARROWED and bits != WIDTHS[0])):
                 why = "has no multipliers" if form in NO_MULTIPLIERS else "has multipliers of 31 bits"
-                raise click.UsageError(f"--requantize {form} {why}: --bits goes with {', '.join(NARROWED)}")
+                raise click.UsageError(f"--requantize {form} {why}: --bits requires {', '.join(NARROWED)}")
             return cls(form, int(bits or WIDTHS[0]), exact, outputs)
         options = {"exact": exact, "output": outputs, "requantize": requantize, "bits": bits}
         if given := [word for word, value in options.items() if value]:
-            raise click.UsageError(f"--{given[0]} goes with --integer-only")
+            raise click.UsageError(f"--{given[0]} requires --integer-only")
         return None
 
     def apply(self, model: Model, place: str, shapes: Shapes) -> tuple[Model, str]:
@@ -106,7 +106,7 @@ class Lowering:
         """What to know of a lowered model that is not as one might think."""
         for name, shape in json.loads(model.source.get("assumed_sizes", "{}")).items():
             sizes = " × ".join(map(str, shape[2:]))
-            yield f"the size of {name} is not stated in the file: {sizes} is assumed, which --input-shape changes"
+            yield f"the size of {name} is not stated in the file: {sizes} is assumed; use --input-shape to change it"
         if others := self.others(model):
             yield f"no {self.form} comes close to what {others} states: thresholds are used there"
         if unsure := _unsure(model):
@@ -166,8 +166,8 @@ def show_integers(model: Model, json_: bool) -> None:
     if not found and "integer_only" not in model.source:
         quantized = any(tensor.quantization is not None for tensor in model.tensors.values())
         what = "computes real numbers" if quantized else "is not quantized"
-        how = "`qfmt convert FILE OUT.qfb --integer-only` makes them" if quantized else "quantize the network first"
-        raise QfmtError(f"{what}: there are no requantizations by integers", hint=how)
+        how = "`qfmt convert FILE OUT.qfb --integer-only` makes it integer-only" if quantized else "quantize the network first"
+        raise QfmtError(f"{what}: there is no requantization to show", hint=how)
     columns = [Column("output", style="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
     columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]
     table(columns, [[*_cells(each)] for each in found])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="List the operators that qfmt knows.")
 @click.argument("name", required=False)
-@click.option("--json", "json_", is_flag=True, help="Print the same for programs.")
+@click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
 def command(name: str | None, json_: bool) -> None:
     """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS
@@ -28,7 +28,7 @@ def command(name: str | None, json_: bool) -> None:
     known = {spelling: operator for operator in OPERATORS.values() for spelling in _spellings(operator)}
     if name not in known:
         near = near_names(name, sorted(known))
-        raise QfmtError(f"no operator {name!r}", hint=f"near: {', '.join(near)}" if near else "`qfmt ops` lists them")
+        raise QfmtError(f"no operator {name!r}", hint=f"similar: {', '.join(near)}" if near else "`qfmt ops` lists them")
     as_json(_facts(known[name])) if json_ else _explain(known[name])
 
 

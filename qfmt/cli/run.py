@@ -50,7 +50,7 @@ Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
     "--output",
     "dest",
     type=click.Path(path_type=Path),
-    help="Write the outputs to this .npz, or the only one to a .npy.",
+    help="Write the outputs to this .npz, or a single output to a .npy.",
 )
 @click.option(
     "--record", type=click.Path(path_type=Path), help="Write FILE to this .qfb, with this run as a test vector."
@@ -69,13 +69,13 @@ def command(
 ) -> None:
     """Run FILE, a .qfb or anything that can be converted, exactly, with NumPy only, and summarize its outputs.
 
-    argmax is that of a vector, or of each row of a matrix. Arrays of another dtype are converted where NumPy would do
-    so, which a note says, but never to quantized inputs. Arrays in a .npz that are not inputs of the model are not
-    used.
+    argmax is that of a vector, or of each row of a matrix. An array of another dtype is converted if NumPy's rules
+    allow it, and a note says so; quantized inputs are never converted. Arrays of a .npz that are not inputs of the
+    model are ignored.
     """
     results = [path for path in (dest, record) if path is not None]
     if vectors == (source is not None) or (vectors and results):
-        raise click.UsageError("give either --input, with --output or --record if you like, or --vectors")
+        raise click.UsageError("give either --input, optionally with --output and --record, or --vectors")
     for path in results:
         spare(path, file, *([source] if source else []))
     model, _ = open_model(file)
@@ -110,7 +110,7 @@ def _replayed(model: Model, file: Path, json_: bool) -> int:
         raise RunError(
             "has no test vectors",
             where=str(file),
-            hint="`qfmt run FILE --input X --record DEST` puts one into a copy",
+            hint="`qfmt run FILE --input X --record DEST` adds one to a copy",
         )
     with working(f"running {file.name}"):
         found = list(replay(model))

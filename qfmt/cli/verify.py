@@ -69,7 +69,7 @@ def command(
     engine: str | None,
     json_: bool,
 ) -> None:
-    """Verify that FILE computes what SOURCE, a file of PyTorch or an ONNX model, computes.
+    """Verify that FILE computes what SOURCE, a PyTorch file or an ONNX model, computes.
 
     FILE is a .qfb, or anything that can be converted, such as an ONNX model that was exported from SOURCE.
 
@@ -77,12 +77,12 @@ def command(
     the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE
     is executed, only operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
 
-    If FILE states the arithmetic of an engine that cannot be asked, as after `convert --arithmetic onnx` of a PyTorch
-    file, outputs that differ only by its rounding rules are counted as "stated", and are not wrong. If only one of the
-    two is ONNX, what they compute is compared; rules that they state differently are listed in a note.
+    FILE may state the arithmetic of an engine that SOURCE cannot run in, as after `convert --arithmetic onnx` of a
+    PyTorch file. Outputs that differ only by these rounding rules count as "stated", not as wrong. If only one of the
+    two is ONNX, their results are compared; rules that they state differently are listed in a note.
 
-    The nodes of an integer-only FILE are not those of SOURCE, which may then be a .qfb, too. Each node whose output
-    is a tensor of SOURCE is compared.
+    An integer-only FILE has other nodes than SOURCE, which may also be a .qfb. Each node whose output is a tensor of
+    SOURCE is compared.
     """
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
     model, _ = open_model(file)
@@ -130,8 +130,9 @@ def _show(report: Report) -> None:
     if report.inputs:
         _node_table(report)
         line()
-        _output_table(report)
-        line()
+        if report.outputs:
+            _output_table(report)
+            line()
     else:
         _stated(report)
         line(f"nodes were not run: {report.skipped}")
@@ -148,7 +149,7 @@ def _is_stated_otherwise(report: Report) -> bool:
 def _origin(report: Report) -> str:
     if report.same_source is None:
         return ""
-    return ", from which the file was made" if report.same_source else "; the file was made from another (sha256)"
+    return ", from which the file was made" if report.same_source else "; the file was made from a different one (its sha256 differs)"
 
 
 def _constants(report: Report, off: list[WeightComparison]) -> str:
@@ -201,7 +202,8 @@ def _verdict(report: Report) -> str:
         return f"first wrong: {report.first_wrong}"
     if report.skipped:
         return "constants equal"
-    return "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
+    right = "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
+    return right if report.outputs else f"{right}; the whole network was not run"
 
 
 def _allowed(report: Report) -> Iterator[str]:

@@ -148,7 +148,7 @@ class Comparison:
                 return chosen, values
             refused = refused or values
         assert refused is not None
-        refused.hint = refused.hint or "sizes of inputs can be given with --input-shape"
+        refused.hint = refused.hint or "--input-shape gives the sizes of inputs"
         raise refused
 
     def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
@@ -247,7 +247,7 @@ class Comparison:
 
 
 def _most(words: Counter[str]) -> str:
-    listed = [f"{word} ({count} nodes)" for word, count in words.most_common(LISTED)]
+    listed = [f"{word} ({count}×)" for word, count in words.most_common(LISTED)]
     return "; ".join([*listed, *(["…"] if len(words) > LISTED else [])])
 
 

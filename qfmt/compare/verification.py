@@ -50,8 +50,7 @@ def verify(
     implementation of the onnx package takes its place.
 
     Raises ValidityError for a graph that breaks rules, SourceError if the source is neither or cannot be converted,
-    RunError if the inputs do
-    not fit or a call cannot be carried out with this engine.
+    RunError if the inputs do not fit or a call cannot be carried out with this engine.
     """
     from ..file import load
 
@@ -65,7 +64,7 @@ def verify(
     try:
         witness = _before_lowering(path, file, engine) if lowered else _witness(path, file, engine)
     except QfmtError as error:
-        error.hint = error.hint or "verify compares a .qfb with the file of PyTorch or ONNX that it was made from"
+        error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(str(path)) from None
     if witness.model.no_graph:  # nobody will run anything, so whatever is stored counts
         comparison = Comparison(file, witness)

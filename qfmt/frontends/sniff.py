@@ -19,7 +19,7 @@ from .zips import Zip
 ONNX_FIELDS = 10_000
 """So many fields before its graph are looked at; exporters write about five, and one for each property."""
 
-_SAVE_TORCHSCRIPT = "load it with the PyTorch it was saved by and save the whole network with torch.jit.save"
+_SAVE_TORCHSCRIPT = "load it in the version of PyTorch that saved it and save the whole network with torch.jit.save"
 
 
 class Kind(NamedTuple):
@@ -46,7 +46,7 @@ KINDS = {
         Kind("state_dict", "a state_dict: named tensors without a graph", _SAVE_TORCHSCRIPT),
         Kind("torch_data", "a torch.save file that holds tensors or other plain data", _SAVE_TORCHSCRIPT),
         Kind("torch_module", "a whole Python module pickled with torch.save", _SAVE_TORCHSCRIPT),
-        Kind("torch_legacy", "a torch.save file in the form of before PyTorch 1.6 (a bare pickle)",
+        Kind("torch_legacy", "a torch.save file of before PyTorch 1.6 (a bare pickle)",
              "load it in PyTorch and save the whole network with torch.jit.save"),
         Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", _SAVE_TORCHSCRIPT),
         Kind("onnx", "an ONNX model"),
@@ -64,7 +64,7 @@ KINDS = {
         Kind("git_lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
         Kind("html", "a web page, not a model", "the download went wrong; get the file itself"),
         Kind("empty", "an empty file"),
-        Kind("unknown", "of a kind that qfmt does not know"),
+        Kind("unknown", "a file of unknown format"),
     )
 }  # fmt: skip
 """Every kind that is told apart."""

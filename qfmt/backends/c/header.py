@@ -80,7 +80,7 @@ def arguments(plan: Plan) -> str:
 def _about(name: str, model: Model) -> Iterator[str]:
     from ... import __version__
 
-    yield f"/* {name}: a quantized network in integers alone, written by qfmt {__version__}."
+    yield f"/* {name}: an integer-only quantized network, written by qfmt {__version__}."
     yield ""
     yield f"   network  content id {model.content_id().hex()}"
     source = model.source

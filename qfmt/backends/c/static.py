@@ -142,8 +142,8 @@ def stored(tensor: Tensor, constant: bool = False) -> str:
     if kind.kind not in "iub":
         if constant:
             return str(numpy_dtype(tensor.dtype))
-        hint = "make it integers first: `qfmt convert … --integer-only --exact`"
-        raise DestinationError(f"is {tensor.dtype}, and C is written for integers alone", where=tensor.name, hint=hint)
+        hint = "make the network integer-only first: `qfmt convert … --integer-only --exact`"
+        raise DestinationError(f"is {tensor.dtype}, and a C program is integer-only", where=tensor.name, hint=hint)
     if kind.kind == "b":
         return "uint8"
     bits = max(8, kind.bits)

@@ -159,7 +159,7 @@ def _whole(sizes: Any) -> tuple[int, ...]:
     except (KeyError, TypeError):
         raise SourceError("has sizes that are not numbers", hint="the file is damaged") from None
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise SourceError("has sizes that make no sense", hint="the file is damaged")
+        raise SourceError("has invalid sizes", hint="the file is damaged")
     return numbers
 
 

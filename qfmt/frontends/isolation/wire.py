@@ -68,7 +68,7 @@ def _packed(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
         return value
     if isinstance(value, np.ndarray):
         if value.dtype.name not in DTYPES:
-            raise RunError(f"an array of {value.dtype} cannot be handed on")
+            raise RunError(f"an array of {value.dtype} cannot be sent to the worker")
         dtype = numpy_dtype(value.dtype.name)
         arrays.append(np.ascontiguousarray(value.astype(dtype, copy=False)))
         return {"array": [value.dtype.name, list(value.shape)]}
@@ -79,7 +79,7 @@ def _packed(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, Mapping):
         return {"dict": [[_packed(key, arrays), _packed(item, arrays)] for key, item in value.items()]}
-    raise RunError(f"a {type(value).__name__} cannot be handed on")
+    raise RunError(f"a {type(value).__name__} cannot be sent to the worker")
 
 
 def _unpacked(value: Any, stream: IO[bytes]) -> Any:

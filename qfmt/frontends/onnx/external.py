@@ -161,17 +161,17 @@ class _Folder:
             path = (self.home / location).resolve()
             inside = not Path(location).is_absolute() and ".." not in Path(location).parts
             if not inside or not any(path.is_relative_to(home) for home in self.homes):
-                hint = "external data may lie beside the model or in a folder below only"
-                raise SourceError(f"its external data {location!r} lies outside the model's folder", hint=hint)
+                hint = "external data must be in the folder of the model or below"
+                raise SourceError(f"its external data {location!r} is outside the model's folder", hint=hint)
             found = path.stat()
         except FileNotFoundError:
             raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model") from None
         except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
-            raise SourceError(f"its external data {location!r} is no file that can be opened") from None
+            raise SourceError(f"its external data {location!r} cannot be opened") from None
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"its external data {location!r} is not a regular file")
         if found.st_nlink > 1:
-            what = f"its external data {location!r} has {found.st_nlink} hard links, one may lie outside the folder"
+            what = f"its external data {location!r} has {found.st_nlink} hard links, and one may be outside the folder"
             raise SourceError(what, hint="put a copy in its place")
         return str(path), found.st_size
 
@@ -183,7 +183,7 @@ def _needed(tensor: Any) -> int:
     try:
         bits = int(ir.DataType(tensor.data_type).bitwidth)
     except (TypeError, ValueError):
-        raise SourceError(f"data of element type {tensor.data_type} cannot lie in another file") from None
+        raise SourceError(f"data of element type {tensor.data_type} cannot be in another file") from None
     if any(size < 0 for size in tensor.dims):
         raise SourceError(f"its shape is {list(tensor.dims)}")
     return int(-(-prod(tensor.dims) * bits // 8))

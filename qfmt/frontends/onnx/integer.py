@@ -45,5 +45,5 @@ def _number(call: Call, name: str, default: int) -> int:
     value = call.attributes.get(name, default)
     array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf" or (number := float(array.reshape(()))) != int(number):
-        raise SourceError(f"its {name} is no integer")
+        raise SourceError(f"its {name} is not an integer")
     return int(number)

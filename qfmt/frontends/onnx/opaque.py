@@ -87,7 +87,7 @@ def _original(name: str, value: Attribute) -> Any:
         proto.name = name
         made = ir.from_proto(proto)
     except Exception as error:  # a stranger's bytes: protobuf and onnx-ir may raise anything
-        raise QfmtError(f"its attribute {name!r} is no AttributeProto ({type(error).__name__})") from None
+        raise QfmtError(f"its attribute {name!r} is not an AttributeProto ({type(error).__name__})") from None
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(proto)):
         raise QfmtError(f"its attribute {name!r} names another file, in which its values are")
     return made

@@ -19,7 +19,7 @@ MEANINGLESS = TypeError, ValueError, LookupError, AttributeError, ArithmeticErro
 
 def meaningless(target: str, error: Exception) -> SourceError:
     """For a call with such values."""
-    what = f"{target} gets arguments that make no sense ({type(error).__name__}: {str(error)[:100]})"
+    what = f"{target} gets invalid arguments ({type(error).__name__}: {str(error)[:100]})"
     return SourceError(what, hint="the file is damaged")
 
 

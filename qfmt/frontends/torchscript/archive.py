@@ -40,7 +40,7 @@ class Archive:
                 raise
             kind = sniff(source)
         if kind.key != "torchscript":
-            raise SourceError(f"is {kind}, not a TorchScript archive", hint=kind.hint)
+            raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads", hint=kind.hint)
         self.root = root_of(self.zip)
         self.budget = self.zip.budget
         self.live: Any = None

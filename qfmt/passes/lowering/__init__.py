@@ -63,7 +63,7 @@ def lower_integer(
     if model.no_graph:
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
-        raise QfmtError("computes with integers alone already", hint="lower the model that it was made from")
+        raise QfmtError("is integer-only already", hint="lower the model that it was made from")
     from ...rules import graph_violations
 
     if broken := graph_violations(model):

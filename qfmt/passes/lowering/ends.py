@@ -115,7 +115,7 @@ def ended(model: Model, names: Sequence[str]) -> Model:
         tensor = model.graph.find(name)
         if tensor is None or tensor.is_constant:
             what = "no tensor" if tensor is None else "a constant, no output:"
-            raise SourceError(f"{what} {name!r}", hint="`qfmt inspect FILE --nodes` lists what nodes put out")
+            raise SourceError(f"{what} {name!r}", hint="`qfmt inspect FILE --nodes` lists the outputs of all nodes")
         found.append(tensor.name)
     nodes = without_unread(model.nodes, found)
     read = {name for node in nodes for name in node.inputs}.union(found)
