@@ -77,7 +77,11 @@ Examples:
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
-@click.option("--prepared", type=FILE, help="The calibrated model before torch's `convert`, or its state_dict: keep the ranges that it observed.")
+@click.option(
+    "--prepared",
+    type=FILE,
+    help="The calibrated model before torch's `convert`, or its state_dict: keep the ranges that it observed.",
+)
 @integer_options
 @click.option("--opset", type=int, help="ONNX opset to write  [default: the newest of the installed ONNX Runtime]")
 @click.option(
@@ -106,8 +110,8 @@ def command(
     DEST is a folder.
 
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
-    last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is replaced
-    if it exists, and left as it was if the conversion fails.
+    last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
+    replaced if it exists, and left as it was if the conversion fails.
     """
     _check_destination(source, dest, opset, form, target)
     if compact and not target:

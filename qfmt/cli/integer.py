@@ -52,7 +52,9 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--exact", is_flag=True, help="Give exactly the integers of SOURCE: where FORM cannot, use thresholds."
         ),
-        click.option("--integer-only", is_flag=True, help="Make the arithmetic integer-only, and count the results that differ."),
+        click.option(
+            "--integer-only", is_flag=True, help="Make the arithmetic integer-only, and count the results that differ."
+        ),
     ):
         command = option(command)
     return command
@@ -166,7 +168,11 @@ def show_integers(model: Model, json_: bool) -> None:
     if not found and "integer_only" not in model.source:
         quantized = any(tensor.quantization is not None for tensor in model.tensors.values())
         what = "computes real numbers" if quantized else "is not quantized"
-        how = "`qfmt convert FILE OUT.qfb --integer-only` makes it integer-only" if quantized else "quantize the network first"
+        how = (
+            "`qfmt convert FILE OUT.qfb --integer-only` makes it integer-only"
+            if quantized
+            else "quantize the network first"
+        )
         raise QfmtError(f"{what}: there is no requantization to show", hint=how)
     columns = [Column("output", style="cyan"), Column("rule"), Column("channels", right=True), Column("by")]
     columns += [Column("sums", right=True), Column("bits", right=True), Column("proof")]

@@ -28,7 +28,9 @@ def command(name: str | None, json_: bool) -> None:
     known = {spelling: operator for operator in OPERATORS.values() for spelling in _spellings(operator)}
     if name not in known:
         near = near_names(name, sorted(known))
-        raise QfmtError(f"no operator {name!r}", hint=f"similar: {', '.join(near)}" if near else "`qfmt ops` lists them")
+        raise QfmtError(
+            f"no operator {name!r}", hint=f"similar: {', '.join(near)}" if near else "`qfmt ops` lists them"
+        )
     as_json(_facts(known[name])) if json_ else _explain(known[name])
 
 

@@ -149,7 +149,11 @@ def _is_stated_otherwise(report: Report) -> bool:
 def _origin(report: Report) -> str:
     if report.same_source is None:
         return ""
-    return ", from which the file was made" if report.same_source else "; the file was made from a different one (its sha256 differs)"
+    return (
+        ", from which the file was made"
+        if report.same_source
+        else "; the file was made from a different one (its sha256 differs)"
+    )
 
 
 def _constants(report: Report, off: list[WeightComparison]) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 NEWEST_OPSET = 28
 """Of the default domain, that the operators here were written for."""
 
+OPSETS_SINCE = 3
+"""The version of the file format from which on a model must state an opset (onnx/docs/IR.md)."""
+
 DEEPEST = 64
 """Functions within functions, more than any exporter writes: names of inlined nodes grow with each."""
 
@@ -40,6 +43,8 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         budget = Budget(Path(source).stat().st_size + _mapped_bytes(model))
     else:
         model, budget = _from_proto(source), Budget(None)
+    if not model.opset_imports and model.ir_version >= OPSETS_SINCE:
+        raise SourceError("is an ONNX model that states no opset", hint="it was cut off or damaged; get it again")
     opset = model.opset_imports.get("", 1)
     if opset > NEWEST_OPSET:
         raise SourceError(

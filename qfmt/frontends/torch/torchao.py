@@ -99,7 +99,8 @@ def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]
         raise SourceError(f"is a {kind[:100]}, which is not read", hint=hint)
     for name in ("qdata", "scale"):
         if name not in parts:
-            raise SourceError(f"is a {kind} without {name}", hint="the file is damaged, or one of multiple shards: merge them")
+            hint = "the file is damaged, or one of multiple shards: merge them"
+            raise SourceError(f"is a {kind} without {name}", hint=hint)
     qdata = parts["qdata"]
     dtype, limits = _grid(kind, qdata, told)
     quantization = _quantization(dtype, limits, parts, told)
