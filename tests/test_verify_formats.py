@@ -211,3 +211,19 @@ def test_tensors_without_a_graph_are_compared_whatever_the_file_says_of_its_orig
     assert qfmt.verify(source, model).ok
     report = qfmt.verify(source, damaged(model, "w").replace(source=origin))
     assert not report.ok and report.first_wrong == "w"
+
+
+def test_a_network_that_cannot_be_run_whole_is_not_called_equal(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "z")]
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Det", ["m"], ["d"])]
+    nodes.insert(1, helper.make_node("Reshape", ["y", "shape"], ["m"]))
+    nodes.append(helper.make_node("Add", ["y", "d"], ["z"]))
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [2, 2])
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [shape])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
+    qfmt.save(qfmt.convert(tmp_path / "m.onnx"), tmp_path / "m.qfb")
+    result = command(tmp_path / "m.onnx", tmp_path / "m.qfb")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "equal; the whole network was not run"
