@@ -25,6 +25,10 @@ from qfmt.frontends.isolation.child import main
 main(sys.argv[2])
 """
 
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads of torch that wait sleep. By default they spin, and take the processor from those that they wait for: on a
+busy machine a call of microseconds then takes milliseconds."""
+
 _ERRORS: dict[str, type[QfmtError]] = {each.__name__: each for each in (RunError, MissingPackageError)}
 """What an engine may answer with."""
 
@@ -81,7 +85,9 @@ class Worker:
         command = [sys.executable, "-I", "-c", _START, json.dumps(_path()), kind]
         pipe = subprocess.PIPE
         try:
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={**_WAITING, **os.environ}
+            )
         except OSError as error:
             raise RunError(f"a process for {kind} cannot be started: {error.strerror}") from None
 
