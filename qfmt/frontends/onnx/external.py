@@ -10,13 +10,24 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ...errors import SourceError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 SHARED = 1 << 20
 """Bytes that tensors may have beyond twice the size of the files that they lie in. Tied weights share their bytes; a
 small model that names the same bytes thousands of times is refused before memory is taken."""
+
+LARGE = 1 << 16
+"""Bytes of a tensor beyond which it is not put into a message of protobuf, which has at most 2 GB. The shapes that a
+runtime reads before it runs a model are smaller."""
 
 
 class Place(NamedTuple):
@@ -58,6 +69,34 @@ def open_proto(path: Path, *, mapped: bool = False) -> Any:
         for (tensor, _), place in zip(external, places, strict=True):
             _name(tensor, place) if id(tensor) in kept else _load(tensor, place)
     return proto
+
+
+def take_large(proto: Any) -> dict[str, Array]:
+    """Take the large initializers out of a model that `open_proto` has mapped: name → array, mapped from the file.
+
+    All other external data is read into the model; so are element types that NumPy does not have itself.
+    """
+    import onnx_ir as ir
+
+    files: dict[str, Array] = {}
+    taken: dict[str, Array] = {}
+    initializers = proto.graph.initializer
+    for index in reversed(range(len(initializers))):
+        tensor = initializers[index]
+        if not is_external(tensor):
+            continue
+        entries = {each.key: each.value for each in tensor.external_data}
+        place = Place(entries["location"], int(entries["offset"]), int(entries["length"]))
+        dtype = ir.DataType(tensor.data_type).numpy()
+        if place.nbytes <= LARGE or dtype.isbuiltin != 1:
+            _load(tensor, place)
+            continue
+        if place.path not in files:
+            files[place.path] = np.memmap(place.path, np.uint8, "r")
+        data = files[place.path][place.offset : place.offset + place.nbytes]
+        taken[tensor.name] = data.view(dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
+        del initializers[index]
+    return taken
 
 
 def is_external(tensor: Any) -> bool:

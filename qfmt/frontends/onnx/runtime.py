@@ -25,23 +25,26 @@ OLDEST_REFERENCE = 19
 
 
 class Engine:
-    """One ONNX model, whose data is all in it, and who runs it; see `isolation.child.Engine`.
+    """One ONNX model, and who runs it; see `isolation.child.Engine`.
 
-    MissingPackageError if the engine is not installed.
+    The model is a serialized ModelProto without its large initializers, which are `arrays`: a message of protobuf has
+    at most 2 GB. MissingPackageError if the engine is not installed.
     """
 
-    def __init__(self, model: Array, engine: str) -> None:
+    def __init__(self, model: Array, arrays: Mapping[str, Array], engine: str) -> None:
         self.version = _version(engine)
         import onnx
 
-        self.proto, self.engine = onnx.ModelProto.FromString(model.tobytes()), engine
+        self.proto, self.arrays = onnx.ModelProto.FromString(model.tobytes()), arrays
         self._reference: Any = None
+        self._opened: tuple[Any, Any] = (None, None)
+        """What a session of ONNX Runtime was made for, and the session."""
 
     def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
         """ "constants" (names): those of them that do not depend on inputs. "run" (inputs, names, engine): values of
         the graph. What Python cannot hold is left out of both."""
         if verb == "constants":
-            found = constants(self.proto, *arguments)
+            found = constants(self.proto, self.arrays, *arguments)
         else:
             yield "at", 0
             found = self._run(*arguments)
@@ -59,16 +62,34 @@ class Engine:
     def _by_onnxruntime(self, inputs: Mapping[str, Array], names: Sequence[str], engine: str) -> dict[str, Array]:
         import onnxruntime
 
+        session = self._session(names, engine)
+        feeds = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
+        found = zip(names, map(_array, session.run_with_ort_values(list(names), feeds)), strict=True)
+        return {name: array for name, array in found if array is not None}
+
+    def _session(self, names: Sequence[str], engine: str) -> Any:
+        """A session that gives these values. The last one is kept: the samples of a verification ask for the same."""
+        import onnxruntime
+
+        asked = (tuple(names), engine)
+        if self._opened[0] == asked:
+            return self._opened[1]
+        self._opened = (None, None)  # two of them would not fit into memory together
         options = onnxruntime.SessionOptions()
         level = _LEVELS[engine.partition(":")[2]]
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
         options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(
-            self._with_outputs(names).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        feeds = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
-        found = zip(names, map(_array, session.run_with_ort_values(list(names), feeds)), strict=True)
-        return {name: array for name, array in found if array is not None}
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as parent._WAITING
+        proto = self._with_outputs(names)
+        read = _names_read(proto.graph)
+        arrays = {name: array for name, array in self.arrays.items() if name in read}  # it refuses others
+        for name, array in arrays.items():
+            proto.graph.initializer.append(_without_data(name, array))
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+        options.add_external_initializers(list(arrays), values)
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._opened = (asked, session)
+        return session
 
     def _with_outputs(self, names: Sequence[str]) -> Any:
         """The model with these values as its outputs."""
@@ -87,14 +108,43 @@ class Engine:
         if self._reference is None:
             self._reference = ReferenceEvaluator(self._for_reference())
         with np.errstate(all="ignore"):
-            values = self._reference.run(None, dict(inputs), intermediate=True)
+            values = self._reference.run(None, {**self.arrays, **inputs}, intermediate=True)
         return {name: np.asarray(values[name]) for name in names if values.get(name) is not None}
 
     def _for_reference(self) -> Any:
-        from onnx import version_converter
+        """The model with the arrays as inputs, in an opset that the reference implementation knows."""
+        import onnx
 
-        opset = next((each.version for each in self.proto.opset_import if each.domain in ("", "ai.onnx")), 1)
-        return version_converter.convert_version(self.proto, 21) if opset < OLDEST_REFERENCE else self.proto
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        inputs = {value.name for value in proto.graph.input}
+        for name, array in self.arrays.items():
+            if name not in inputs:
+                kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+                proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+        opset = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
+        return onnx.version_converter.convert_version(proto, 21) if opset < OLDEST_REFERENCE else proto
+
+
+def _without_data(name: str, array: Array) -> Any:
+    """An initializer whose data ONNX Runtime is given beside the model; it opens no file of this location."""
+    import onnx
+
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="beside")
+    return tensor
+
+
+def _names_read(graph: Any) -> set[str]:
+    """What nodes read, those of graphs within too, and outputs."""
+    names = {value.name for value in graph.output}
+    for node in graph.node:
+        names.update(node.input)
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                names |= _names_read(inner)
+    return names
 
 
 def _array(value: Any) -> Array | None:
@@ -105,13 +155,15 @@ def _array(value: Any) -> Array | None:
         return None
 
 
-def constants(proto: Any, names: Sequence[str]) -> dict[str, Array]:
-    """Initializers, and what nodes make of initializers alone, by onnx's own reader and reference."""
+def constants(proto: Any, arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    """Initializers, and what nodes make of initializers alone, by onnx's own reader and reference; `arrays` are those
+    that are not in the model."""
     import onnx
 
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     producers = {name: node for node in proto.graph.node for name in node.output if name}
-    needed, found = _ancestors(names, producers), {}
+    needed = _ancestors(names, producers)
+    found = {name: arrays[name] for name in needed & arrays.keys()}
     for name in needed & stored.keys():
         found[name] = np.asarray(onnx.numpy_helper.to_array(stored[name]))
     for node in proto.graph.node:

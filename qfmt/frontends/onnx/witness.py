@@ -20,7 +20,7 @@ from ..sniff import sha256_of
 from ..torch.attempts import Given
 from ..witness import Computed, integers_of
 from .convert import convert_onnx
-from .external import open_proto
+from .external import open_proto, take_large
 from .runtime import REFERENCE
 from .spelled import in_standard_operators
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 OUTPUT = -1
 """In _GRIDS: the first output."""
+
+BATCH = 1 << 26
+"""Bytes of constants that are asked for at a time."""
 
 _GRIDS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "QuantizeLinear": ((OUTPUT, 1, 2),),
@@ -68,7 +71,9 @@ class Witness:
             raise RunError(f"{engine} cannot run ONNX", hint=f"what can is {', '.join(RUNTIMES)}")
         self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
         self.model = _like(path, file)
-        self.proto = in_standard_operators(open_proto(path))
+        proto = open_proto(path, mapped=True)
+        self.arrays = take_large(proto)
+        self.proto = in_standard_operators(proto)
         self.session = Session("onnx", self.package, self._program, lambda index: ("the model", ""))
         graph = self.proto.graph
         self._producers = {name: node for node in graph.node for name in node.output if name}
@@ -83,11 +88,12 @@ class Witness:
             raise MissingPackageError(f"{self.package} is not installed", hint=f"pip install {self.package}")
         return self.session.open()
 
-    def _program(self) -> tuple[Array, str]:
+    def _program(self) -> tuple[Array, dict[str, Array], str]:
         try:
-            return np.frombuffer(self.proto.SerializeToString(), np.uint8), self.engine
+            return np.frombuffer(self.proto.SerializeToString(), np.uint8), self.arrays, self.engine
         except Exception:  # protobuf's own: no message of it has more than 2 GB
-            raise RunError(f"the model is larger than {self.package} can be given it") from None
+            what = f"the model is larger than {self.package} can be given it: it has more than 2 GB"
+            raise RunError(f"{what} in tensors that are no initializers, or of types that NumPy lacks") from None
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         return []
@@ -96,21 +102,32 @@ class Witness:
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
         """Under the name that they have in the source."""
-        for name, tensor in self.model.tensors.items():
-            if not tensor.is_constant:
-                continue
-            array, grid, quantization = self._read.get(name), self._grid(tensor, name), tensor.quantization
-            if array is None or (array.dtype, array.shape) != (tensor.array.dtype, tensor.shape):
-                continue  # packed or laid out in another way: the nodes tell
-            if quantization is None or (quantization.blocks is None and grid is not None):
-                yield name, Computed(array, *(grid or ()))
+        for names in self._batches():
+            read = self.session.ask("constants", names)
+            for name in names:
+                tensor, array = self.model.tensors[name], read.get(name)
+                grid, quantization = self._grid(tensor, name), tensor.quantization
+                if array is None or (array.dtype, array.shape) != (numpy_dtype(tensor.dtype), tensor.shape):
+                    continue  # packed or laid out in another way: the nodes tell
+                if quantization is None or (quantization.blocks is None and grid is not None):
+                    yield name, Computed(array, *(grid or ()))
+
+    def _batches(self) -> Iterator[list[str]]:
+        """The constants of `model`, as many at a time as memory should hold."""
+        names, size = [], 0
+        for tensor in self.model.graph.constants():
+            names.append(tensor.name)
+            size += tensor.data.nbytes if tensor.data is not None else 0
+            if size > BATCH:
+                yield names
+                names, size = [], 0
+        yield names
 
     @cached_property
     def _read(self) -> dict[str, Array]:
-        """Constants of `model`, scales and zero points, by onnx's own reader and reference."""
+        """Scales and zero points, by onnx's own reader and reference."""
         stated = (name for grids in self._grids.values() for grid in grids for name in (grid.scale, grid.zero_point))
-        named = (name for name, tensor in self.model.tensors.items() if tensor.is_constant)
-        return self.session.ask("constants", [name for name in dict.fromkeys((*named, *stated)) if name])
+        return self.session.ask("constants", [name for name in dict.fromkeys(stated) if name])
 
     def _grid(self, tensor: Tensor, name: str) -> tuple[Any, ...] | None:
         """Scale, zero point and axis that the nodes around a value state; None if none does, or not as constants.
