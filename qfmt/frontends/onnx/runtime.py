@@ -38,7 +38,7 @@ class Engine:
         self.proto, self.arrays = onnx.ModelProto.FromString(model.tobytes()), arrays
         self._reference: Any = None
         self._opened: tuple[Any, Any] = (None, None)
-        """What a session of ONNX Runtime was made for, and the session."""
+        """What a session of ONNX Runtime was made for; the session, and the values that it was given."""
 
     def answer(self, verb: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
         """ "constants" (names): those of them that do not depend on inputs. "run" (inputs, names, engine): values of
@@ -73,7 +73,7 @@ class Engine:
 
         asked = (tuple(names), engine)
         if self._opened[0] == asked:
-            return self._opened[1]
+            return self._opened[1][0]
         self._opened = (None, None)  # two of them would not fit into memory together
         options = onnxruntime.SessionOptions()
         level = _LEVELS[engine.partition(":")[2]]
@@ -85,10 +85,12 @@ class Engine:
         arrays = {name: array for name, array in self.arrays.items() if name in read}  # it refuses others
         for name, array in arrays.items():
             proto.graph.initializer.append(_without_data(name, array))
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-        options.add_external_initializers(list(arrays), values)
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        options.add_external_initializers(list(values), list(values.values()))
+        for name, value in values.items():  # else it computes with copies
+            options.add_initializer(name, value)
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        self._opened = (asked, session)
+        self._opened = (asked, (session, values))  # a session does not keep them
         return session
 
     def _with_outputs(self, names: Sequence[str]) -> Any:
