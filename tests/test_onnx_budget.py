@@ -201,3 +201,11 @@ def test_a_constant_in_a_function_that_is_called_a_thousand_times(tmp_path: Path
     (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
     with pytest.raises(BudgetError, match="bytes of memory"):
         qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_shapes_are_not_copied_along_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx's inference took 39 s for 5000 dimensions and 2000 nodes: the square of the file."""
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", None)
+    nodes = [node("Det", ["x"], ["d"]), node("NonMaxSuppression", ["x", "x"], ["boxes"]), node("Relu", ["d"], ["y"])]
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1] * 5000)}, ["y", "boxes"]))
+    assert model.tensors["d"].dtype == "float32" and "assumed_types" not in model.source

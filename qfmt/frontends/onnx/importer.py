@@ -11,7 +11,7 @@ from ...model import Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS
 from ..budget import Budget
 from .emitting import Call, Emitter
-from .tensors import described, dtype_of, infer_types, stored
+from .tensors import described, dtype_by_schema, dtype_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -183,15 +183,17 @@ class Importer(Emitter):
     # -- within ----------------------------------------------------------------------------------------------
 
     def _of_unknown_type(self, name: str, call: Call) -> Tensor:
-        """The output of an operator without a meaning here: of the type that the model states, or ONNX infers."""
+        """The output of an operator without a meaning here: as the model states it, else of the element type that
+        the operator's schema says."""
         value = self.values.get(name)
-        if value is not None and value.type is None and not self._assumed:
-            infer_types(self.model)
-        if value is None or value.type is None:
+        if value is not None and value.type is not None:
+            return described(value)
+        types = [self.tensors[each].dtype if each else "" for each in call.inputs]
+        dtype = dtype_by_schema(call, call.outputs.index(name), types)
+        if not dtype:
             self._assumed.append(name)
-            first = next((each for each in call.inputs if each), "")
-            return Tensor(name, self.tensors[first].dtype if first else "float32", None)
-        return described(value)
+            dtype = next((each for each in types if each), "float32")
+        return Tensor(name, dtype, None)
 
 
 def attribute_of(value: Any, kind: str) -> Attribute | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -127,6 +128,32 @@ def described(value: Any) -> Tensor:
     except SourceError as error:
         raise error.at(f"value {value.name!r}") from None
     return Tensor(value.name, dtype, shape_of(value))
+
+
+def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
+    """The element type of an output: what a graph within the node states, else by the operator's schema that of an
+    input or the only one; "" if none of them says it.
+
+    onnx's shape inference would say more, but it copies shapes along the whole graph: what it costs grows with the
+    square of the file.
+    """
+    import onnx
+
+    for graph in call.attributes.values():
+        if hasattr(graph, "initializers"):
+            inner = graph.outputs[index + (call.operator == "Loop") :][:1]  # the first one of a Loop is its condition
+            return dtype_of(inner[0].dtype) if inner and inner[0].dtype is not None else ""
+    try:
+        schema = onnx.defs.get_schema(call.operator, call.opset, call.domain)
+    except onnx.defs.SchemaError:
+        return ""
+    kind = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+    for formal, dtype in zip(schema.inputs, types, strict=False):
+        if formal.type_str == kind and dtype:
+            return dtype
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    name = {"float": "float32", "double": "float64"}.get(name, name)
+    return name if kind.startswith("tensor(") and name in DTYPES else ""
 
 
 def infer_types(model: Any) -> None:
