@@ -229,7 +229,7 @@ def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
     for sizes, is_bomb in (("1048576, 1048576", True), ("2, 3", False)):
         proto = onnx.parser.parse_model(text.replace("SIZES", sizes))
         model = np.frombuffer(proto.SerializeToString(), np.uint8)
-        asked = Session("onnx", engine, lambda model=model: (model, engine), lambda index: ("the model", ""))
+        asked = Session("onnx", engine, lambda model=model: (model, {}, engine), lambda index: ("the model", ""))
         inputs = {"x": np.ones(1, np.float32)}
         if not is_bomb:
             assert asked.ask("run", inputs, ["y"], engine)["y"].tolist() == [[1, 1, 1]] * 2
