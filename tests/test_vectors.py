@@ -140,9 +140,7 @@ def test_run_of_a_file_without_any(tmp_path: Path) -> None:
     network().save(tmp_path / "m.qfb")
     done = run(tmp_path / "m.qfb", "--vectors")
     assert done.exit_code == 2
-    assert (
-        "there are no test vectors in it; `qfmt run FILE --input X --record DEST` puts one into a copy" in done.output
-    )
+    assert "has no test vectors; `qfmt run FILE --input X --record DEST` adds one to a copy" in done.output
     for options in ([], ["--vectors", "--input", tmp_path / "m.qfb"], ["--vectors", "--output", "y.npz"]):
         done = run(tmp_path / "m.qfb", *options)
         assert done.exit_code == 2

@@ -207,7 +207,19 @@ class Witness:
         self._places.update((name, name) for name in inputs)
         if plain == self.engine:
             return values
-        return self._run(inputs, list(set(self._places.values()) - set(inputs)), self.engine)
+        for name in self._rounded():  # an optimizer moves the rounding forward, and the value keeps its name
+            self._places.pop(name, None)
+        return self._run(inputs, sorted(set(self._places.values()) - set(inputs)), self.engine)
+
+    def _rounded(self) -> set[str]:
+        """Real numbers within the network that are read only to be quantized."""
+        graph = self.model.graph
+        read: set[str] = set()
+        kept = {*graph.inputs, *graph.outputs}
+        for node in graph.nodes:
+            (read if node.operator == "QuantizeLinear" else kept).update(node.inputs[:1])
+            kept.update(node.inputs[1:])
+        return read - kept
 
 
 def _like(path: Path, file: Model) -> Model:
