@@ -67,7 +67,7 @@ class BesideRule(SideBySide):
         tensors = self.source.tensors
         if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
             return None
-        return [_operand(tensors[name], self.values) if name else None for name in origin.inputs]
+        return [operand(tensors[name], self.values) if name else None for name in origin.inputs]
 
     def _by(self, origin: Node, own: str, read: Sequence[Operand | None]) -> Array | None:
         """A tensor as a node of the source computes it; None where qfmt has no reference for that."""
@@ -95,7 +95,7 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
             continue
         tensors = model.tensors
         if all(not name or name in values or tensors[name].is_constant for name in node.inputs):
-            operands = [_operand(tensors[name], values) if name else None for name in node.inputs]
+            operands = [operand(tensors[name], values) if name else None for name in node.inputs]
             try:
                 made = execute(node, operands, [tensors[name] for name in node.outputs])
             except QfmtError:  # what has no reference may stand behind the end of the file
@@ -110,7 +110,7 @@ def _same(a: Array, b: Array) -> Array:
     return same
 
 
-def _operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
+def operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
     computed = values.get(tensor.name)
     return Operand(tensor.array if computed is None else computed, tensor.quantization)
 

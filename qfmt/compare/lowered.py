@@ -6,18 +6,20 @@ name, and what they gave themselves where it has nothing (sums).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import dequantize, quantize
+from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
-from ..interpreter import checked_inputs
+from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
-from .beside import BesideRule, completed, producers
+from .beside import BesideRule, completed, operand, producers
 from .comparison import Comparison
 from .difference import node_name, read_by
 from .report import NodeComparison, WeightComparison
@@ -89,6 +91,7 @@ class LoweredComparison(Comparison):
         super().__init__(file, witness)
         self.side_by_side = self.beside = BesideForm(file, witness.model, witness.engine, self.tensors)
         self.takes = _sized(witness.model, self._ends(), file)
+        self.beside.lower = self._lowered_again
 
     def _paired(self) -> dict[str, str]:
         graphs = self.witness.model.graph, self.file.graph
@@ -151,19 +154,21 @@ class LoweredComparison(Comparison):
 
     def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """What the source computes; what nobody else does, by the reference."""
-        source, file = self.witness.model, self.file
         seen = dict(self.witness.run(inputs))
-        self.beside.values = values = completed(source, inputs, seen)
-        found = {}
-        for name, tensor in file.tensors.items():
-            if name in self.tensors and name in values:
-                value = seen.get(name)
-                found[name] = value if value and value.is_quantized else computed(values[name], tensor)
-            elif (real := moved_from(name, source.graph, file.graph)) in values:
-                assert tensor.quantization is not None
-                integers = quantize(values[real], tensor.quantization, numpy_dtype(tensor.dtype), "divide")
-                found[name] = computed(integers, tensor)
-        return found
+        self.beside.values = values = completed(self.witness.model, inputs, seen)
+        return _known(self.witness.model, self.file, values, seen)
+
+    def _lowered_again(self) -> Model | None:
+        """The source, lowered as the file says that it was; None if that cannot be."""
+        from ..passes.lowering import lower_as
+
+        graph, file = self.witness.model.graph, self.file.graph
+        ends = [name if name in self.tensors else moved_from(name, graph, file) for name in file.outputs]
+        try:
+            return lower_as(self.takes, self.file.source[KEY], [name for name in ends if name])
+        except QfmtError as error:
+            self.notes.append(f"what the file says of its differences was not believed: the source {error.what}")
+            return None
 
     # -- the report --------------------------------------------------------------------------------------------
 
@@ -191,7 +196,8 @@ class LoweredComparison(Comparison):
         ends = list(self._beyond())
         if ends and not self.skipped:
             self.notes.append(f"the file ends before {', '.join(ends)}")
-        return iter(())
+            if not any(found.counts.total for found in self.side_by_side.nodes.values()):
+                yield from (f"what gives {name}" for name in ends)
 
     def _nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:
@@ -201,15 +207,53 @@ class LoweredComparison(Comparison):
 
 
 class BesideForm(BesideRule):
-    """What an integer-only file may do otherwise is in the attributes of its requantizations."""
+    """An integer-only file may differ where it says so, and where the source, lowered anew in the same form, gives the
+    same integers. The file chooses the form, and nothing else."""
+
+    lower: Callable[[], Model | None]
+
+    def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
+        super().__init__(file, source, engine, names)
+        self._anew: dict[str, Array] | None = None
+
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        self._anew = None
+        super().sample(inputs, theirs)
 
     def _origin(self, node: Node, own: str) -> Node | None:
         return self.producers.get(own)
 
     def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
-        apart = np.abs(mine.astype(np.int64) - rule)
-        stated: Array = apart <= self._allowed(node, mine.ndim)
-        return stated
+        allowed = self._allowed(node, mine.ndim)
+        stated: Array = np.abs(mine.astype(np.int64) - rule) <= allowed
+        if not allowed.any():
+            return stated
+        if self._anew is None:
+            self._anew = self._lowered_values()
+        anew = self._anew.get(own)
+        return stated & (mine == anew if anew is not None and anew.shape == mine.shape else mine == rule)
+
+    @cached_property
+    def _again(self) -> Model | None:
+        return self.lower()
+
+    def _lowered_values(self) -> dict[str, Array]:
+        """What each node of the source, lowered anew, makes of what the source has."""
+        if self._again is None:
+            return {}
+        known = _known(self.source, self._again, self.values, {})
+        given = {name: value.array for name, value in known.items()}
+        found: dict[str, Array] = {}
+        for node in self._again.nodes:
+            operands = [operand(self._again.tensors[name], given) if name else None for name in node.inputs]
+            try:
+                made = execute(node, operands, [self._again.tensors[name] for name in node.outputs])
+            except QfmtError:
+                break
+            for name, array in zip(node.outputs, made, strict=True):
+                found[name] = array
+                given.setdefault(name, array)
+        return found
 
     def _allowed(self, node: Node, rank: int) -> Array:
         """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
@@ -221,6 +265,22 @@ class BesideForm(BesideRule):
         if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
             axis = rank - self.model.tensors[node.inputs[1]].array.ndim
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
+
+
+def _known(
+    source: Model, lowered: Model, values: Mapping[str, Array], seen: Mapping[str, Computed]
+) -> dict[str, Computed]:
+    """What the source computes, by the names of a network that it was lowered to, and as integers."""
+    found = {}
+    for name, tensor in lowered.tensors.items():
+        if name in values and same_tensor(name, source.graph, lowered.graph):
+            value = seen.get(name)
+            found[name] = value if value and value.is_quantized else computed(values[name], tensor)
+        elif (real := moved_from(name, source.graph, lowered.graph)) in values:
+            assert tensor.quantization is not None
+            integers = quantize(values[real], tensor.quantization, numpy_dtype(tensor.dtype), "divide")
+            found[name] = computed(integers, tensor)
+    return found
 
 
 def _centred(weight: Tensor) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product as pairs
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 INT64 = int(ir.DataType.INT64)
 INT32 = int(ir.DataType.INT32)
+
+MOST_ONES = 1 << 24
+"""The most elements of a kernel of ones: it is written to the file, and the model has nothing of that size."""
 
 LAYOUT = ("kernel_shape", "strides", "dilations")
 
@@ -175,6 +179,9 @@ def windows(site: Site) -> ir.Value:
     for i, (size, count) in enumerate(zip(sizes, factors.shape[2:], strict=True)):
         reach = (count - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1
         after[i] = max(after[i], reach - size - before[i])  # what a last, partial window meets
+    count = channels * prod(a["kernel_shape"])
+    if count > MOST_ONES:
+        raise Lacks(f"sums up windows by a kernel of {count:,} ones, more than {MOST_ONES:,}")
     ones = of_constant(site, "ones", np.ones((channels, 1, *a["kernel_shape"]), np.int64))
     layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
 

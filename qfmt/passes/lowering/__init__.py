@@ -19,9 +19,10 @@ from .facts import totals
 from .forms import FORMS, NARROWED, WIDTHS, Form
 from .graph import is_real, lowered, needs_sizes
 
-__all__ = ["FORMS", "WIDTHS", "lower_integer"]
+__all__ = ["FORMS", "WIDTHS", "lower_as", "lower_integer"]
 
 KEY, ASSUMED, LOWERED_FROM, INPUTS = "integer_only", "assumed_sizes", "lowered_from", "quantized_inputs"
+EXACT = "exact"
 
 IMAGE = (224, 224)
 """The sizes of an image of 3 channels, where they are needed and nothing states them."""
@@ -85,6 +86,15 @@ def lower_integer(
     return _lowered(replace(model, source=source), Form(form, bits, exact))
 
 
+def lower_as(model: Model, stated: str, outputs: Sequence[str]) -> Model:
+    """Lower a network as the description of another one says (`source["integer_only"]`): every exact form is equal."""
+    form, _, bits = stated.partition(", ")
+    if form.startswith(EXACT):
+        return lower_integer(model, exact=True, outputs=outputs)
+    width = next((each for each in WIDTHS if bits == f"{each} bits"), WIDTHS[0])
+    return lower_integer(model, form=form, bits=width, outputs=outputs)
+
+
 def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
     """Inputs that are images of 3 channels whose sizes are not stated, with those that are assumed."""
     shapes = {name: model.tensors[name].shape or () for name in model.graph.inputs}
@@ -101,7 +111,7 @@ def _lowered(model: Model, form: Form) -> Model:
     named = f"{form.rule}, {form.bits} bits" if form.rule in NARROWED else form.rule
     if form.exact:
         unsure = totals(made).differs
-        named = f"exact but for {unsure:,} sums of means of real numbers" if unsure else "exact"
+        named = f"{EXACT} but for {unsure:,} sums of means of real numbers" if unsure else EXACT
     stated = {LOWERED_FROM: model.arithmetic, INPUTS: _quantized_inputs(model, made)}
     stated = {key: value for key, value in stated.items() if value}
     made = replace(made, source={**model.source, KEY: named, **stated})
