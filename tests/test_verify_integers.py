@@ -112,21 +112,78 @@ def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
     assert report.ok and sum(node.stated for node in report.nodes if node.operator == "qfmt.RequantShift") > 100
 
 
-def test_only_channels_that_state_it_may_differ(narrow: Model, exact: Model) -> None:
-    """The same damage in all channels, of which one is said to differ: the others are wrong."""
+def test_only_channels_that_state_it_may_differ(narrow: Model) -> None:
+    """What channels do that no longer say so is wrong."""
+    name = "pointwise.0"
+    (node,) = (node for node in narrow.nodes if node.outputs == (name,))
+    differs = np.array(node.attributes["differs"])
+    whole = next(each for each in qfmt.verify(DIGITS, narrow).nodes if each.name == name)
+    half = with_attributes(narrow, name, differs=tuple(np.where(np.arange(len(differs)) % 2, differs, 0).tolist()))
+    silent = next(each for each in qfmt.verify(DIGITS, half).nodes if each.name == name)
+    assert 0 < silent.stated < whole.stated and silent.stated + silent.wrong == whole.stated
+
+
+def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> None:
+    """Damaged multipliers, of which the file says that they may differ by anything."""
     name = "pointwise.0"
     damaged = changed(exact, f"{name}.multiplier", lambda a: a + a // 40)
-    one = with_attributes(damaged, name, differs=(0, 9) + (0,) * 30, largest=255)
-    every = with_attributes(damaged, name, differs=(9,) * 32, largest=255)
-    small = with_attributes(damaged, name, differs=(9,) * 32, largest=1)
-    counts = [
-        next((each.stated, each.wrong) for each in qfmt.verify(DIGITS, model).nodes if each.name == name)
-        for model in (damaged, one, every, small)
+    lying = with_attributes(damaged, name, differs=(9,) * 32, largest=255)
+    for said in ("exact", "multiply_shift, 32 bits", "multiply_shift, 0 bits", "nonsense"):
+        model = lying.replace(source={**lying.source, "integer_only": said})
+        found = [
+            next(each for each in qfmt.verify(DIGITS, each).nodes if each.name == name) for each in (damaged, model)
+        ]
+        assert found[0].wrong == found[1].wrong > 0 and found[1].stated == 0
+
+
+@pytest.mark.parametrize("form", ["multiply_shift, 8 bits", "power_of_two", "exact", "multiply_add_divide, 8 bits"])
+def test_a_forged_network_is_wrong(form: str, narrow: Model, tmp_path: Path) -> None:
+    """All constants renamed and damaged, and each requantization says that it may differ by 255."""
+    forged = forgery(narrow).replace(source={**narrow.source, "integer_only": form})
+    forged.save(tmp_path / "forged.qfb")
+    report = told(form, qfmt.verify(DIGITS, forged))
+    assert not report.ok and report.first_wrong.startswith("stem.0") and not report.weights
+    assert command(DIGITS, tmp_path / "forged.qfb").exit_code == 1
+
+
+def forgery(model: Model) -> Model:
+    for tensor in model.graph.constants():
+        if not tensor.name.endswith("shift"):
+            model = changed(model, tensor.name, lambda array: np.sort(array + np.maximum(1, np.abs(array) // 8)))
+    new = {tensor.name: f"c{index}" for index, tensor in enumerate(model.graph.constants())}
+    nodes = [
+        replace(
+            node,
+            inputs=tuple(new.get(name, name) for name in node.inputs),
+            attributes={
+                **node.attributes,
+                **(
+                    {"differs": (9,) * len(node.attributes["differs"]), "largest": 255}
+                    if "differs" in node.attributes
+                    else {}
+                ),  # type: ignore[arg-type]
+            },
+        )
+        for node in model.nodes
     ]
-    off = counts[0][1]
-    assert counts[0][0] == 0 and off > 0 and counts[2] == (off, 0)
-    assert 0 < counts[1][0] < off and sum(counts[1]) == off
-    assert 0 < counts[3][0] < off and sum(counts[3]) == off
+    tensors = {new.get(name, name): replace(each, name=new.get(name, name)) for name, each in model.tensors.items()}
+    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=tensors))
+
+
+@pytest.mark.parametrize("form", ["power_of_two", "fixed_point_double", "fixed_point_single"])
+def test_every_form_may_differ_as_it_does(form: str, digits: Model) -> None:
+    report = told(form, qfmt.verify(DIGITS, lower_integer(digits, form=form, input_shapes=SIZES)))
+    assert report.ok and total(report, "stated") > 0
+
+
+def test_a_file_that_computes_nothing_is_not_equal(exact: Model, tmp_path: Path) -> None:
+    graph = exact.graph
+    (name,) = graph.inputs
+    empty = exact.replace(graph=replace(graph, nodes=(), outputs=(name,), tensors={name: graph.tensors[name]}))
+    report = qfmt.verify(DIGITS, empty)
+    assert not report.ok and report.first_wrong == "what gives dequant, which the file lacks"
+    empty.save(tmp_path / "m.qfb")
+    assert command(DIGITS, tmp_path / "m.qfb").exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -194,10 +251,12 @@ def test_another_source_is_told(exact: Model, tmp_path: Path) -> None:
     assert "the input quant is not a tensor of the source" in result.stdout
 
 
-def test_a_network_that_ends_early(digits: Model) -> None:
+def test_a_network_that_ends_early(digits: Model, tmp_path: Path) -> None:
     ended = lower_integer(digits, exact=True, input_shapes=SIZES, outputs=["residual"])
     report = qfmt.verify(DIGITS, ended)
-    assert report.is_exact and report.notes == ("the file ends before dequant",)
+    assert report.is_exact and report.beyond == ("dequant",)
+    ended.save(tmp_path / "m.qfb")
+    assert command(DIGITS, tmp_path / "m.qfb").stdout.endswith("equal; not computed by the file: dequant\n")
     assert [output.name for output in report.outputs] == ["residual"]
 
 

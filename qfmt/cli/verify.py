@@ -207,6 +207,8 @@ def _verdict(report: Report) -> str:
     if report.skipped:
         return "constants equal"
     right = "equal" if report.is_exact else f"nothing wrong; {' and '.join(_allowed(report))}"
+    if report.beyond:
+        right += f"; not computed by the file: {', '.join(report.beyond)}"
     return right if report.outputs else f"{right}; the whole network was not run"
 
 

@@ -197,9 +197,14 @@ class Comparison:
             interface=tuple(self._interface()),
             skipped=self.skipped,
             notes=tuple(self.notes),
+            beyond=() if self.skipped else tuple(self._beyond()),
             integer_only=self.integer_only,
             rules_compared=self.file.arithmetic in ("", arithmetic_of(self.witness.engine)) and not self.foreign,
         )
+
+    def _beyond(self) -> Iterator[str]:
+        """Outputs of the source that the file ends before: none, unless it was lowered up to another tensor."""
+        return iter(())
 
     def _missing(self) -> Iterator[str]:
         """Nodes that only the source has."""

@@ -193,11 +193,9 @@ class LoweredComparison(Comparison):
                 yield name
 
     def _missing(self) -> Iterator[str]:
-        ends = list(self._beyond())
-        if ends and not self.skipped:
-            self.notes.append(f"the file ends before {', '.join(ends)}")
-            if not any(found.counts.total for found in self.side_by_side.nodes.values()):
-                yield from (f"what gives {name}" for name in ends)
+        """A file may end early, but not before anything was compared."""
+        if not self.skipped and not any(found.counts.total for found in self.side_by_side.nodes.values()):
+            yield from (f"what gives {name}" for name in self._beyond())
 
     def _nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:

@@ -80,7 +80,8 @@ class Report:
     `same_source`: whether the file says that it was made from this very source (None: it does not say).
     `missing` are nodes that only the source has; `interface` says what the network as a whole gives otherwise, as
     "source → file". `skipped` says why no nodes were compared, "" if they were;
-    `notes` are remarks that change nothing. `integer_only`: the file was lowered to integers, so its nodes are others
+    `notes` are remarks that change nothing. `beyond` are outputs of the source that an integer-only file ends before.
+    `integer_only`: the file was lowered to integers, so its nodes are others
     than those of the source; each that gives a tensor of the source is compared. `rules_compared`: the file states
     the rules of this engine, in the source's own terms, so that a rule stated otherwise is a fault.
     """
@@ -97,6 +98,7 @@ class Report:
     interface: tuple[str, ...] = ()
     skipped: str = ""
     notes: tuple[str, ...] = field(default=())
+    beyond: tuple[str, ...] = ()
     integer_only: bool = False
     rules_compared: bool = True
 

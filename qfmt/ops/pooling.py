@@ -141,6 +141,7 @@ def max_pool(x: Array, **attributes: Any) -> Array:
 def window_counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
     """How many elements each window divides by: those inside the input, or inside input and pads."""
     along = [counts_along(i, size, count_include_pad, a) for i, size in enumerate(shape)]
+    affordable(prod(each.nbytes for each in along))
     return reduce(np.multiply.outer, along)[None, None]
 
 

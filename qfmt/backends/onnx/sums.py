@@ -173,15 +173,15 @@ def windows(site: Site) -> ir.Value:
     if x.shape is None or not all(isinstance(size, int) for size in x.shape[1:]):
         raise Lacks("sums up windows of an input whose sizes are not known")
     channels, *sizes = (size for size in x.shape[1:] if isinstance(size, int))
+    count = channels * prod(a["kernel_shape"])
+    if count > MOST_ONES:
+        raise Lacks(f"sums up windows by a kernel of {count:,} ones, more than {MOST_ONES:,}")
     given = {key: value for key, value in a.items() if key != "count_include_pad"}
     factors = unit_factors(window_counts(tuple(sizes), a["count_include_pad"], given))
     before, after = a["pads"][: len(sizes)], list(a["pads"][len(sizes) :])
     for i, (size, count) in enumerate(zip(sizes, factors.shape[2:], strict=True)):
         reach = (count - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1
         after[i] = max(after[i], reach - size - before[i])  # what a last, partial window meets
-    count = channels * prod(a["kernel_shape"])
-    if count > MOST_ONES:
-        raise Lacks(f"sums up windows by a kernel of {count:,} ones, more than {MOST_ONES:,}")
     ones = of_constant(site, "ones", np.ones((channels, 1, *a["kernel_shape"]), np.int64))
     layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
 
