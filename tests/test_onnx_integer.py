@@ -319,3 +319,18 @@ def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> 
     low = -128 * signed
     exact = [min(max((2 * (int(v) * mul + add) + div) // (2 * div), low), low + 255) for v in x]
     assert found.tolist() == exact
+
+
+def test_windows_of_many_ones_are_not_written() -> None:
+    """A kernel of ones for each channel is far larger than the file that asks for it."""
+    side = 1 << 15
+    grid = qfmt.Quantization((0.5,), (0,), 0, 255)
+    window = {"kernel_shape": (side, side), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    tensors = {
+        "x": qfmt.Tensor("x", "uint8", (1, 4, side, side), quantization=grid),
+        "y": qfmt.Tensor("y", "int32", (1, 4, 1, 1)),
+    }
+    node = qfmt.Node("AveragePool", ("x",), ("y",), window, "pool", 22, "exact")
+    model = qfmt.Model(qfmt.Graph(("x",), ("y",), (node,), tensors), source={"integer_only": "exact"})
+    with pytest.raises(QfmtError, match=r"pool.*4,294,967,296 ones|4,294,967,296 ones.*pool"):
+        model.to_onnx()

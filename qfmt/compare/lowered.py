@@ -229,7 +229,10 @@ class BesideForm(BesideRule):
         if self._anew is None:
             self._anew = self._lowered_values()
         anew = self._anew.get(own)
-        return stated & (mine == anew if anew is not None and anew.shape == mine.shape else mine == rule)
+        if anew is None or anew.shape != mine.shape:
+            return np.zeros(mine.shape, bool)
+        stated &= mine == anew
+        return stated
 
     @cached_property
     def _again(self) -> Model | None:
