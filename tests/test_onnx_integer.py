@@ -325,7 +325,14 @@ def test_windows_of_many_ones_are_not_written() -> None:
     """A kernel of ones for each channel is far larger than the file that asks for it."""
     side = 1 << 15
     grid = qfmt.Quantization((0.5,), (0,), 0, 255)
-    window = {"kernel_shape": (side, side), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+    window = {
+        "ceil_mode": 0,
+        "count_include_pad": 0,
+        "kernel_shape": (side, side),
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "pads": (0, 0, 0, 0),
+    }
     tensors = {
         "x": qfmt.Tensor("x", "uint8", (1, 4, side, side), quantization=grid),
         "y": qfmt.Tensor("y", "int32", (1, 4, 1, 1)),
