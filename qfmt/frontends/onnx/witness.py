@@ -14,6 +14,7 @@ import numpy as np
 from ...arithmetic import dequantize
 from ...errors import MissingPackageError, RunError, SourceError
 from ...model import Model, Quantization, Tensor, numpy_dtype
+from ...ops import CLAMPS, OPERATORS, Quantized
 from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
 from ..sniff import sha256_of
@@ -212,14 +213,15 @@ class Witness:
         return self._run(inputs, sorted(set(self._places.values()) - set(inputs)), self.engine)
 
     def _rounded(self) -> set[str]:
-        """Real numbers within the network that are read only to be quantized."""
+        """Real numbers that a node only moves, and that are read only to be quantized."""
         graph = self.model.graph
-        read: set[str] = set()
+        moved: set[str] = set()
         kept = {*graph.inputs, *graph.outputs}
         for node in graph.nodes:
-            (read if node.operator == "QuantizeLinear" else kept).update(node.inputs[:1])
-            kept.update(node.inputs[1:])
-        return read - kept
+            if node.operator in OPERATORS and node.operator not in CLAMPS:
+                moved.update(node.outputs if OPERATORS[node.operator].quantized is Quantized.MOVES else ())
+            kept.update(node.inputs[1:] if node.operator == "QuantizeLinear" else node.inputs)
+        return moved - kept
 
 
 def _like(path: Path, file: Model) -> Model:
