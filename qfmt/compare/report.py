@@ -47,6 +47,7 @@ class NodeComparison:
     tie: int = 0
     close: int = 0
     saturated: int = 0
+    overflow: int = 0
     stated: int = 0
     wrong: int = 0
     largest: float = 0.0

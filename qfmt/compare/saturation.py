@@ -1,76 +1,59 @@
-"""What fbgemm's depthwise kernel gives where its sums overflow: there torch's own output is the one that is off.
+"""What kernels give where their sums overflow 16 bits: there the engine's own output is the one that is off.
 
-The kernel (GenerateDepthwiseKernel in FBGEMM, `vpmaddubsw`) adds the products of two neighbouring taps in 16 bits, with
-saturation. That happens with activations beyond 127, on every processor. Computed anew with the saturation, its outputs
-come out bit by bit, which proves that an output differs for this reason and for no other.
+Recomputed as the kernel computes, its outputs come out bit by bit. That proves that an output differs for this reason
+and no other. Which kernel an engine takes depends on the layer and on the processor, so each that it has is tried.
+What none of them gives may still be an overflow, in a kernel that qfmt does not know: if two products of the sum
+together leave int16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..model import Node, Tensor, numpy_dtype
-from ..ops import Operand, Result
-from ..ops.accumulation import requantize_sums
+from ..interpreter import execute
+from ..model import Node, Tensor
+from ..ops import Operand
+from ..ops.overflow import AnyPair, Kernel, PairSums, computed_by
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
-KERNELS = ((3, 3), (5, 5), (7, 7), (3, 3, 3))
-"""The kernel sizes that it is generated for; others take a path with 32-bit sums."""
+FBGEMM, ONEDNN, IM2COL = PairSums(), PairSums(fill=4), PairSums(channels_last=False)
 
-CHANNELS = 8
-"""It takes channels in multiples of this."""
-
-INT16 = np.iinfo(np.int16)
-
-
-def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor) -> Array | None:
-    """The outputs of a convolution as that kernel computes them; None for one that it is not used for."""
-    if node.operator != "Conv" or node.arithmetic != "float_bias" or output.quantization is None:
-        return None
-    x, w, bias = (*operands, None)[:3]
-    if x is None or w is None or x.quantization is None or w.quantization is None or x.array.dtype != np.uint8:
-        return None
-    channels, per_group, *kernel = w.array.shape
-    is_depthwise = per_group == 1 and node.attributes["group"] == channels == x.array.shape[1]
-    if not is_depthwise or channels % CHANNELS or tuple(kernel) not in KERNELS or set(_sizes(node, "dilations")) != {1}:
-        return None
-    zero_point = int(x.quantization.zero_point[0])
-    seen = _taps(x.array, zero_point, kernel, _sizes(node, "strides"), _sizes(node, "pads"))
-    along = (1, channels, *(1,) * len(kernel))
-    weights = w.array.astype(np.int64).reshape(channels, -1)
-    products = [tap * weights[:, index].reshape(along) for index, tap in enumerate(seen)]
-    products += [np.zeros_like(products[0])] * (len(products) % 2)
-    pairs = zip(products[::2], products[1::2], strict=True)
-    total = sum(np.clip(a + b, INT16.min, INT16.max) for a, b in pairs)
-    total = total - zero_point * weights.sum(1).reshape(along)
-    total = total - w.quantization.zero_points(w.array.ndim).reshape(-1, *along[2:]) * sum(
-        tap - zero_point for tap in seen
-    )
-    result = Result(numpy_dtype(output.dtype), output.quantization, node.arithmetic)
-    return requantize_sums(total, x, w, bias, result, channels=1)
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "fbgemm": (FBGEMM,),
+    "x86": (FBGEMM, ONEDNN),
+    "onednn": (ONEDNN,),
+    "onnxruntime": (FBGEMM, IM2COL),
+}
+"""Engine → kernels that saturate. ONNX Runtime (MLAS) walks as fbgemm does in QLinearConv and matrix products, and in
+ConvInteger channel by channel."""
 
 
-def _taps(x: Array, zero_point: int, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> list[Array]:
-    """What each tap of the kernel meets, row by row; padding is the zero point."""
-    rank = len(kernel)
-    around = [(0, 0), (0, 0), *((pads[i], pads[rank + i]) for i in range(rank))]
-    padded = np.pad(x.astype(np.int64), around, constant_values=zero_point)
-    out = [(padded.shape[2 + i] - kernel[i]) // strides[i] + 1 for i in range(rank)]
-    taps = []
-    for place in np.ndindex(*kernel):
-        windows = (slice(p, p + s * (o - 1) + 1, s) for p, s, o in zip(place, strides, out, strict=True))
-        taps.append(padded[(slice(None), slice(None), *windows)])
-    return taps
+def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Iterator[Array]:
+    """One output of a node as each of the engine's kernels computes it that saturates."""
+    for kernel in KERNELS.get(engine.partition(":")[0], ()):
+        with computed_by(kernel):
+            yield _executed(node, operands, output)
 
 
-def _sizes(node: Node, name: str) -> tuple[int, ...]:
-    value = node.attributes[name]
-    assert isinstance(value, tuple)
-    return tuple(int(size) for size in value)
+def can_overflow(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Array:
+    """Where an output depends on a sum of which two products together leave int16; broadcasts against the output."""
+    if engine.partition(":")[0] not in KERNELS:
+        return np.array(False)
+    noting = AnyPair()
+    with computed_by(noting):
+        shape = _executed(node, operands, output).shape
+    if len(noting.found) == 1 and noting.found[0].shape == shape:
+        return noting.found[0]
+    return np.array(any(found.any() for found in noting.found))
+
+
+def _executed(node: Node, operands: Sequence[Operand | None], output: Tensor) -> Array:
+    # operators with sums have one output, or, as recurrent layers, several that are alike
+    return execute(node, operands, [output] * len(node.outputs))[node.outputs.index(output.name)]

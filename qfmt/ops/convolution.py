@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
+from .overflow import Kernel, as_computed
 from .registry import Inference, Operand, Quantized, Result, Sums, operator, optional, required
 from .shapes import check_bias, check_window, positions, tap, window
 
@@ -27,6 +29,9 @@ ATTRIBUTES = {
     "strides": required("ii", "step of the window"),
 }
 
+
+Product = Callable[["Array", "Array"], "Array"]
+"""w [group, filters, channels, taps], columns [group, channels, taps, P] → [group, filters, P]"""
 
 CACHED_ELEMENTS = 1 << 15
 """How many values of a depthwise convolution are summed up at a time."""
@@ -80,27 +85,42 @@ def conv_sums(x: Operand, w: Operand, padding: int = 0, **attributes: Any) -> Ar
     """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, tuple(range(1, weights.ndim)))
-    return _convolve(centred(x, dtype), weights.astype(dtype), padding, **attributes)
+    exact = _convolve(centred(x, dtype), weights.astype(dtype), padding, **attributes)
+    zero = padding if x.quantization is None else stored_zero(x)
+    return as_computed(exact, lambda kernel: of_convolution(kernel, x.array, w.array, zero, **attributes))
 
 
-def _convolve(x: Array, w: Array, padding: int = 0, **a: Any) -> Array:
-    """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out], in the dtype of both."""
+def of_convolution(kernel: Kernel, x: Array, w: Array, zero: int, **attributes: Any) -> Array:
+    """What a kernel says of the sums of a convolution of integers as stored; padding is `zero`."""
+    return _convolve(x, w, zero, kernel, np.dtype(np.int32), **attributes)
+
+
+def _products(w: Array, columns: Array) -> Array:
+    """w [group, filters, channels, taps] · columns [group, channels, taps, P] → [group, filters, P]"""
+    terms = w.shape[2] * w.shape[3]
+    return np.matmul(w.reshape(*w.shape[:2], terms), columns.reshape(len(columns), terms, -1))
+
+
+def _convolve(
+    x: Array, w: Array, padding: int = 0, multiply: Product = _products, dtype: np.dtype[Any] | None = None, **a: Any
+) -> Array:
+    """x [N, C, *spatial] with w [M, C/group, *kernel] → [N, M, *out], in the dtype of both, or `dtype`."""
     group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
     rank = len(kernel)
     widths = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
     padded = np.pad(x, widths, constant_values=padding) if any(pads) else x
     out = [positions(padded.shape[2 + i], kernel[i], a["strides"][i], 0, a["dilations"][i]) for i in range(rank)]
     taps = [tap(position, a, out) for position in np.ndindex(*kernel)]
-    if w.shape[1] == 1 and w.shape[0] == group:
+    if w.shape[1] == 1 and w.shape[0] == group and multiply is _products:
         return _depthwise(padded, w.reshape(group, -1), taps, out)
     batch, filters = x.shape[0], w.shape[0] // group
-    matrix = w.reshape(group, filters, prod(w.shape[1:]))
+    matrix = w.reshape(group, filters, w.shape[1], len(taps))
     grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
-    result = np.empty((batch, group, filters, prod(out)), x.dtype)
+    result = np.empty((batch, group, filters, prod(out)), dtype or x.dtype)
     for image in range(batch):
         met = [grouped[image][index] for index in taps]
         columns = met[0] if len(met) == 1 else np.stack(met, axis=2)
-        np.matmul(matrix, columns.reshape(group, matrix.shape[2], prod(out)), out=result[image])
+        result[image] = multiply(matrix, columns.reshape(group, w.shape[1], len(taps), prod(out)))
     return result.reshape(batch, group * filters, *out)
 
 
@@ -182,7 +202,31 @@ def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
         raise QfmtError("a transposed convolution takes weights quantized per tensor or along axis 1")
     weights = whole(w)
     dtype = exact_dtype(x, weights, (0, *range(2, weights.ndim)))
-    return _convolve_transposed(centred(x, dtype), weights.astype(dtype), **attributes)
+    exact = _convolve_transposed(centred(x, dtype), weights.astype(dtype), **attributes)
+    return as_computed(exact, lambda kernel: _of_transposed(kernel, x.array, w.array, stored_zero(x), **attributes))
+
+
+def _of_transposed(kernel: Kernel, x: Array, w: Array, zero: int, **a: Any) -> Array:
+    """What a kernel says of the sums: those of a convolution of the input, `strides` apart among zeros.
+
+    Image and result are mirrored, and not the weights, whose taps kernels take in their own order.
+    """
+    group, size, rank = a["group"], a["kernel_shape"], len(a["kernel_shape"])
+    spread = np.full((*x.shape[:2], *(s * (n - 1) + 1 for s, n in zip(a["strides"], x.shape[2:], strict=True))), zero)
+    spread = spread.astype(x.dtype)
+    every: tuple[Any, ...] = tuple(slice(None, None, s) for s in a["strides"])
+    spread[(..., *every)] = x
+    margins = [a["dilations"][i] * (size[i] - 1) for i in range(rank)]
+    before = [margins[i] - a["pads"][i] for i in range(rank)]
+    after = [margins[i] - a["pads"][rank + i] + a["output_padding"][i] for i in range(rank)]
+    sizes = zip(before, after, spread.shape[2:], strict=True)
+    cut: tuple[Any, ...] = tuple(slice(max(0, -b), n + min(0, e)) for b, e, n in sizes)
+    spread = np.flip(spread[(..., *cut)], tuple(range(-rank, 0)))
+    filters = w.reshape(group, -1, *w.shape[1:]).swapaxes(1, 2).reshape(-1, w.shape[0] // group, *size)
+    pads = tuple(max(0, each) for each in (*after, *before))
+    attributes = {"group": group, "kernel_shape": size, "pads": pads, "strides": (1,) * rank}
+    found = of_convolution(kernel, spread, filters, zero, dilations=a["dilations"], **attributes)
+    return np.flip(found, tuple(range(-rank, 0)))
 
 
 def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:

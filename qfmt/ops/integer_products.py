@@ -8,8 +8,9 @@ import numpy as np
 
 from ..arithmetic import quantize_dynamically
 from ..model import Shape
-from .convolution import ATTRIBUTES, conv, conv_shape
+from .convolution import ATTRIBUTES, conv, conv_shape, of_convolution
 from .linear import matmul_shape
+from .overflow import as_computed, of_product
 from .registry import Inference, Quantized, operator
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point:
 
     A zero point is a scalar, or a vector: of the rows of A, of the columns of B.
     """
-    return _sums(np.matmul(_less(a, a_zero_point, -2), _less(b, b_zero_point, -1)))
+    exact = np.matmul(_less(a, a_zero_point, -2), _less(b, b_zero_point, -1))
+    return _sums(as_computed(exact, lambda kernel: of_product(kernel, a, b)))
 
 
 def _conv_integer_shape(given: Inference) -> list[Shape]:
@@ -72,7 +74,9 @@ def conv_integer(
 
     x and w are int8 or uint8; w_zero_point is a scalar, or a vector along the output channels.
     """
-    return _sums(conv(_less(x, x_zero_point, 1), _less(w, w_zero_point, 0), None, **attributes))
+    exact = conv(_less(x, x_zero_point, 1), _less(w, w_zero_point, 0), None, **attributes)
+    padding = 0 if x_zero_point is None else int(x_zero_point.reshape(-1)[0])
+    return _sums(as_computed(exact, lambda kernel: of_convolution(kernel, x, w, padding, **attributes)))
 
 
 def _dynamic_shape(given: Inference) -> list[Shape]:

@@ -11,6 +11,7 @@ from ..arithmetic import fma
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, whole, with_bias
+from .overflow import as_computed, of_product
 from .registry import (
     QUANTIZE_RULES,
     REQUANTIZE_ENGINES,
@@ -54,7 +55,8 @@ def linear_sums(x: Operand, w: Operand) -> Array:
     """Σ (x - zx)·(w - zw), exact."""
     weights = whole(w)
     dtype = exact_dtype(x, weights, (1,))
-    return np.matmul(centred(x, dtype), weights.T.astype(dtype))
+    exact = np.matmul(centred(x, dtype), weights.T.astype(dtype))
+    return as_computed(exact, lambda kernel: of_product(kernel, x.array, w.array.T))
 
 
 def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Array:
@@ -121,7 +123,8 @@ def _matmul_sums(a: Operand, b: Operand) -> Array:
         raise QfmtError("MatMul takes a second input quantized per tensor or per column")
     right = whole(b)
     dtype = exact_dtype(a, right, (max(0, right.ndim - 2),))
-    return np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
+    exact = np.asarray(np.matmul(centred(a, dtype), right.astype(dtype)))
+    return as_computed(exact, lambda kernel: of_product(kernel, a.array, b.array))
 
 
 def _matmul_exact(a: Operand, b: Operand, *, rule: str) -> Array:
@@ -195,7 +198,9 @@ def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Ma
     right = whole(b)
     dtype = exact_dtype(a, right, (1 if transposes_b else 0,))
     left = centred(a, dtype)
-    return np.matmul(left.T if transposes_a else left, (right.T if transposes_b else right).astype(dtype))
+    exact = np.matmul(left.T if transposes_a else left, (right.T if transposes_b else right).astype(dtype))
+    stored = (a.array.T if transposes_a else a.array, b.array.T if transposes_b else b.array)
+    return as_computed(exact, lambda kernel: of_product(kernel, *stored))
 
 
 @operator(

@@ -1,0 +1,138 @@
+"""Sums of products as x86 kernels compute them where the processor has no VNNI instructions.
+
+Such kernels multiply 8-bit integers with `vpmaddubsw`, which adds two neighbouring products of an unsigned and a signed
+factor in int16, with saturation. All else is exact. So such a kernel adds Σ (clip(p) - p) over its pairs p, whatever
+the zero points are: they are taken off the finished sums. A product alone fits: |255 · -128| < 2¹⁵.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+INT16 = np.iinfo(np.int16)
+
+
+class Kernel(ABC):
+    """What becomes of sums of products of integers as stored."""
+
+    channels_last = True
+    """The terms of a convolution run over its taps, and for each over the channels; else the other way round."""
+    fill = 1
+    """The channels of each tap are filled up with zeros to a multiple of this."""
+
+    @abstractmethod
+    def compute(self, left: Array, right: Array) -> Array:
+        """Of left [M, K] · right [P, K], one uint8 and the other int8, in int32: what it says of each sum, [M, P]."""
+
+    @abstractmethod
+    def apply(self, exact: Array, found: Array) -> Array:
+        """The sums, from the exact ones and what `compute` said, added up over the parts of a sum."""
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """`compute` of left [..., M, K, taps] · right [..., K, taps, P], summed over K and taps: [..., M, P]."""
+        batch = np.broadcast_shapes(left.shape[:-3], right.shape[:-3])
+        found = np.zeros((*batch, left.shape[-3], right.shape[-1]), np.int32)
+        if {left.dtype.name, right.dtype.name} == {"uint8", "int8"}:
+            a, b = self._terms(left), self._terms(np.moveaxis(right, -1, -3))
+            a, b = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (a, b))
+            for index in np.ndindex(*batch):
+                found[index] = self.compute(a[index], b[index])
+        return found
+
+    def _terms(self, factors: Array) -> Array:
+        """[..., K, taps] → [..., terms], in the order of the kernel."""
+        factors = factors.astype(np.int32)
+        if self.channels_last:
+            factors = factors.swapaxes(-1, -2)
+            missing = -factors.shape[-1] % self.fill
+            factors = np.pad(factors, [(0, 0)] * (factors.ndim - 1) + [(0, missing)])
+        return factors.reshape(*factors.shape[:-2], -1)
+
+
+@dataclass(frozen=True)
+class PairSums(Kernel):
+    """A kernel that adds up pairs of neighbouring terms in int16."""
+
+    channels_last: bool = True
+    fill: int = 1
+
+    def compute(self, left: Array, right: Array) -> Array:
+        """Σ (clip(p) - p)"""
+        total = np.zeros((len(left), len(right)), np.int32)
+        most_left, most_right = np.abs(left), np.abs(right)
+        for k in range(0, left.shape[1] - 1, 2):
+            rows = _reach(most_left, most_right, k)
+            columns = _reach(most_right, most_left, k)
+            if rows.size and columns.size:
+                a, b = left[rows, k : k + 2], right[columns, k : k + 2]
+                pairs = a[:, :1] * b[:, 0] + a[:, 1:] * b[:, 1]
+                total[np.ix_(rows, columns)] += np.clip(pairs, INT16.min, INT16.max) - pairs
+        return total
+
+    def apply(self, exact: Array, found: Array) -> Array:
+        return exact + found
+
+
+class AnyPair(Kernel):
+    """No real kernel: sums stay exact, and it notes in `found` where any two of their products together leave int16."""
+
+    def __init__(self) -> None:
+        self.found: list[Array] = []
+
+    def compute(self, left: Array, right: Array) -> Array:
+        top, low = (np.zeros((2, len(left), len(right)), np.int32) for _ in range(2))
+        for k in range(left.shape[1]):
+            product = left[:, k, None] * right[:, k]
+            top[1] = np.maximum(top[1], np.minimum(top[0], product))
+            top[0] = np.maximum(top[0], product)
+            low[1] = np.minimum(low[1], np.maximum(low[0], product))
+            low[0] = np.minimum(low[0], product)
+        return (top.sum(0) > INT16.max) | (low.sum(0) < INT16.min)
+
+    def apply(self, exact: Array, found: Array) -> Array:
+        self.found.append(found != 0)
+        return exact
+
+
+def _reach(sizes: Array, others: Array, k: int) -> Array:
+    """The rows of which a pair at k can leave int16 with the largest of the other factors."""
+    most = others.max(0, initial=0)
+    rows: Array = (sizes[:, k] * most[k] + sizes[:, k + 1] * most[k + 1] > INT16.max).nonzero()[0]
+    return rows
+
+
+_kernel: ContextVar[Kernel | None] = ContextVar("kernel", default=None)
+
+
+@contextmanager
+def computed_by(kernel: Kernel) -> Iterator[None]:
+    """Within, sums of products of 8-bit integers are those of this kernel."""
+    token = _kernel.set(kernel)
+    try:
+        yield
+    finally:
+        _kernel.reset(token)
+
+
+def as_computed(exact: Array, found: Callable[[Kernel], Array]) -> Array:
+    """Exact sums, or what the kernel in force makes of them, given what it says of the factors as stored."""
+    kernel = _kernel.get()
+    return exact if kernel is None else kernel.apply(exact, found(kernel))
+
+
+def of_product(kernel: Kernel, left: Array, right: Array) -> Array:
+    """What a kernel says of the matrix product left [..., M, K] · right [..., K, P]."""
+    left, right = np.atleast_2d(left), right if right.ndim > 1 else right[:, None]
+    return kernel(left[..., None], right[..., None, :])
