@@ -11,6 +11,7 @@ import click
 
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
+from .hazards import show_hazards
 from .integer import show_channels, show_integers
 from .notation import NOTHING, quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table, working
@@ -34,6 +35,7 @@ Examples:
   qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any name that it had in its source
   qfmt inspect model.qfb --floats               every floating-point tensor, and why it is one
   qfmt inspect model_int.qfb --integer          multipliers, shifts, thresholds, and the proof of each
+  qfmt inspect model.qfb --hazards              which products overflow 16 bits on processors without VNNI
   qfmt inspect model_int.qfb --integer --tensor conv1    the integers of each channel
   qfmt inspect model.qfb --json                 everything, for programs""",
 )
@@ -42,16 +44,19 @@ Examples:
 @click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of what it holds.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
 @click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
+@click.option("--hazards", is_flag=True, help="Which products overflow 16 bits on processors without VNNI.")
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
-def command(file: Path, json_: bool, name: str | None, floats: bool, integer: bool, nodes: bool, tensors: bool) -> None:
+def command(
+    file: Path, json_: bool, name: str | None, floats: bool, integer: bool, hazards: bool, nodes: bool, tensors: bool
+) -> None:
     """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
 
     Each node is listed with its outputs; then come the inputs and constants. "zp" is the zero point,
     "range" quant_min..quant_max, "per" tensor, channel(axis, number of scales) or block(sizes, number of scales).
     """
-    if sum((name is not None and not integer, floats, integer, nodes, tensors)) > 1:
-        raise click.UsageError("--tensor, --floats, --integer, --nodes and --tensors exclude each other")
+    if sum((name is not None and not integer, floats, integer, hazards, nodes, tensors)) > 1:
+        raise click.UsageError("--tensor, --floats, --integer, --hazards, --nodes and --tensors exclude each other")
     model, kind = open_model(file)
     if name is not None and integer:
         show_channels(model, _named(model, name), json_)
@@ -61,6 +66,8 @@ def command(file: Path, json_: bool, name: str | None, floats: bool, integer: bo
         _floats(model, json_)
     elif integer:
         show_integers(model, json_)
+    elif hazards:
+        show_hazards(model, json_)
     elif json_:
         with working(f"reading {file.name}"):
             facts = describe(model, file, kind)

@@ -16,23 +16,13 @@ import numpy as np
 from ..interpreter import execute
 from ..model import Node, Tensor
 from ..ops import Operand
-from ..ops.overflow import AnyPair, Kernel, PairSums, computed_by
+from ..ops.overflow import AnyPair, computed_by
+from ..passes.hazards import KERNELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-
-FBGEMM, ONEDNN, IM2COL = PairSums(), PairSums(fill=4), PairSums(channels_last=False)
-
-KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "fbgemm": (FBGEMM,),
-    "x86": (FBGEMM, ONEDNN),
-    "onednn": (ONEDNN,),
-    "onnxruntime": (FBGEMM, IM2COL),
-}
-"""Engine → kernels that saturate. ONNX Runtime (MLAS) walks as fbgemm does in QLinearConv and matrix products, and in
-ConvInteger channel by channel."""
 
 
 def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Iterator[Array]:

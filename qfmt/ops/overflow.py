@@ -84,6 +84,15 @@ class PairSums(Kernel):
     def apply(self, exact: Array, found: Array) -> Array:
         return exact + found
 
+    def reach(self, weights: Array, low: int, high: int) -> Array:
+        """Of int8 weights [M, K, taps]: the largest |sum of a pair| of products with integers of low..high, [M]."""
+        terms = self._terms(weights)
+        terms = np.pad(terms, [(0, 0), (0, terms.shape[1] % 2)])
+        ends = np.stack([terms * low, terms * high])
+        pairs = [each.reshape(len(terms), -1, 2).sum(-1) for each in (ends.max(0), ends.min(0))]
+        largest: Array = np.abs(np.stack(pairs)).max(0).max(-1, initial=0)
+        return largest
+
 
 class AnyPair(Kernel):
     """No real kernel: sums stay exact, and it notes in `found` where any two of their products together leave int16."""
