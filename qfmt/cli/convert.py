@@ -15,7 +15,6 @@ import qfmt
 
 from ..errors import DestinationError, InexpressibleNodes, SourceError
 from ..frontends import ENGINES
-from .hazards import hazard_note
 from .integer import Lowering, integer_options
 from .notation import size
 from .options import Shapes, input_shapes
@@ -172,8 +171,6 @@ def _notes(model: Model) -> Iterator[str]:
         yield f"the number of dimensions is assumed ({ranks}); --input-shape states it"
     if dropped := model.source.get("dropped_parameters"):
         yield f"{dropped} parameters that nothing in the program reads were left out"
-    if hazard := hazard_note(model):
-        yield hazard
     unknown = Counter(node.operator for node in model.nodes if node.operator not in OPERATORS)
     if unknown:
         listed = ", ".join(f"{name} ({count}×)" for name, count in sorted(unknown.items()))

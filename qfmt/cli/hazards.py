@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..passes.hazards import Hazard
 
-ENGINES = {"fbgemm": "fbgemm", "onnx": "onnxruntime"}
-"""Arithmetic of a model → the engine that it is that of, where its kernels may overflow."""
-
 
 def show_hazards(model: Model, json_: bool) -> None:
     """A row for each product, a column for each engine."""
@@ -40,18 +37,6 @@ def show_hazards(model: Model, json_: bool) -> None:
 def hazard_facts(found: Sequence[Hazard]) -> list[dict[str, Any]]:
     """For JSON."""
     return [{**asdict(each), "can_saturate": each.can_saturate} for each in found]
-
-
-def hazard_note(model: Model) -> str:
-    """What `convert` says of a network that can saturate in the engine whose arithmetic it states; else ""."""
-    from ..passes.hazards import hazards
-
-    engine = ENGINES.get(model.arithmetic, "")
-    found = list(hazards(model, [engine]))
-    bad = sum(each.can_saturate for each in found)
-    if not bad:
-        return ""
-    return f"{bad} of {len(found)} products can saturate in {engine} without VNNI: `qfmt inspect FILE --hazards`"
 
 
 def _cell(hazard: Hazard) -> str:
