@@ -36,8 +36,8 @@ def extreme(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> np
 
 
 def counted(node: Node, x: Operand, w: Operand, call: object, engine: str) -> list[int]:
-    """Outputs; those that are off; those that are saturated, may be, are wrong."""
-    (sums,) = execute(node, [x, w], [Tensor("y", "int32", None)]) if node.arithmetic == "exact" else (None,)
+    """Counts: outputs, off, saturated, overflow possible, wrong, ties. `node` gives exact sums."""
+    (sums,) = execute(node, [x, w], [Tensor("y", "int32", None)])
     scale = float(np.float32(np.abs(sums).max() / 100))
     theirs = call(scale)
     output = Tensor("y", "uint8", None, None, Quantization.per_tensor(scale, 128, "uint8"))

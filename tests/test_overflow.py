@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -67,17 +68,16 @@ def test_hazards_of_a_file() -> None:
     model = qfmt.convert(DIGITS)
     found = [each for each in hazards(model) if each.engine == "fbgemm"]
     assert [each.node for each in found] == [node.outputs[0] for node in model.nodes if len(node.inputs) == 3]
-    weight = model.tensors["fc.weight"].array.astype(int)
+    weight, grid = model.tensors["fc.weight"].array.astype(int), model.tensors["flatten"].quantization
+    assert grid is not None
     ends = [
-        [max(0, 255 * a) + max(0, 255 * b), -min(0, 255 * a) - min(0, 255 * b)]
+        abs(sum(b * x for b, x in zip(pair, given, strict=True)))
         for row in weight
-        for a, b in row.reshape(-1, 2)
+        for pair in row.reshape(-1, 2).tolist()
+        for given in itertools.product((grid.quant_min, grid.quant_max), repeat=2)
     ]
-    linear = found[-1]
-    low, high = model.tensors["flatten"].quantization.quant_min, model.tensors["flatten"].quantization.quant_max
-    if (low, high) == (0, 255):
-        assert linear.largest == max(map(max, ends))
-    assert linear.can_saturate == (linear.largest > 32767)
+    assert found[-1].largest == max(ends)
+    assert found[-1].can_saturate == (max(ends) > 32767)
 
 
 def test_the_command() -> None:
@@ -86,4 +86,5 @@ def test_the_command() -> None:
     rows = json.loads(done.stdout)
     assert {row["engine"] for row in rows} == {"fbgemm", "x86", "onednn", "onnxruntime"}
     text = CliRunner().invoke(main, ["inspect", str(DIGITS), "--hazards"]).stdout
-    assert "cannot saturate" in text or "channels, beyond" in text
+    worst = max(rows, key=lambda row: row["channels"])
+    assert f"{worst['channels']} of {worst['total']} channels, beyond {worst['harmless']}" in text

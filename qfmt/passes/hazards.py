@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ KERNELS: Mapping[str, tuple[PairSums, ...]] = {
     "onnxruntime": (TAPS_FIRST, CHANNELS_FIRST),
 }
 """Engine → its kernels that add up pairs in int16, where the processor has no VNNI. Measured by recomputation, bit by
-bit. MLAS of ONNX Runtime multiplies in the order of fbgemm in QLinearConv and in matrix products, and in ConvInteger
-channel by channel. Engines that are not here, as qnnpack, have none."""
+bit (spec.md, "Requantize rules"). MLAS of ONNX Runtime multiplies in the order of fbgemm in QLinearConv and
+MatMulInteger, and in ConvInteger channel by channel. Engines that are not here, as qnnpack, have none."""
 
 _WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1,), "ConvTranspose": (1,), "qfmt.Linear": (1,), "Gemm": (1,), "MatMul": (1,),
@@ -57,7 +57,7 @@ class Hazard:
         return self.channels > 0
 
 
-def hazards(model: Model, engines: Iterable[str] = KERNELS) -> Iterator[Hazard]:
+def hazards(model: Model) -> Iterator[Hazard]:
     """For every product of uint8 with constant int8 weights, and each engine, in the order of the graph.
 
     Products of other types are exact: qfmt knows no kernel that overflows on them.
@@ -69,20 +69,19 @@ def hazards(model: Model, engines: Iterable[str] = KERNELS) -> Iterator[Hazard]:
             if weight is None or span is None or not weight.is_constant or weight.dtype != "int8":
                 continue
             terms = _terms(node, weight.array)
-            for engine in engines:
-                kernels = KERNELS.get(engine, ())
-                for kernel in sorted(kernels, key=lambda each: -each.reach(terms, *span).max(initial=0))[:1]:
-                    reach, unit = kernel.reach(terms, *span), int(kernel.reach(terms, 0, 1).max(initial=0))
-                    yield Hazard(
-                        node=node.name or node.outputs[0],
-                        operator=node.operator,
-                        weight=weight.name,
-                        engine=engine,
-                        largest=int(reach.max(initial=0)),
-                        channels=int((reach > INT16.max).sum()),
-                        total=len(reach),
-                        harmless=min(INT16.max // unit, span[1]) if unit else span[1],
-                    )
+            for engine, kernels in KERNELS.items():
+                kernel = max(kernels, key=lambda each: int(each.reach(terms, *span).max(initial=0)))
+                reach, unit = kernel.reach(terms, *span), int(kernel.reach(terms, 0, 1).max(initial=0))
+                yield Hazard(
+                    node=node.name or node.outputs[0],
+                    operator=node.operator,
+                    weight=weight.name,
+                    engine=engine,
+                    largest=int(reach.max(initial=0)),
+                    channels=int((reach > INT16.max).sum()),
+                    total=len(reach),
+                    harmless=min(INT16.max // unit, span[1]) if unit else span[1],
+                )
 
 
 def _range(node: Node, x: Tensor | None) -> tuple[int, int] | None:
