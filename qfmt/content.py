@@ -33,8 +33,8 @@ def content_digest(model: Model) -> bytes:
             repeated += len(piece) if mark in seen else 0
             seen.add(mark)
             if repeated > REPEATED:
-                hint = "the file refers to long names, or to many scales, again and again"
-                raise QfmtError("the content id is one of too many characters", hint=hint)
+                hint = "the file refers to long names, or to many scales, too often"
+                raise QfmtError("the text of the content id is too long", hint=hint)
         held += piece
         if len(held) >= PIECE:
             digest.update(held)

@@ -51,7 +51,7 @@ def some(names: Sequence[str], limit: int = 3) -> str:
 def first_line(error: BaseException) -> str:
     """What an exception of another library says, in one line."""
     if isinstance(error, MemoryError):
-        return "needs more memory than it may take"
+        return "needs more memory than is allowed"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -144,9 +144,9 @@ def place(node: Node) -> str:
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
     operator = OPERATORS.get(node.operator)
     if operator is None:
-        raise RunError("this operator has no reference in qfmt", hint="its arrays can be read all the same")
+        raise RunError("qfmt cannot run this operator", hint="its arrays can still be read")
     if node.version > operator.version:
-        raise RunError(f"version {node.version} of this operator is not known", hint="a newer qfmt is needed")
+        raise RunError(f"version {node.version} of this operator is not supported", hint="a newer qfmt is needed")
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)

@@ -263,7 +263,7 @@ def test_a_sum_that_leaves_int32_is_an_error(tmp_path: Path) -> None:
     linear(fitting + 1).save(tmp_path / "m.qfb")
     done = run(tmp_path / "m.qfb", tmp_path / "x.bin")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"node 0 (qfmt.Linear ): a sum leaves int32" in done.stderr
+    assert b"node 0 (qfmt.Linear ): a sum exceeds int32" in done.stderr
 
 
 def test_an_input_of_few_bits_keeps_to_its_type(tmp_path: Path) -> None:
@@ -316,11 +316,11 @@ def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("m.qfb", "x.bin", "--shape", "x=3,5"), "tensor 1 (x): takes another size than was given"),
-        (("m.qfb", "x.bin", "--shape", "x=3"), "has not one size for each dimension"),
+        (("m.qfb", "x.bin", "--shape", "x=3,5"), "tensor 1 (x): does not have the given size"),
+        (("m.qfb", "x.bin", "--shape", "x=3"), "does not have one size for each dimension"),
         (("m.qfb", "x.bin", "--shape", "z=3,4"), "is not NAME=SIZE"),
-        (("m.qfb", "x.bin"), "has another size than the input"),
-        (("m.qfb",), "takes another number of inputs"),
+        (("m.qfb", "x.bin"), "does not have the size of the input"),
+        (("m.qfb",), "takes a different number of inputs"),
         (("m.qfb", "absent.bin"), "No such file"),
         (("absent.qfb", "x.bin"), "No such file"),
         (("x.bin", "x.bin"), "is not a .qfb file (rule F1)"),

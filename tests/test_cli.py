@@ -322,7 +322,7 @@ def test_inspect_of_a_graph_whose_input_is_no_tensor(tiny: Path, monkeypatch: py
     monkeypatch.setattr("qfmt.cli.inspect.open_model", lambda file: (broken, "qfb"))
     result = invoke("inspect", tiny)
     assert result.exit_code == 0, result.output
-    assert "no tensor: `qfmt check` tells what is broken" in result.stdout
+    assert "no tensor: run `qfmt check` to see what is wrong" in result.stdout
 
 
 def test_inspect_never_cuts_a_name_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ def test_inspect_gives_a_reason_for_every_float(tiny: Path) -> None:
     reasons = {row.split()[0]: row.split("]", 1)[1].strip() for row in rows}
     assert reasons == {
         "x": "input of the graph, quantized by quant",
-        "fc1.bias": "bias of fc1: the engine adds it as a float, so an int32 bias would give other results",
+        "fc1.bias": "bias of fc1: the engine adds it as a float, so an int32 bias would change the results",
         "y": "dequantized for the output of the graph",
         "z": "z (Relu) is not quantized in the source: it computes in float",
     }
@@ -518,7 +518,7 @@ def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path
     dest = tmp_path / "out.npz"
     result = invoke("run", tiny, "--input", arrays, "--output", dest)
     assert result.exit_code == 0, result.output
-    assert result.stderr == f"note: {arrays}: not inputs, so not used: labels\n"
+    assert result.stderr == f"note: {arrays}: ignored, because not inputs: labels\n"
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[0] == ["output", "dtype", "shape", "min", "max", "argmax"]
     expected = tiny_model().run({"x": np.load(arrays)["x"]})
@@ -610,7 +610,7 @@ def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
         said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / "pipe")
-        assert "not a file that may be changed" in said
+        assert "read-only or not a regular file" in said
         assert (tmp_path / "pipe").is_fifo()
 
 

@@ -65,11 +65,11 @@ def test_blocks() -> None:
     assert qfmt.diff(first, model([1, 2, 3, 4])).is_equal
     for other, words in (
         (model([1, 2, 3.5, 4.25]), "2 of 4 scales of blocks differ by at most 0.5"),
-        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "has zero points for each block in one only"),
+        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "without block-wise zero points → with block-wise zero points"),
         (model([1, 2, 3, 4], 7), "zero point 8 → 7"),
         (model([1, 2, 3, 4], block=3), "blocks [1,2] → [1,3]"),
         (model([1, 1, 2, 2, 3, 3, 4, 4], block=1), "blocks [1,2] → [1,1]; scales float32[2,2] → float32[2,4]"),
-        (model([1, 2], block=4), "has block-wise scales in one only"),
+        (model([1, 2], block=4), "with block-wise scales → without block-wise scales"),
     ):
         (found,) = qfmt.diff(first, other).tensors
         assert words in str(found)
@@ -105,7 +105,7 @@ def test_quantization(digits: Model) -> None:
     other = with_tensor(digits, "fc.weight", quantization=Quantization.per_tensor(0.5, 0, "int8"))
     assert "10 → 1 scales" in qfmt.diff(digits, other).tensors[0].words
     assert qfmt.diff(digits, with_tensor(digits, "fc.weight", quantization=None)).tensors[0].words == (
-        "is quantized in one only",
+        "with quantization → without quantization",
     )
 
 

@@ -373,7 +373,7 @@ def test_destinations_that_cannot_be(tmp_path: Path) -> None:
         (tmp_path / "folder", "it is a directory"),
         (tmp_path / "missing" / "m.qfb", "there is no directory"),
         (tmp_path / "file" / "m.qfb", "there is no directory"),
-        (Path("/dev/null"), "not a file that may be changed"),
+        (Path("/dev/null"), "read-only or not a regular file"),
         (tmp_path / "a\0b", "null"),
         (tmp_path / "loop", "loop|symbolic links"),
     ):

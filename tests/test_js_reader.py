@@ -209,7 +209,7 @@ def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> 
     shared = {"tensors": [{"name": f"t{index:04}", **tensor} for index in range(2000)]}
     files = [crafted(tmp_path, graph=graph).read_bytes() for graph in (long_name, shared)]
     first, second = reader.verdicts(files, tmp_path)
-    assert first == second == "the content id is one of too many characters"
+    assert first == second == "the text of the content id is too long"
 
 
 def _node(inputs: list[int]) -> dict[str, Any]:

@@ -358,7 +358,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--integer-only", "--requantize", "float"], "'float' is not one of"),
         (["--integer-only"], "as in `--input-shape x=N,1,8,8`"),
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
-        (["--integer-only", "--input-shape", "x=1,3,8,8"], "has a size of 1 where 3"),
+        (["--integer-only", "--input-shape", "x=1,3,8,8"], "has the size 1, but 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),
         (["--input-shape", SIZES], "its arithmetic and inputs are fixed"),
     ],
@@ -453,7 +453,7 @@ def test_inspect_shows_the_integers_of_each_channel(stored: Path, options: list[
     assert len(table) == 1 + data["channels"]
     refused = invoke("inspect", dest, "--integer", "--tensor", "flatten")
     assert refused.exit_code == 2
-    assert "flatten is not made by a requantization of integers" in refused.stderr
+    assert "flatten is not the output of an integer requantization" in refused.stderr
 
 
 def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:

@@ -254,4 +254,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert "unknown node 0 (qfmt.Requantize → y): nothing states how far 's' reaches" in found.stdout
     real = tmp_path / "real.qfb"
     qfmt.save(qfmt.convert(DIGITS), real)
-    assert run(real, "--proofs").stdout == f"{real}: valid; it has no sums of integers\n"
+    assert run(real, "--proofs").stdout == f"{real}: valid; it has no integer sums\n"

@@ -599,7 +599,7 @@ def test_names_of_inputs_and_sizes_that_are_used_twice() -> None:
 def test_what_cannot_be_run_cannot_be_made() -> None:
     tensors = {"x": Tensor("x", "float32", ("N",)), "y": Tensor("y", "float32", ("N",))}
     model = Model(Graph(("x",), ("y",), (Node("vendor.Fancy", ("x",), ("y",)),), tensors))
-    with pytest.raises(RunError, match=r"node y \(vendor.Fancy\): this operator has no reference"):
+    with pytest.raises(RunError, match=r"node y \(vendor.Fancy\): qfmt cannot run this operator"):
         model.to_torch("reference")
     with pytest.raises(RunError, match="no graph"):
         Model(Graph((), (), (), {"w": Tensor.constant("w", np.ones(3, np.float32))})).to_torch()

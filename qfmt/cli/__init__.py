@@ -1,4 +1,4 @@
-"""The command `qfmt`. One module per command, imported when it is asked for.
+"""The command `qfmt`. One module per command, imported when it is needed.
 
 Exit status: 0 fine, 1 something differs or is broken, 2 trouble (bad input, bad arguments), 130 interrupted.
 Results go to stdout, everything else to stderr; an error is one line that starts with `qfmt: error:`.
@@ -89,7 +89,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _missing_package(error: Exception) -> str:
-    """The package that an import did not find, by the name that pip has for it; "" for other errors."""
+    """The package that an import did not find, under its name on PyPI; "" for other errors."""
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     package = name.partition(".")[0].replace("_", "-")
     return {"qfmt": "", "google": "protobuf"}.get(package, package)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a file by name; that of a `.npy` has the empty name. Nothing is unpickled."""
+    """The arrays of a file by name; the array of a `.npy` has the empty name. Nothing is unpickled."""
     import numpy as np
 
     try:
@@ -36,7 +36,7 @@ def arrays(path: Path) -> dict[str, Array]:
 
 
 def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dict[str, Array]:
-    """Arrays to inputs by name, or the only array to the only input."""
+    """Arrays for inputs by name, or the only array for the only input."""
     if len(held) == 1 and len(wanted) == 1:
         return {wanted[0]: next(iter(held.values()))}
     if missing := [name for name in wanted if name not in held]:
@@ -44,7 +44,7 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dic
         inputs = f"the inputs are {', '.join(wanted)}"
         raise RunError(f"no array {missing[0]!r}, but {names}", where=str(path), hint=inputs)
     if aside := [name for name in held if name not in wanted]:
-        line(f"note: {path}: not inputs, so not used: {', '.join(aside)}", err=True)
+        line(f"note: {path}: ignored, because not inputs: {', '.join(aside)}", err=True)
     return {name: held[name] for name in wanted}
 
 

@@ -24,7 +24,7 @@ BROKEN = 1
 )
 @click.argument("file", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
-@click.option("--proofs", "proven", is_flag=True, help="Compute the bounds of integer sums again, and compare.")
+@click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
 @click.pass_context
 def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
     """Check FILE, a .qfb, against every rule of the specification, and list each broken rule with its number.
@@ -50,7 +50,7 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
         if violations:
             from ..file.checker import MOST
 
-            stopped = "; it was not checked any further" if len(violations) == MOST else ""
+            stopped = "; the rest was not checked" if len(violations) == MOST else ""
             plural = "" if len(violations) == 1 else "s"
             line(f"{file}: {len(violations)} violation{plural}{stopped}", err=True)
         else:
@@ -67,8 +67,8 @@ def _proofs(file: Path) -> Proofs:
 
 def _counted(found: Proofs) -> str:
     if not (found.sums or found.reaches or found.unknown):
-        return "; it has no sums of integers"
-    unknown = f", {len(found.unknown)} cannot be told" if found.unknown else ""
+        return "; it has no integer sums"
+    unknown = f", {len(found.unknown)} could not be bounded" if found.unknown else ""
     return (
         f"; the sums of {found.sums} nodes stay in int32, the reach of {found.reaches} requantizations holds{unknown}"
     )

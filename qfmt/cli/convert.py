@@ -162,13 +162,13 @@ def command(
 
 
 def _notes(model: Model) -> Iterator[str]:
-    """What to know of a conversion that is not as one might think."""
+    """What may surprise the user of a conversion."""
     from ..ops import OPERATORS
 
     if not _is_quantized(model):
         yield "nothing is quantized here: no tensor has a scale, and no node rounds to integers"
     if ranks := model.source.get("assumed_ranks"):
-        yield f"the number of dimensions is assumed ({ranks}); --input-shape states it"
+        yield f"the number of dimensions is assumed ({ranks}); set it with --input-shape"
     if dropped := model.source.get("dropped_parameters"):
         yield f"{dropped} parameters that nothing in the program reads were left out"
     unknown = Counter(node.operator for node in model.nodes if node.operator not in OPERATORS)
@@ -178,7 +178,7 @@ def _notes(model: Model) -> Iterator[str]:
 
 
 def _is_quantized(model: Model) -> bool:
-    """Whether there are integers in it that stand for real numbers, or become such while it runs."""
+    """Whether it has integers that represent real numbers, or quantizes while it runs."""
     from ..ops import OPERATORS
 
     stated = any(node.arithmetic for node in model.nodes) or "dynamic_inputs" in model.source
@@ -188,7 +188,7 @@ def _is_quantized(model: Model) -> bool:
 
 
 def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str:
-    """Write the destination; what there is to say of it."""
+    """Write the destination, and describe it."""
     if dest.suffix != ".onnx":
         from ..rules import RULES
 
@@ -203,12 +203,12 @@ def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str
 
 
 def _write_c(model: Model, dest: Path, shapes: Shapes, compact: bool) -> str:
-    """Write a program in C, for inputs of these shapes where the conversion has not settled them."""
+    """Write a C program, for inputs of these shapes where the conversion left them open."""
     from ..backends.c import write_c
 
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
-        raise DestinationError("C needs numbers for all its sizes", where=f"--input-shape {named[0]}")
+        raise DestinationError("C requires fixed sizes", where=f"--input-shape {named[0]}")
     return f"{len(write_c(model, dest, shapes=sizes, compact=compact))} files"
 
 
@@ -238,7 +238,7 @@ def _check_destination(source: Path, dest: Path, opset: int | None, form: str | 
     if suffix in LATER:
         raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
     if suffix not in WRITTEN:
-        raise DestinationError("its suffix names no format that qfmt writes", where=place, hint=f"end it in {_WRITTEN}")
+        raise DestinationError("qfmt does not write files with this suffix", where=place, hint=f"end it in {_WRITTEN}")
     if suffix != ".onnx" and (opset is not None or form is not None):
         raise DestinationError("--opset and --form are for ONNX", where=place, hint="end it in .onnx")
     spare(dest, source)

@@ -29,7 +29,7 @@ Exit status: 0 equal, 1 different, 2 trouble.""",
 )
 @click.argument("a", type=FILE)
 @click.argument("b", type=FILE)
-@click.option("--json", "json_", is_flag=True, help="Print everything that differs, for programs.")
+@click.option("--json", "json_", is_flag=True, help="Print all differences as JSON.")
 @click.pass_context
 def command(ctx: click.Context, a: Path, b: Path, json_: bool) -> None:
     """Show what differs between A and B (.qfb, or anything that can be converted), as "in A → in B".

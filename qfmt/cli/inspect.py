@@ -21,8 +21,8 @@ from .tensor import show_tensor
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
 SHOWN = 5
-"""So many test vectors are named; `--json` has all."""
-NO_TENSOR = "no tensor: `qfmt check` tells what is broken"
+"""The most test vectors that are listed; `--json` has all of them."""
+NO_TENSOR = "no tensor: run `qfmt check` to see what is wrong"
 VALUE = [Column("shape"), Column("dtype"), *SCALE]
 
 
@@ -40,8 +40,8 @@ Examples:
   qfmt inspect model.qfb --json                 everything, for programs""",
 )
 @click.argument("file", type=FILE)
-@click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
-@click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of what it holds.")
+@click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
+@click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of its values.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
 @click.option("--integer", is_flag=True, help="How sums are requantized, and what is proven about it.")
 @click.option("--hazards", is_flag=True, help="Which products overflow 16 bits on processors without VNNI.")
@@ -155,7 +155,7 @@ def _tensor_table(tensors: Iterable[Tensor]) -> None:
 
 
 def _natural(tensor: Tensor) -> list[tuple[int, str]]:
-    """The order of names for people: `features.10` after `features.9`."""
+    """Natural order of names: `features.10` after `features.9`."""
     parts = re.split("([0-9]+)", tensor.name[:SORTED])
     return [(len(part.lstrip("0")), part) if index % 2 else (0, part) for index, part in enumerate(parts)]
 
@@ -183,7 +183,7 @@ def _floats(model: Model, json_: bool) -> None:
 
 
 def _named(model: Model, name: str) -> Tensor:
-    """The tensor of that name, or alias; QfmtError with names that are near it."""
+    """The tensor with that name or alias; QfmtError with similar names."""
     tensor = model.graph.find(name)
     if tensor is None:
         near = model.graph.near(name)

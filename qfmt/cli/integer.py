@@ -1,4 +1,4 @@
-"""Models in integers alone: the options of `qfmt convert --integer-only`, and `qfmt inspect --integer`."""
+"""Integer-only models: the options of `qfmt convert --integer-only`, and `qfmt inspect --integer`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "outputs",
             multiple=True,
             metavar="NAME",
-            help="End the network at this tensor, and leave out the rest.",
+            help="End the network at this tensor; leave out the rest.",
         ),
         click.option(
-            "--exact", is_flag=True, help="Give exactly the integers of SOURCE: where FORM cannot, use thresholds."
+            "--exact", is_flag=True, help="Compute exactly the integers of SOURCE; use thresholds where FORM cannot."
         ),
         click.option(
             "--integer-only", is_flag=True, help="Make the arithmetic integer-only, and count the results that differ."
@@ -86,7 +86,7 @@ class Lowering:
         return None
 
     def apply(self, model: Model, place: str, shapes: Shapes) -> tuple[Model, str]:
-        """The model in integers alone, and what there is to say of it."""
+        """The integer-only model, and a description of it."""
         from ..passes.lowering import lower_integer
         from ..passes.lowering.facts import totals
 
@@ -98,21 +98,21 @@ class Lowering:
         return lowered, _summary(totals(lowered), lowered)
 
     def others(self, model: Model) -> str:
-        """Tensors that are not requantized in the form that was asked for, for any channel."""
+        """Tensors that are not requantized in the requested form for any channel."""
         from ..passes.lowering.facts import requantizations
 
         found = [each.output for each in requantizations(model) if each.rule == "thresholds"]
         return _some(found) if found and self.form != "thresholds" and not self.exact else ""
 
     def notes(self, model: Model) -> Iterator[str]:
-        """What to know of a lowered model that is not as one might think."""
+        """What may surprise the user of a lowered model."""
         for name, shape in json.loads(model.source.get("assumed_sizes", "{}")).items():
             sizes = " × ".join(map(str, shape[2:]))
             yield f"the size of {name} is not stated in the file: {sizes} is assumed; use --input-shape to change it"
         if others := self.others(model):
             yield f"no {self.form} comes close to what {others} states: thresholds are used there"
         if unsure := _unsure(model):
-            yield f"{unsure} may be rounded either way: the stated rule adds these up in any order"
+            yield f"{unsure} may be rounded either way: the stated rule leaves the order of additions open"
 
 
 def _summary(found: Totals, model: Model) -> str:
@@ -134,7 +134,7 @@ def _summary(found: Totals, model: Model) -> str:
 
 
 def _unsure(model: Model) -> str:
-    """`255 of the 1,021 sums of pool1, a mean of real numbers`: what is not certain of a model that is exact else."""
+    """`255 of the 1,021 sums of pool1, a mean of real numbers`: the only sums of a model that are not certain."""
     from ..passes.lowering.facts import requantizations
 
     if not model.source.get("integer_only", "").startswith("exact but for"):
@@ -194,18 +194,18 @@ FORMULAS = {
 """What spec.md, "Integer rules", says, before the clamp."""
 
 FEW = 6
-"""So many thresholds are printed; `--json` has all."""
+"""The most thresholds that are printed; `--json` has all of them."""
 
 
 def show_channels(model: Model, tensor: Tensor, json_: bool) -> None:
-    """The integers by which sums become one tensor, channel by channel; `tensor` is that, its sums, or a parameter."""
+    """The integers that turn sums into one tensor, channel by channel; `tensor` is that, its sums, or a parameter."""
     from ..passes.lowering.facts import requantizations
 
     require_sound(model)
     found = [each for each in requantizations(model) if tensor.name in (each.output, *each.node.inputs)]
     if not found:
-        hint = "`qfmt inspect FILE --integer` lists the tensors that are requantized by integers"
-        raise QfmtError(f"{tensor.name} is not made by a requantization of integers", hint=hint)
+        hint = "`qfmt inspect FILE --integer` lists the tensors that are"
+        raise QfmtError(f"{tensor.name} is not the output of an integer requantization", hint=hint)
     if json_:
         as_json([_data(each, model) for each in found])
         return
@@ -233,7 +233,7 @@ def _show_channels(found: Facts, model: Model) -> None:
 
 
 def _channel(channel: int, found: Facts, data: dict[str, Any], words: list[str], differs: Any) -> list[str]:
-    """A row: what one channel has, or all of them share."""
+    """A row: the numbers of one channel, or those that all channels share."""
 
     def own(values: Any) -> Any:
         return values[channel if len(values) > 1 else 0]

@@ -11,7 +11,7 @@ NOTHING = "-"
 
 
 def shape_text(shape: Shape | Sequence[int]) -> str:
-    """`[N,3,224,224]`; `?` stands for what is not known."""
+    """`[N,3,224,224]`; `?` is an unknown size."""
     if shape is None:
         return "?"
     return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
@@ -57,7 +57,7 @@ def by(sizes: Iterable[int]) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes for people: 47.7 kB."""
+    """A readable number of bytes: 47.7 kB."""
     if count < 1000:
         return f"{count} bytes"
     amount, units = count / 1000, ["kB", "MB", "GB"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="List the operators that qfmt knows.")
 @click.argument("name", required=False)
-@click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
+@click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
 def command(name: str | None, json_: bool) -> None:
     """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 GAP = "  "
 PATIENCE = 1.0
-"""Seconds before work that goes on says so."""
+"""Seconds after which a spinner shows that work is still running."""
 WIDEST = 400
-"""Characters of a cell of a table; `--json` has all."""
+"""The most characters of a cell in a table; `--json` has all of them."""
 DRAWN = 1000
-"""Rows that rich may draw; it takes half a millisecond for each, and nobody reads more of them on a terminal."""
+"""The most rows that rich draws: each takes half a millisecond, and nobody reads more on a terminal."""
 
 
 class Column(NamedTuple):
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print; once nobody reads any more (`| head`), the rest goes nowhere, and the command ends with its own status."""
+    """Print. Once the reader has closed (`| head`), drop the rest; the exit status stays that of the command."""
     try:
         click.echo(text, err=err)
     except BrokenPipeError:
@@ -67,7 +67,7 @@ def _strict(value: Any) -> Any:
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Lines of a label and what it says, the latter aligned."""
+    """Lines of a label and its value; values are aligned."""
     width = max(len(label) for label, _ in rows)
     _echo("\n".join(printable(shortened(f"{label:<{width}}{GAP}{text}".rstrip(), LONGEST)) for label, text in rows))
 
@@ -93,7 +93,7 @@ def _several(lines: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is watching; a process may be started with a stream that is closed."""
+    """Whether the stream is a terminal; a process may be started with a closed stream."""
     return stream is not None and stream.isatty()
 
 
@@ -124,7 +124,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def working(on_what: str) -> Iterator[None]:
-    """A spinner on stderr for work that takes longer than a second, if a person is watching."""
+    """A spinner on a terminal's stderr for work that takes longer than a second."""
     if not _is_terminal(sys.stderr):
         yield
         return

@@ -1,6 +1,6 @@
 """What `qfmt inspect` says about a model, as plain data: the tables print it, `--json` writes it.
 
-The keys are stable: later versions add some, and change or remove none.
+The keys are stable: later versions may add keys, but do not change or remove any.
 
     file        path, kind ("qfb", or "converted": made in memory from another format), bytes, content_id;
                 of a .qfb also format ("1.0") and sha256 (the digest in its header; it commits to the whole file)
@@ -13,12 +13,12 @@ The keys are stable: later versions add some, and change or remove none.
     quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
                 blocks (null: per tensor or per slice; or shape [..], counts [..], scale_bytes, zero_point_dtype and
                 zero_point_bytes, null if `zero_point` has the one of all blocks; the scales are of type scale_dtype),
-                observed (null: the source had discarded it; or observer, minimum [..], maximum [..], and
+                observed (null: not in the source; or observer, minimum [..], maximum [..], and
                 the quant_min, quant_max (or null) and qscheme that the observer chose the scale for)
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
-is not finite is the string "inf", "-inf" or "nan", since JSON has no word for it.
+is not finite is the string "inf", "-inf" or "nan", since JSON cannot represent it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
 
 
 def file_facts(path: Path, kind: str) -> Facts:
-    """What is known of a file without its data: a listing takes as long for a gigabyte as for a megabyte."""
+    """What is known of a file without its data, so a gigabyte is listed as quickly as a megabyte."""
     facts: Facts = {"path": str(path), "kind": kind, "bytes": path.stat().st_size}
     if kind == QFB:
         from ..file.reader import Container
@@ -138,7 +138,7 @@ def tensor_facts(tensor: Tensor, users: Users) -> Facts:
 
 
 def quantization_facts(quantization: Quantization) -> Facts:
-    """All but the arrays of blocks, of which it says how large they are."""
+    """Everything except the arrays of blocks, of which it states the sizes."""
     blocks = quantization.blocks
     facts = asdict(replace(quantization, blocks=None))
     if blocks is not None:
@@ -154,7 +154,7 @@ def quantization_facts(quantization: Quantization) -> Facts:
 
 
 def stored_range(tensor: Tensor) -> Facts:
-    """The smallest and largest values that a constant holds, as integers and as the reals that they stand for.
+    """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
 
     Keys: stored_min, stored_max, real_min, real_max. Reads the array, in parts: of each slice that has a scale the
     smallest and largest value are enough, since dequantizing does not change an order (or turns it around).
@@ -205,7 +205,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def _slices(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: tuple[int, ...]) -> Array:
-    """In which block the elements are, both counted in their logical order."""
+    """The index of the block of each element, both in logical order."""
     which, inner = at * 0, prod(shape)
     for size, step, count in zip(shape, block, counts, strict=True):
         inner //= size
@@ -215,7 +215,7 @@ def _slices(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: t
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:
-    """The real numbers that quant_min and quant_max stand for, over all slices of the axis or all blocks."""
+    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks."""
     limits = quantization.quant_min, quantization.quant_max
     ends = [(limit - point) * scale for scale, point in _scales_and_points(quantization) for limit in limits]
     return min(float(end.min()) for end in ends), max(float(end.max()) for end in ends)
@@ -261,7 +261,7 @@ def _in_float(model: Model, node: Node) -> str:
 
 def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
     if model.no_graph:
-        return "the source has no graph that would say what reads it"
+        return "the source has no graph, so what reads it is unknown"
     if not readers:
         return "no node reads it"
     node = readers[0]
@@ -274,8 +274,8 @@ def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
 
 
 _BIAS: Mapping[str, str] = {
-    "float_bias": "the engine adds it as a float, so an int32 bias would give other results",
-    "affine": "the engine adds it as a float, so an int32 bias would give other results",
+    "float_bias": "the engine adds it as a float, so an int32 bias would change the results",
+    "affine": "the engine adds it as a float, so an int32 bias would change the results",
     "integer_bias": "kept as the source had it; the engine rounds it to int32 when it runs",
 }
 
@@ -296,7 +296,7 @@ def origin(source: Mapping[str, str]) -> str:
 
 
 def discarded_calibration(model: Model, tensor: Tensor) -> bool:
-    """Whether the tensor was calibrated in PyTorch, whose `convert` throws the observed range away.
+    """Whether the tensor was calibrated in PyTorch, whose `convert` discards the observed range.
 
     Where an observer is in the file, the model was not converted.
     """

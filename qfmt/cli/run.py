@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 DIFFERS = 1
 
 SHOWN = 10
-"""So many rows' argmax is printed; `--json` has all."""
+"""The most rows whose argmax is printed; `--json` has all of them."""
 
 
 @click.command(
     short_help="Run a file exactly, with NumPy only.",
     epilog="""\b
 Examples:
-  qfmt run model.qfb --input image.npy                     the only array to the only input
-  qfmt run model.qfb --input arrays.npz --output y.npz     arrays to inputs by name
-  qfmt run model.qfb --input image.npy --record tested.qfb the same file, with this run as a test vector
+  qfmt run model.qfb --input image.npy                     a single array for a single input
+  qfmt run model.qfb --input arrays.npz --output y.npz     arrays for inputs, by name
+  qfmt run model.qfb --input image.npy --record tested.qfb a copy, with this run as a test vector
   qfmt run tested.qfb --vectors                            the test vectors in a file
 
 Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
@@ -53,7 +53,7 @@ Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
     help="Write the outputs to this .npz, or a single output to a .npy.",
 )
 @click.option(
-    "--record", type=click.Path(path_type=Path), help="Write FILE to this .qfb, with this run as a test vector."
+    "--record", type=click.Path(path_type=Path), help="Copy FILE to this .qfb, with this run as a test vector."
 )
 @click.option("--vectors", is_flag=True, help="Run the test vectors in the file, and compare their outputs.")
 @click.option("--json", "json_", is_flag=True, help="Print {output: {dtype, shape, min, max, argmax}}.")
@@ -153,7 +153,7 @@ def _summary(array: Array) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for NaN and infinity."""
+    """JSON cannot represent NaN and infinity."""
     return value if math.isfinite(value) else None
 
 

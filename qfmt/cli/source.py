@@ -1,4 +1,4 @@
-"""A model from whatever file the user names."""
+"""A model from any file that the user names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _File(click.Path):
-    """A regular file. Others are refused before they are opened: to open a FIFO is to wait for its writer."""
+    """A regular file. Others are refused before they are opened: opening a FIFO waits for its writer."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(value)
@@ -56,6 +56,6 @@ def open_model(path: Path) -> tuple[Model, str]:
 
 
 def spare(dest: Path, *sources: Path) -> None:
-    """DestinationError if what would be written to `dest` would replace one of the sources."""
+    """DestinationError if writing `dest` would replace one of the sources."""
     if dest.exists() and any(map(dest.samefile, sources)):
-        raise DestinationError("is the source itself", where=str(dest), hint="give the result another name")
+        raise DestinationError("is the source itself", where=str(dest), hint="choose another name for the result")

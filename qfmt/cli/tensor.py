@@ -10,13 +10,13 @@ from .output import line, pairs
 from .report import Facts, discarded_calibration, node_name, real_range
 
 SHOWN = 8
-"""So many scales are printed; `--json` has all."""
+"""The most scales that are printed; `--json` has all of them."""
 
 Lines = Iterator[tuple[str, str]]
 
 
 def show_tensor(model: Model, tensor: Tensor, facts: Facts, *, asked: str) -> None:
-    """Print what `tensor_facts` and `stored_range` found, and who writes and reads the tensor."""
+    """Print what `tensor_facts` and `stored_range` found, and which nodes write and read the tensor."""
     if asked != tensor.name:
         line(_explain_name(asked, tensor))
         line()

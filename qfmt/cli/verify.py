@@ -58,7 +58,7 @@ Exit status: 0 equal, or different only at rounding ties and as FILE states; 1 w
     help="For PyTorch an engine of torch  [default: the one whose arithmetic FILE states]; for ONNX, ONNX Runtime at an"
     " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]",
 )
-@click.option("--json", "json_", is_flag=True, help="Print everything, for programs.")
+@click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -124,6 +124,9 @@ def _show(report: Report) -> None:
             *(("note", note) for note in report.notes),
         ]
     )
+    if _is_unrelated(report):
+        line(_verdict(report))
+        return
     for weight in off:
         what = f"{weight.different:,} of {weight.elements:,} values differ, by at most {number(weight.largest)}"
         line(f"  {weight.name}: {'; '.join([*([what] if weight.different else []), *weight.differences])}")
@@ -189,7 +192,7 @@ def _stated(report: Report) -> None:
         if node.differences:
             line(f"{node.name} ({node.operator}), source → file: {'; '.join(node.differences)}")
     for name in report.missing:
-        line(f"{name} is in the source, not in the file")
+        line(f"{name} is only in the source")
 
 
 def _output_table(report: Report) -> None:
@@ -202,7 +205,15 @@ def _output_table(report: Report) -> None:
     table(columns, rows)
 
 
+def _is_unrelated(report: Report) -> bool:
+    """Whether the file names another source and has no constant in common with this one."""
+    equal = any(weight.ok for weight in report.weights)
+    return report.same_source is False and bool(report.weights) and not equal
+
+
 def _verdict(report: Report) -> str:
+    if _is_unrelated(report):
+        return "the file was not made from this source: its sha256 differs, and no constant is equal"
     if not report.ok:
         return f"first wrong: {report.first_wrong}"
     if report.skipped:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LISTED = 3
-"""So many kinds of differences are listed in a note."""
+"""The most kinds of differences that a note lists."""
 
 
 class Comparison:
@@ -46,11 +46,11 @@ class Comparison:
 
     def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
         self.file, self.witness, self.foreign, self.rules = file, witness, foreign, rules
-        self.pairing = Pairing(witness.model.graph, file.graph)
+        self.pairing = Pairing(witness.model.graph, file.graph, ("source", "file"))
         self.tensors = self._paired()
         """Tensor of the source → tensor of the file."""
         self.takes = file
-        """Whose inputs are given, or drawn."""
+        """The network whose inputs are given or drawn."""
         self.weights = {weight.name: weight for weight in self._constants()}
         self.side_by_side = SideBySide(file, witness.engine)
         if rules is not None:
@@ -92,7 +92,7 @@ class Comparison:
         )
 
     def reread(self) -> None:
-        """The same constants, against what somebody else's reader makes of the source."""
+        """The same constants, against what another reader makes of the source."""
         for name, theirs in self.witness.constants():
             weight = self.weights.get(self.tensors.get(name, ""))
             if weight is not None and self.witness.name not in weight.witnesses:
@@ -102,10 +102,10 @@ class Comparison:
         tensor = self.file.tensors[weight.name]
         mine, read, who = tensor.array, theirs.array, f"{self.witness.name} reads"
         if (mine.dtype, mine.size) != (read.dtype, read.size):
-            words = [f"{who} another dtype or shape"]
+            words = [f"{who} a different dtype or shape"]
         else:
             different, _ = values_differ(read, mine)
-            words = [f"{who} {different} other values"] if different else []
+            words = [f"{who} {different} different values"] if different else []
         if tensor.quantization is not None and (theirs.is_quantized or not self.integer_only):
             stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
             words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
@@ -132,7 +132,7 @@ class Comparison:
             self.sample(drawn, values if index == 0 else self._theirs(drawn))
 
     def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Arrays that somebody gives, checked."""
+        """Arrays from the caller, checked."""
         return checked_inputs(self.takes, inputs)
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
@@ -148,7 +148,7 @@ class Comparison:
                 return chosen, values
             refused = refused or values
         assert refused is not None
-        refused.hint = refused.hint or "--input-shape gives the sizes of inputs"
+        refused.hint = refused.hint or "set the sizes of inputs with --input-shape"
         raise refused
 
     def _tried(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Computed] | RunError:
@@ -182,7 +182,7 @@ class Comparison:
     def report(self, path: Path) -> Report:
         nodes, missing = tuple(self._nodes()), tuple(self._missing())
         if self._spelled:
-            self.notes.append(f"source and file state these differently, which does not count: {_most(self._spelled)}")
+            self.notes.append(f"source and file state these differently, which is allowed: {_most(self._spelled)}")
         sources = self.file.source.get("sha256"), self.witness.model.source.get("sha256")
         return Report(
             source=str(path),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Graph, Model, Node, Tensor, static_shape
 from ..rules import require_sound
-from .words import ARROW, NOWHERE, changed, tensor_words, values_differ
+from .words import ARROW, NOWHERE, changed, present, tensor_words, values_differ
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -21,8 +21,8 @@ class TensorDifference:
     """A constant, or an input of the graph, of both models. `other` is its name in the second one.
 
     `different` of its `elements` are not the same, bit by bit; `largest` is the largest difference of stored
-    values. `words` say what else differs: dtype, shape, quantization, names. Values of another dtype or shape, or
-    without any on the other side, are not compared.
+    values. `words` say what else differs: dtype, shape, quantization, names. Values are compared only if both models
+    have some, of the same dtype and shape.
     """
 
     name: str
@@ -44,7 +44,7 @@ class TensorDifference:
 
 @dataclass(frozen=True, slots=True)
 class NodeDifference:
-    """A node of both models, or of one, and what differs in it and in what it says of its outputs."""
+    """A node of both models or of only one, and what differs in it and in its outputs."""
 
     name: str
     operator: str
@@ -53,7 +53,7 @@ class NodeDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Everything that differs. `nodes` and `tensors` hold only those that do."""
+    """Everything that differs. `nodes` and `tensors` list only the ones that differ."""
 
     nodes: tuple[NodeDifference, ...]
     tensors: tuple[TensorDifference, ...]
@@ -68,7 +68,7 @@ class Difference:
 
 
 def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Difference:
-    """What differs between two models, or two `.qfb` files: read "in a → in b".
+    """What differs between two models, or two `.qfb` files. "x → y" means x in a and y in b.
 
     Nodes are matched in order if both graphs have the same operators, else by name. Raises FormatError for a
     file that cannot be read, ValidityError for a graph that breaks rules.
@@ -106,10 +106,14 @@ def _which(a: Model, b: Model) -> str:
 
 
 class Pairing:
-    """Which node and which tensor of one graph is which of the other. `tensors` maps names of a to names of b."""
+    """Which node and which tensor of one graph is which of the other. `tensors` maps names of a to names of b.
 
-    def __init__(self, a: Graph, b: Graph) -> None:
+    `called` are the words for a and b in what differs.
+    """
+
+    def __init__(self, a: Graph, b: Graph, called: tuple[str, str] = ("first", "second")) -> None:
         self.a, self.b = a, b
+        self.only = tuple(f"only in the {each}" for each in called)
         self.nodes = list(_matched(a.nodes, b.nodes))
         in_order = _in_order(a.nodes, b.nodes)
         self.tensors: dict[str, str] = {} if in_order else dict(_same_names(a, b))
@@ -123,7 +127,7 @@ class Pairing:
         self._pair(_same_names(a, b), {*self.tensors.values()})
 
     def _pair(self, pairs: Iterable[tuple[str, str]], taken: Set[str]) -> None:
-        """What was said of a tensor first holds."""
+        """The first pairing of a tensor holds."""
         for x, y in pairs:
             if y not in taken:
                 self.tensors.setdefault(x, y)
@@ -134,14 +138,14 @@ class Pairing:
                 yield x, y
 
     def node_differences(self, *, provenance: bool) -> Iterator[NodeDifference]:
-        """Every node of either graph, in order of the second. `provenance`: what the source called it counts, too."""
+        """Every node of either graph, in the order of b. `provenance`: names in the source count, too."""
         for mine, theirs in self.nodes:
             node = theirs or mine
             assert node is not None
             if mine is None:
-                words = ["only in the second"]
+                words = [self.only[1]]
             elif theirs is None:
-                words = ["only in the first"]
+                words = [self.only[0]]
             else:
                 words = list(self._node_words(mine, theirs, provenance))
             yield NodeDifference(node_name(node), node.operator, tuple(words))
@@ -170,23 +174,19 @@ class Pairing:
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
 
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
-        """Every constant and input of either graph; a tensor of one only has the other name empty."""
+        """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""
         theirs = {*self.tensors.values()}
         for name, tensor in self.a.tensors.items():
             if tensor.is_constant or name in self.a.inputs:
                 other = self.tensors.get(name)
-                yield (
-                    _compared(tensor, self.b.tensors[other], provenance)
-                    if other
-                    else _alone(tensor, "only in the first")
-                )
+                yield (_compared(tensor, self.b.tensors[other], provenance) if other else _alone(tensor, self.only[0]))
         for name, tensor in self.b.tensors.items():
             if name not in theirs and (tensor.is_constant or name in self.b.inputs):
-                yield _alone(tensor, "only in the second")
+                yield _alone(tensor, self.only[1])
 
 
 def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None, Node | None]]:
-    """In the order of b, those that only a has at the end."""
+    """In the order of b; nodes that only a has come last."""
     if _in_order(a, b):
         yield from zip(a, b, strict=True)
         return
@@ -197,7 +197,7 @@ def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None
 
 
 def _in_order(a: Sequence[Node], b: Sequence[Node]) -> bool:
-    """Whether nodes are matched by their place: then names may all be others."""
+    """Whether nodes are matched by their place; their names may differ then."""
     return [node.operator for node in a] == [node.operator for node in b]
 
 
@@ -214,8 +214,7 @@ def _compared(a: Tensor, b: Tensor, provenance: bool) -> TensorDifference:
     """Two constants, value by value, or two inputs."""
     words = tuple(tensor_words(a, b, provenance))
     if a.data is None or b.data is None:
-        if a.is_constant != b.is_constant:
-            words = (*words, "is a constant in one only")
+        words = (*words, *present("stored values", a.data, b.data))
         return TensorDifference(a.name, b.name, 0, 0, 0.0, words)
     elements = prod(static_shape(b))
     if (a.dtype, a.shape) != (b.dtype, b.shape):

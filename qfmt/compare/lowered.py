@@ -139,7 +139,7 @@ class LoweredComparison(Comparison):
         for name, values in inputs.items():
             origin = ends.get(name, name)
             if origin not in self.takes.graph.inputs:
-                self.notes.append(f"not an input, so not used: {name}")
+                self.notes.append(f"ignored, because not an input: {name}")
                 continue
             grid = self.file.tensors[name].quantization if name in ends else None
             is_real = DTYPES[self.takes.tensors[origin].dtype].kind == "f"
@@ -167,7 +167,7 @@ class LoweredComparison(Comparison):
         try:
             return lower_as(self.takes, self.file.source[KEY], [name for name in ends if name])
         except QfmtError as error:
-            self.notes.append(f"what the file says of its differences was not believed: the source {error.what}")
+            self.notes.append(f"the differences that the file states could not be checked: the source {error.what}")
             return None
 
     # -- the report --------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class LoweredComparison(Comparison):
                 yield f"the output {name} is not a tensor of the source"
         yield from self._not_compared()
         if not self.skipped and not any(found.counts.total for found in self.side_by_side.nodes.values()):
-            yield from (f"no node was compared, and the file lacks the output {name}" for name in self._beyond())
+            yield from (f"no node was compared, and the output {name} is not in the file" for name in self._beyond())
 
     def _beyond(self) -> Iterator[str]:
         """Outputs of the source that the file ends before."""

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 SEED = 0
 
 SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
-"""Tried one after the other for sizes that neither the file nor anybody else tells."""
+"""Tried one after the other for sizes that neither the file nor the user states."""
 
 MOST = 1 << 25
-"""So many elements an input is drawn with, unless somebody gives its shape: a file may state any."""
+"""The most elements of a drawn input, unless the user gives its shape: a file may state any."""
 
 REDUCED = ("fbgemm", "x86")
 """Engines for which PyTorch calibrates to half the integers of a tensor, which is where inputs then lie."""

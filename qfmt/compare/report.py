@@ -11,9 +11,9 @@ from typing import Any
 class WeightComparison:
     """A constant of the file against that of the source, bit by bit.
 
-    `different` of `elements` stored values are not the same, by at most `largest`. `differences` says, as
-    "source → file", what else is not: dtype, shape, quantization. `witnesses` are who was asked for the source's:
-    "conversion" (qfmt, anew), and "onnx" (its own reader) for ONNX.
+    `different` of `elements` stored values differ, by at most `largest`. `differences` says, as "source → file", what
+    else differs: dtype, shape, quantization. `witnesses` names who read the source's constant: "conversion" (qfmt, in
+    a fresh conversion), and for ONNX also "onnx" (its own reader).
     """
 
     name: str
@@ -31,10 +31,10 @@ class WeightComparison:
 
 @dataclass(frozen=True, slots=True)
 class NodeComparison:
-    """A node of the file, fed what the source's node got, against the output of that: counts of output elements.
+    """A node of the file against that of the source, both run on the source's inputs: counts of output elements.
 
     `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
-    "source → file", what the file states otherwise than the source does: rule, attributes, scales. `saturated`
+    "source → file", what the file states differently: rule, attributes, scales. `saturated`
     outputs are those at which torch's own kernel overflows, and which are right in the file (spec.md, "Requantize
     rules"); `stated` ones follow from what the file states: a rule of another engine than the one that was there, or,
     in an integer-only file, that they may differ (`differs`).
@@ -60,9 +60,9 @@ class NodeComparison:
 
 @dataclass(frozen=True, slots=True)
 class OutputComparison:
-    """An output of the whole network, each of source and file run from the inputs on.
+    """An output of the whole network: source and file are each run from the inputs to the end.
 
-    `argmax_equal` of `argmax_total` samples have their largest element at the same place (outputs [sample, class]).
+    `argmax_equal` of `argmax_total` samples have their largest element at the same index (outputs [sample, class]).
     """
 
     name: str
@@ -77,14 +77,14 @@ class OutputComparison:
 class Report:
     """The result of `qfmt.verify`.
 
-    `engine` carried the source out, in the package `version` ("" if nobody could).
+    `engine` ran the source, in the package `version` ("" if it was not run).
     `same_source`: whether the file says that it was made from this very source (None: it does not say).
-    `missing` are nodes that only the source has; `interface` says what the network as a whole gives otherwise, as
-    "source → file". `skipped` says why no nodes were compared, "" if they were;
-    `notes` are remarks that change nothing. `beyond` are outputs of the source that an integer-only file ends before.
-    `integer_only`: the file was lowered to integers, so its nodes are others
-    than those of the source; each that gives a tensor of the source is compared. `rules_compared`: the file states
-    the rules of this engine, in the source's own terms, so that a rule stated otherwise is a fault.
+    `missing` are nodes that only the source has; `interface` lists differences in the inputs and outputs of the whole
+    network, as "source → file". `skipped` says why no nodes were compared, "" if they were;
+    `notes` are remarks that do not affect the result. `beyond` are outputs of the source that an integer-only file
+    does not compute. `integer_only`: the file was lowered to integers, so its nodes differ
+    from those of the source; each node that computes a tensor of the source is compared. `rules_compared`: the file
+    states the rules of this engine, in the source's own terms, so a rule that differs is an error.
     """
 
     source: str
@@ -105,13 +105,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was compared is equal, or differs only as two runs of torch may: at rounding ties, in the
+        """Whether everything compared is equal, or differs only as two runs of torch may: at rounding ties, in the
         last bits of floats, where a kernel of torch overflows."""
         return not self.first_wrong
 
     @property
     def is_exact(self) -> bool:
-        """Whether no node differs in anything from the source, not even so."""
+        """Whether every output of every node is equal, without any such difference."""
         return self.ok and all(node.equal == node.outputs for node in self.nodes)
 
     @property
@@ -125,13 +125,13 @@ class Report:
             if not weight.ok:
                 return weight.name
         if self.missing:
-            return f"{self.missing[0]}, which the file lacks"
+            return f"{self.missing[0]}, which is only in the source"
         if self.interface:
             return self.interface[0]
         return next((output.name for output in self.outputs if not self._is_explained(output)), "")
 
     def _is_explained(self, output: OutputComparison) -> bool:
-        """A tie in one node may move everything behind it; without any, the outputs must be equal."""
+        """A tie in one node may change everything after it; without one, the outputs must be equal."""
         return output.equal == output.outputs or any(node.equal < node.outputs for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:

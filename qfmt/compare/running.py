@@ -30,7 +30,7 @@ class NodeFindings:
     counts: Counts = field(default_factory=Counts)
     fault: str = ""
     unknown: bool = False
-    """Whether qfmt has no reference for its operator, which was kept as the source had it."""
+    """Whether qfmt lacks a reference for its operator, which was kept as it was in the source."""
 
 
 @dataclass

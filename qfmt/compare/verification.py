@@ -36,28 +36,28 @@ def verify(
 ) -> Report:
     """Compare a model, or a `.qfb`, with its source: a file of TorchScript, torch.save, torch.export or ONNX.
 
-    A model that was lowered to integers may also be compared with the `.qfb` that it was made from. Its nodes are
-    others: each that gives a tensor of the source is compared, fed what the source has, and sums where it has none.
-    `inputs` are then those of the source, or the integers that the model takes.
+    A model that was lowered to integers may also be compared with the `.qfb` that it was made from. Its nodes differ
+    from those of the source: each node that computes a tensor of the source is compared. `inputs` are then those of
+    the source, or the integers that the model takes.
 
-    Constants are compared bit by bit with a fresh conversion, those of ONNX also with what the onnx package reads. Then
-    torch carries out the calls of the source under `engine` (one of TORCH_ENGINES, default: whose arithmetic the file
-    states), or ONNX Runtime the model's nodes (one of RUNTIMES, default: not optimized), and each node of the file is
-    fed what the source's node got. Both run in a worker process. torch never gets the file: it is given the calls that
-    qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
-    `inputs` maps names to arrays; else `samples` pseudo-random ones are drawn, of `input_shapes` where the file
-    leaves sizes open. Without torch nodes are skipped, and the report says so; without ONNX Runtime the reference
-    implementation of the onnx package takes its place.
+    Constants are compared bit by bit with a fresh conversion; those of ONNX also with what the onnx package reads. Then
+    torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose arithmetic the file
+    states), or ONNX Runtime runs the model's nodes (one of RUNTIMES, default: not optimized). Each node of the file
+    gets the inputs that the source's node got. Both run in a worker process. torch never gets the file, only the calls
+    that qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
+    `inputs` maps names to arrays; without it, `samples` pseudo-random inputs are drawn, of `input_shapes` where the
+    file leaves sizes open. Without torch, nodes are skipped, and the report says so; without ONNX Runtime, the
+    reference implementation of the onnx package takes its place.
 
-    Raises ValidityError for a graph that breaks rules, SourceError if the source is neither or cannot be converted,
-    RunError if the inputs do not fit or a call cannot be carried out with this engine.
+    Raises ValidityError for a graph that breaks rules, SourceError if the source cannot be converted, RunError if the
+    inputs do not fit or a call cannot be run with this engine.
     """
     from ..file import load
 
     file = model if isinstance(model, Model) else load(model)
     require_sound(file)
     if not isinstance(source, str | PathLike):
-        hint = "save a module with torch.jit.save(torch.jit.trace(module, inputs), path), and verify against that file"
+        hint = "save the module with torch.jit.save(torch.jit.trace(module, inputs), path) and verify that file"
         raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)
     path = Path(fspath(source))
     lowered = is_lowered(file)
@@ -93,11 +93,11 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
     foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
     whose, rules, notes = arithmetic_of(witness.engine), None, []
     if file.arithmetic in ENGINES and file.arithmetic != whose:
-        told = f"the file states the arithmetic of {file.arithmetic}, {witness.name} computes by that of {whose}"
+        told = f"the file states the arithmetic of {file.arithmetic}, but {witness.name} computes by that of {whose}"
         if engine is None:
             beside = _witness(path, file.replace(arithmetic=whose), engine)
             rules, witness = beside.model, (beside if foreign else witness)
-            notes.append(f"{told}: outputs that differ by these rules alone count as stated")
+            notes.append(f"{told}: outputs that differ only by these rules count as stated")
         else:
             notes.append(f"{told}, as --engine asks: outputs that differ by these rules count as wrong")
     if foreign and witness.name == "onnx":

@@ -17,6 +17,13 @@ def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
         yield f"{what} {_shown(mine)} {ARROW} {_shown(theirs)}"
 
 
+def present(what: str, mine: object, theirs: object) -> Iterator[str]:
+    """What only one of two has; None if it has not."""
+    if (mine is None) != (theirs is None):
+        had, has = ("without" if each is None else "with" for each in (mine, theirs))
+        yield f"{had} {what} {ARROW} {has} {what}"
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.9g}"
@@ -42,8 +49,7 @@ def sizes(shape: Any) -> str:
 def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterator[str]:
     """What differs between two quantizations: each field, and of scales and zero points the first that does."""
     if a is None or b is None:
-        if a is not b:
-            yield "is quantized in one only"
+        yield from present("quantization", a, b)
         return
     for name in ("axis", "quant_min", "quant_max"):
         yield from changed(name, getattr(a, name), getattr(b, name))
@@ -56,15 +62,13 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
 def _blocks_words(a: Quantization, b: Quantization) -> Iterator[str]:
     mine, theirs = a.blocks, b.blocks
     if mine is None or theirs is None:
-        if mine is not theirs:
-            yield "has block-wise scales in one only"
+        yield from present("block-wise scales", mine, theirs)
         return
     yield from changed("blocks", sizes(mine.shape), sizes(theirs.shape))
     pairs = (("scale", mine.scale, theirs.scale), ("zero point", mine.zero_point, theirs.zero_point))
     for what, x, y in pairs:
         if x is None or y is None:
-            if x is not y:
-                yield f"has {what}s for each block in one only"
+            yield from present(f"block-wise {what}s", x, y)
         elif (x.dtype, x.shape) != (y.dtype, y.shape):
             yield from changed(f"{what}s", f"{x.dtype}{sizes(x.shape)}", f"{y.dtype}{sizes(y.shape)}")
         elif x != y:
@@ -85,7 +89,7 @@ def _firstchanged(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator
 
 
 def values_differ(a: Any, b: Any) -> tuple[int, float]:
-    """In how many elements two arrays of one dtype and size differ, bit by bit, and by how much at most."""
+    """In how many elements two arrays of one dtype and size differ, bit by bit, and the largest difference."""
     import numpy as np
 
     bits = np.dtype(f"u{a.dtype.itemsize}")

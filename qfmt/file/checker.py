@@ -20,43 +20,43 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F2", "The reserved bytes of the header are zero."),
     (
         "F3",
-        "The header is at least 128 bytes long, a multiple of 8, and ends inside the metadata, which are shorter than "
-        "2^31 bytes. The data begin at the next multiple of 4096, and the file ends where they end.",
+        "The size of the header is at least 128 bytes and a multiple of 8. It ends inside the metadata, which is "
+        "shorter than 2^31 bytes. The data begins at the next multiple of 4096, and the file ends where the data ends.",
     ),
-    ("F4", "Bytes 64 to 95 are the sha256 of the metadata, from byte 0 on, with these 32 bytes as zeros."),
+    ("F4", "Bytes 64 to 95 are the sha256 of the metadata, from byte 0 on, with these 32 bytes taken as zeros."),
     ("F5", "The bytes between metadata and data are zero."),
     (
         "F6",
-        "The metadata are a FlatBuffer of the schema: every offset, vtable and vector lies after the header and inside "
-        "them and is aligned, required fields are present, strings are UTF-8 and end with a zero byte. Strings and "
-        "nested tables may be shared; a reader may refuse what refers to anything else again and again.",
+        "The metadata is a FlatBuffer of the schema: every offset, vtable and vector lies inside it, after the header, "
+        "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
+        "tables may be shared; a reader may refuse a file that refers to anything else too often.",
     ),
-    ("F7", "Every index is one of an element that exists."),
+    ("F7", "Every index refers to an element that exists."),
     (
         "F8",
-        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap; less than 64 bytes lie "
-        "between two, all zero; the last ends where the data end.",
+        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes lie "
+        "between two buffers, all of them zero. The last buffer ends where the data ends.",
     ),
-    ("F9", "The sha256 of a buffer is that of its bytes."),
-    ("F10", "No required flag or feature is one that the reader does not know."),
-    ("F11", "Tensors are sorted by name, attributes and the pairs of maps by key; none stands twice."),
+    ("F9", "The stated sha256 of a buffer is that of its bytes."),
+    ("F10", "The reader knows every required flag and feature."),
+    ("F11", "Tensors and attributes are sorted by name, the pairs of maps by key; none appears twice."),
     (
         "F12",
-        "There is one name of a size, or none, for each size, and a size with a name is -1. Every quantization has its "
-        "quant_min and quant_max, and zero_point is empty if zero_point_float is there; blocks have a scale, and a "
-        "zero_point_dtype if and only if a zero_point; an attribute has a known type and the value of it; the "
-        "values of test vectors have a buffer.",
+        "If sizes have names, there is one, possibly empty, for each size, and a size with a name is -1. Every "
+        "quantization has a quant_min and a quant_max, and its zero_point is empty if zero_point_float is present. "
+        "Blocks have a scale, and a zero_point_dtype if and only if they have a zero_point. An attribute has a known "
+        "type and a value of that type. The values of test vectors have a buffer.",
     ),
     (
         "F13",
-        "Every buffer is the data of a tensor, of its blocks, or of a test vector, and no two buffers hold the same "
+        "Every buffer holds the data of a tensor, of its blocks, or of a test vector, and no two buffers hold the same "
         "bytes.",
     ),
 )
-"""The rules about a file as such: number and sentence."""
+"""The rules for the file as a container: number and sentence."""
 
 MOST = 1000
-"""So many violations are listed: what breaks more rules is not looked at any further."""
+"""The most violations that are listed; then the check stops."""
 
 
 class _Enough(Exception):
@@ -106,11 +106,11 @@ def _check(container: Container, found: Found) -> None:
         found.add(graph_violations(model))
         if _check_vectors(model, container, damaged, used, found) and len(used) < len(container.buffers):
             unused = set(range(len(container.buffers))) - used
-            found.add([Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers belong to nothing")])
+            found.add([Violation("F13", f"buffer {min(unused)}", f"{len(unused)} buffers are not used")])
 
 
 def _check_buffers(container: Container, found: Found) -> set[int]:
-    """F8 and F9; the result are the buffers whose bytes are not those that were written."""
+    """F8 and F9. Returns the buffers whose bytes are not those that were written."""
     damaged: set[int] = set()
     end = 0
     digests: set[tuple[bytes, int]] = set()
@@ -120,18 +120,18 @@ def _check_buffers(container: Container, found: Found) -> set[int]:
             stored = container.buffer(index, "")
             gap = container.data[end : stored.offset]
             if stored.offset < end or len(gap) >= header.ALIGNMENT or any(gap):
-                found.add([Violation("F8", where, f"begins at {stored.offset}, the one before ends at {end}")])
+                found.add([Violation("F8", where, f"begins at {stored.offset}, but the previous one ends at {end}")])
             overlaps, end = stored.offset < end, max(end, stored.offset + stored.nbytes)
             if overlaps:  # the same bytes are not read for each of many
                 damaged.add(index)
             elif not stored.is_intact():
                 damaged.add(index)
-                found.add([Violation("F9", where, "its sha256 is not the one stated: the data is damaged")])
+                found.add([Violation("F9", where, "its sha256 differs from the one stated: the data is damaged")])
             if (stored.digest, stored.nbytes) in digests:
-                found.add([Violation("F13", where, "holds the same bytes as one before")])
+                found.add([Violation("F13", where, "holds the same bytes as an earlier one")])
             digests.add((stored.digest, stored.nbytes))
     if end != len(container.data):
-        found.add([Violation("F8", "data", f"the last buffer ends at {end}, the data at {len(container.data)}")])
+        found.add([Violation("F8", "data", f"the last buffer ends at {end}, but the data at {len(container.data)}")])
     return damaged
 
 
@@ -143,7 +143,7 @@ def _check_tensors(container: Container, damaged: set[int], used: set[int], foun
         with _collecting(found, container, f"tensor {index}"):
             name = tensors.name(index)
             if before is not None and name <= before:
-                found.add([Violation("F11", f"tensor {name!r}", f"stands after {before!r}")])
+                found.add([Violation("F11", f"tensor {name!r}", f"follows {before!r}, out of order or repeated")])
             before = name
             tensor = tensors[name]
         decoded = decoded and tensor is not None

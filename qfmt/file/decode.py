@@ -206,7 +206,7 @@ class Decoder:
     def _spend(self, count: int, position: int) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise _broken("the same tables or vectors are referred to again and again", position)
+            raise _broken("the same tables or vectors are referred to too often", position)
 
 
 class Tables:

@@ -50,7 +50,7 @@ def seal(root: int, body: bytes, data_size: int) -> bytes:
     """The metadata of a file: the header, and after it the FlatBuffer `body`, whose root table is at `root` in it."""
     meta_size = SIZE + len(body)
     if meta_size > MAXIMUM_METADATA:
-        raise FormatError(f"the metadata take {meta_size} bytes, {MAXIMUM_METADATA} are possible", rule="F3")
+        raise FormatError(f"the metadata takes {meta_size} bytes, more than {MAXIMUM_METADATA}", rule="F3")
     data_offset = round_up(meta_size, PAGE)
     sizes = (SIZE, meta_size, data_offset, data_size, data_offset + data_size)
     fields = Header(SIZE + root, IDENTIFIER, TAG, *sizes, 0, 0, 0, bytes(32), bytes(32))
@@ -76,7 +76,7 @@ def parse(head: bytes, actual_size: int) -> Header:
     if head[4:8] != IDENTIFIER:
         major = head[7:8].decode("latin-1")
         raise VersionError(
-            f"is of major version {major!r}, this reader knows 1", hint="a newer qfmt is needed", rule="F1"
+            f"has major version {major!r}; this reader supports 1", hint="a newer qfmt is needed", rule="F1"
         )
     if len(head) < SIZE:
         raise FormatError(f"ends inside the header, at byte {len(head)}", hint=AGAIN, rule="F3")
@@ -85,7 +85,7 @@ def parse(head: bytes, actual_size: int) -> Header:
         raise FormatError(f"the header tag is {header.tag!r}, not {TAG!r}", where="byte 8", rule="F1")
     if header.required_flags:
         raise VersionError(
-            f"needs features that this reader does not know (flags {header.required_flags:#x})",
+            f"requires features that this reader does not support (flags {header.required_flags:#x})",
             where="byte 48",
             hint="a newer qfmt is needed",
             rule="F10",
@@ -99,20 +99,21 @@ def parse(head: bytes, actual_size: int) -> Header:
 def _check_sizes(header: Header, actual_size: int) -> None:
     if not SIZE <= header.header_size <= header.meta_size <= MAXIMUM_METADATA or header.header_size % 8:
         sizes = f"{header.header_size} and {header.meta_size}"
-        raise FormatError(f"header and metadata cannot be of {sizes} bytes", where="byte 12", rule="F3")
+        raise FormatError(f"the sizes of header and metadata ({sizes} bytes) are not valid", where="byte 12", rule="F3")
     if header.data_offset != round_up(header.meta_size, PAGE):
-        raise FormatError(f"the data cannot begin at byte {header.data_offset}", where="byte 24", rule="F3")
+        what = f"the data begins at byte {header.data_offset}, which is not the multiple of {PAGE} after the metadata"
+        raise FormatError(what, where="byte 24", rule="F3")
     if header.file_size != header.data_offset + header.data_size:
         raise FormatError("the sizes of metadata, data and file disagree", where="byte 40", rule="F3")
     if header.file_size != actual_size:
-        finding = "truncated" if actual_size < header.file_size else "longer than it says"
+        finding = "truncated" if actual_size < header.file_size else "longer than its header states"
         raise FormatError(f"is {finding}: {actual_size} bytes instead of {header.file_size}", hint=AGAIN, rule="F3")
 
 
 def check_digest(header: Header, metadata: bytes) -> None:
     """DigestError unless the metadata is what was written."""
     if metadata_digest(metadata) != header.sha256:
-        raise DigestError("the metadata is damaged: its sha256 is not the one in the header", hint=AGAIN, rule="F4")
+        raise DigestError("the metadata is damaged: its sha256 differs from that in the header", hint=AGAIN, rule="F4")
 
 
 def check_padding(padding: bytes) -> None:
@@ -130,8 +131,8 @@ def resemblance(head: bytes) -> str:
         return "it is empty"
     for name, convertible, test in _KINDS:
         if test(head):
-            return f"it seems to be {name}" + (": `qfmt convert` may read it" if convertible else "")
-    return "`qfmt convert` makes one"
+            return f"it seems to be {name}" + ("; try `qfmt convert`" if convertible else "")
+    return "create one with `qfmt convert`"
 
 
 _AFTER_IR_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x3a", b"\x42")  # protobuf keys of ModelProto

@@ -80,7 +80,7 @@ class Container:
     def _check_version(self) -> None:
         if features := self.root["required_features"]:
             raise VersionError(
-                f"needs features that this reader does not know: {some(features)}",
+                f"requires features that this reader does not support: {some(features)}",
                 hint="a newer qfmt is needed",
                 rule="F10",
             )
@@ -147,7 +147,7 @@ class Container:
     def values(self, records: Tables, names: Sequence[str], end: str) -> dict[str, StoredArray]:
         """The values of one end of the graph by the names of its tensors."""
         if len(records) != len(names):
-            raise FormatError(f"{len(records)} {end}, the graph has {len(names)}", rule="V50")
+            raise FormatError(f"{len(records)} {end}, but the graph has {len(names)}", rule="V50")
         given: dict[str, Record] = {}
         for name, record in zip(names, records, strict=True):
             if given.setdefault(name, record) != record:
@@ -157,9 +157,9 @@ class Container:
     def value(self, name: str, record: Record) -> StoredArray:
         """What the tensor `name` is in a test vector."""
         if name not in self.tensors:  # an end of the graph whose index is -1
-            raise FormatError(f"{name!r} is no tensor of the graph", rule="V50")
+            raise FormatError(f"{name!r} is not a tensor of the graph", rule="V50")
         if record["buffer"] is None:
-            raise FormatError(f"there is no buffer for {name!r}", rule="F12")
+            raise FormatError(f"{name!r} has no buffer", rule="F12")
         data = self.buffer(record["buffer"], f"the value of {name!r} in a test vector")
         return StoredArray(self.tensors[name].dtype, record["shape"], data)
 
@@ -219,9 +219,8 @@ class Stored(Data):
                 raise FormatError("buffers overlap", where=f"{container.where}: {self._place}", rule="F8")
             if not self.is_intact():
                 place = f"{container.where}: {self._place}"
-                raise DigestError(
-                    "the data is damaged: its sha256 is not the one stated", where=place, hint=header.AGAIN, rule="F9"
-                )
+                what = "the data is damaged: its sha256 differs from the one stated"
+                raise DigestError(what, where=place, hint=header.AGAIN, rule="F9")
             container.verified.add(self.index)
         return view
 

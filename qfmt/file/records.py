@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 
 def dtype_name(code: int) -> str:
     if code not in DTYPE_NAMES:
-        raise FormatError(f"the element type {code} is not known", hint="a newer qfmt may know it", rule="V2")
+        raise FormatError(f"the element type {code} is not known", hint="a newer qfmt may support it", rule="V2")
     return DTYPE_NAMES[code]
 
 
@@ -56,10 +56,10 @@ Buffers = Callable[[int], Data]
 def quantization(record: Record, shape: Shape, buffers: Buffers) -> Quantization:
     """The quantization of a tensor of that shape."""
     if record["quant_min"] is None or record["quant_max"] is None:
-        raise FormatError("a quantization without quant_min or quant_max", rule="F12")
+        raise FormatError("a quantization lacks quant_min or quant_max", rule="F12")
     observed, floats = record["observed"], record["zero_point_float"]
     if floats is not None and record["zero_point"]:
-        raise FormatError("a quantization with zero points of two kinds", rule="F12")
+        raise FormatError("a quantization has both zero_point and zero_point_float", rule="F12")
     return Quantization(
         record["scale"],
         record["zero_point"] if floats is None else floats,
@@ -80,9 +80,9 @@ def blocks(record: Record, scale_dtype: str, shape: Shape, buffers: Buffers) -> 
         raise FormatError(f"blocks of {list(sizes)} in a tensor of {shape}", rule="V27")
     fixed = tuple(size for size in shape if isinstance(size, int))
     if len(fixed) != len(sizes):
-        raise FormatError("blocks in a tensor whose sizes are not all known", rule="V27")
+        raise FormatError("a tensor with blocks has an unknown size", rule="V27")
     if record["scale"] is None or (own is None) != (record["zero_point_dtype"] == 0):
-        raise FormatError("blocks without scales, or zero points without a type", rule="F12")
+        raise FormatError("blocks lack scales, or the type of their zero points", rule="F12")
     counts = block_counts(fixed, sizes)
     scale = StoredArray(scale_dtype, counts, buffers(record["scale"]))
     if own is None:
@@ -178,7 +178,7 @@ _ATTRIBUTE_FIELDS = {ENUMS["AttributeType"][name]: field for name, field in ATTR
 
 def attribute_value(record: Record) -> Attribute:
     if record["type"] not in _ATTRIBUTE_FIELDS:
-        raise FormatError(f"the attribute {record['name']!r} is of the unknown type {record['type']}", rule="F12")
+        raise FormatError(f"the attribute {record['name']!r} has the unknown type {record['type']}", rule="F12")
     value: Attribute | None = record[_ATTRIBUTE_FIELDS[record["type"]]]
     if value is None:
         raise FormatError(f"the attribute {record['name']!r} has no value", rule="F12")

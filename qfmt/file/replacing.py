@@ -123,7 +123,7 @@ def _target(where: str) -> Path:
     if not target.parent.is_dir():
         raise FileNotFoundError(0, f"there is no directory {target.parent}")
     if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
-        raise PermissionError(0, "it is not a file that may be changed")
+        raise PermissionError(0, "it is read-only or not a regular file")
     return target
 
 

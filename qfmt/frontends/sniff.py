@@ -17,7 +17,7 @@ from .stored import Storage, StoredTensor
 from .zips import Zip
 
 ONNX_FIELDS = 10_000
-"""So many fields before its graph are looked at; exporters write about five, and one for each property."""
+"""The most fields before the graph that are read; exporters write about five, and one for each property."""
 
 _SAVE_TORCHSCRIPT = "load it in the version of PyTorch that saved it and save the whole network with torch.jit.save"
 

@@ -106,6 +106,6 @@ def _sized(tensor: Tensor, shape: Shape) -> Tensor:
     sizes = []
     for own, other in zip(known, shape, strict=True):
         if isinstance(own, int) and isinstance(other, int) and own != other:
-            raise SourceError(f"has a size of {own} where {other} is stated or follows", where=tensor.name)
+            raise SourceError(f"has the size {own}, but {other} is stated or follows", where=tensor.name)
         sizes.append(own if isinstance(own, int) or other is None else other)
     return replace(tensor, shape=tuple(sizes))

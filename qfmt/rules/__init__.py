@@ -1,8 +1,8 @@
 """The validity rules V1…Vn as data: number, sentence, check. `violations` applies them all at once.
 
-A file that can be decoded may still say nonsense: a scale of zero, a weight outside its range, a node that reads
+A file that can be decoded may still be wrong: a scale of zero, a weight outside its range, a node that reads
 what is computed later. `save` refuses such a model and lists everything that is wrong with it. The rules about
-single tensors are applied whenever one is decoded, so that nobody meets a tensor that breaks them.
+single tensors are applied whenever a tensor is decoded, so no caller ever sees a tensor that breaks them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def violations(model: Model, *, data: bool = True) -> list[Violation]:
-    """Every rule that the model breaks; without `data` those are left out that read the constants.
+    """Every violation of a rule; without `data`, the rules that read the constants are left out.
 
     Raises DigestError if constants cannot be read because they were damaged.
     """
@@ -52,7 +52,7 @@ def violations(model: Model, *, data: bool = True) -> list[Violation]:
     for name, tensor in model.tensors.items():
         broken = tensor_violations(tensor)
         if name != tensor.name:
-            broken.append(Violation("V1", f"tensor {quoted(tensor.name)}", f"is found under the name {quoted(name)}"))
+            broken.append(Violation("V1", f"tensor {quoted(tensor.name)}", f"is stored under the name {quoted(name)}"))
         if data and not broken:
             broken = data_violations(tensor)
         found += broken
@@ -62,9 +62,9 @@ def violations(model: Model, *, data: bool = True) -> list[Violation]:
 
 
 def require_sound(model: Model) -> None:
-    """ValidityError if the graph breaks rules: who computes with a graph, or rewrites one, need not look for them.
+    """ValidityError if the graph breaks rules, so that code that runs or rewrites graphs need not check for them.
 
-    A file is not trusted to have been written by `save`, and opening one looks at no more than its tensors.
+    A file may not have been written by `save`, and opening one checks only its tensors.
     """
     if broken := graph_violations(model):
         raise ValidityError(broken)

@@ -1,4 +1,4 @@
-"""V30–V39: the graph as a whole, and what may stand in a model beside it."""
+"""V30–V39: the graph as a whole, and the rest of the model beside it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ ENDS = Stage()
 MODEL = Stage()
 
 
-@GRAPH.rule(30, "An input of the graph is a tensor of the graph, is not a constant, and stands once.")
+@GRAPH.rule(30, "An input of the graph is a tensor of the graph, is not a constant, and appears only once.")
 def _inputs(graph: Graph) -> str:
     if missing := [name for name in graph.inputs if name not in graph.tensors]:
         return f"the input {first_of(missing)} is not a tensor"
     if constant := [name for name in graph.inputs if graph.tensors[name].is_constant]:
         return f"the input {first_of(constant)} is a constant"
-    return "" if len(set(graph.inputs)) == len(graph.inputs) else "an input stands twice"
+    return "" if len(set(graph.inputs)) == len(graph.inputs) else "an input is listed twice"
 
 
 @EDGES.rule(
-    31, "The inputs of a node are tensors of the graph, or absent (index -1, the empty name); its outputs are tensors."
+    31,
+    "The inputs of a node are tensors of the graph, or absent (index -1, the empty name); its outputs are tensors of "
+    "the graph.",
 )
 def _edges(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> str:
     names = [name for name in node.inputs if name] + list(node.outputs)
@@ -31,21 +33,21 @@ def _edges(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> st
     return f"{first_of(missing)} is not a tensor of the graph" if missing else ""
 
 
-@EDGES.rule(32, "A tensor is the output of at most one node; an input of the graph and a constant are of none.")
+@EDGES.rule(32, "A tensor is the output of at most one node; graph inputs and constants are not outputs of any node.")
 def _produced_once(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> str:
     if len(set(node.outputs)) < len(node.outputs):
-        return "an output stands twice"
+        return "an output is listed twice"
     again = [name for name in node.outputs if name in available]
     return f"{first_of(again)} is an input, a constant or the output of an earlier node" if again else ""
 
 
-@EDGES.rule(33, "A node reads only inputs of the graph, constants, and outputs of nodes that stand before it.")
+@EDGES.rule(33, "A node reads only inputs of the graph, constants, and outputs of earlier nodes.")
 def _order(node: Node, tensors: Mapping[str, Tensor], available: set[str]) -> str:
     early = [name for name in node.inputs if name in tensors and name not in available]
-    return f"{first_of(early)} is not computed before" if early else ""
+    return f"{first_of(early)} is read before it is computed" if early else ""
 
 
-@ENDS.rule(34, "An output of the graph is an input of it, a constant, or the output of a node.")
+@ENDS.rule(34, "An output of the graph is one of its inputs, a constant, or the output of a node.")
 def _outputs(graph: Graph, available: set[str]) -> str:
     missing = [name for name in graph.outputs if name not in available]
     return f"the output {first_of(missing)} is not computed" if missing else ""
@@ -53,8 +55,8 @@ def _outputs(graph: Graph, available: set[str]) -> str:
 
 @ENDS.rule(
     35,
-    "Every tensor is an input of the graph, a constant, or the output of a node. In an archive (no nodes, inputs and "
-    "outputs) it may be none of them, if it is quantized.",
+    "Every tensor is an input of the graph, a constant, or the output of a node. In an archive (no nodes, inputs or "
+    "outputs) it may also be none of these, if it is quantized.",
 )
 def _dangling(graph: Graph, available: set[str]) -> str:
     loose = [name for name in graph.tensors if name not in available]
@@ -63,16 +65,16 @@ def _dangling(graph: Graph, available: set[str]) -> str:
     return f"nothing computes {first_of(loose)}" if loose else ""
 
 
-@MODEL.rule(36, "Strings are Unicode text as rule V5 has it; keys of source and metadata are not empty.")
+@MODEL.rule(36, "Strings are Unicode text as in rule V5; keys of source and metadata are not empty.")
 def _text(model: Model) -> str:
     if "" in model.source or "" in model.metadata:
         return "a key is empty"
     wrong = [text for text in _strings(model) if not is_text(text)]
-    return f"{first_of(wrong)} is not text" if wrong else ""
+    return f"{first_of(wrong)} is not valid text" if wrong else ""
 
 
 def _strings(model: Model) -> Iterator[str]:
-    """Every string of a model outside its tensors, which rule V5 is about."""
+    """Every string of a model outside its tensors; V5 covers those of tensors."""
     yield from (model.producer, model.arithmetic, model.graph.name)
     for pairs in (model.source, model.metadata):
         yield from pairs.keys()

@@ -1,5 +1,5 @@
-"""V48–V49: nodes that compute with integers alone. What is proven of them, their values included, holds wherever
-they run: nothing overflows, no index is beyond a table.
+"""V48–V49: nodes that compute with integers only. What these rules prove, also from stored values, holds wherever a
+node runs: nothing overflows, and no index is outside a table.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
 
 @MEANING.rule(
     48,
-    "A node that states `exact` or `folded` gives int32; zero points of that are 0. What it adds up are integers of at "
-    "most 16 bits: a weight per tensor or along an axis, all others per tensor, none by blocks. A bias is int32 and "
-    "not quantized; alpha and beta are 1. By `folded` the weight is a "
-    "constant whose zero points are 0. Where windows of a mean may be of several sizes, the sizes of what they slide "
-    "over are known.",
+    "The output of a node that states `exact` or `folded` is int32, and its zero points are 0. The inputs that it sums "
+    "are integers of at most 16 bits: a weight per tensor or along an axis, all others per tensor, none block-wise. A "
+    "bias is int32 and not quantized; alpha and beta are 1. With `folded`, the weight is a constant whose zero points "
+    "are 0. If the windows of a mean may differ in size, the sizes of the dimensions that they slide over are known.",
 )
 def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or node.arithmetic not in operator.sum_rules:
         return ""
     out, accumulates = tensors[node.outputs[0]], operator.quantized.name == "ACCUMULATES"
     if out.dtype != "int32" or (out.quantization is not None and any(out.quantization.zero_point)):
-        return f"the sums {quoted(out.name)} are {out.dtype}, or have a zero point"
+        return f"the sums {quoted(out.name)} must be int32 with zero points of 0 (they are {out.dtype})"
     for index, tensor in enumerate(_inputs(node, tensors)[: operator.sums.factors]):
         if tensor is None or (wrong := _not_a_factor(tensor, per_channel=accumulates and index == 1)):
             return wrong if tensor is not None else f"input {index} is absent"
     bias = next(iter(_inputs(node, tensors)[2:]), None) if accumulates else None
     if bias is not None and (bias.dtype != "int32" or bias.quantization is not None):
-        return f"the bias {quoted(bias.name)} is {bias.dtype}, or quantized"
+        return f"the bias {quoted(bias.name)} must be int32 and not quantized (it is {bias.dtype})"
     if any(node.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):
         return "alpha or beta is not 1"
     if not accumulates and (wrong := _open_windows(node.attributes, tensors[node.inputs[0]])):
@@ -57,7 +56,7 @@ def _inputs(node: Node, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 
 def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
-    """Dimensions whose windows may differ, so that the factors L / n of their sums follow from a size not stated."""
+    """Whether windows may differ in size, so that the factors L / n of their sums need a size that is not stated."""
     uneven = [size != 1 for size in a.get("output_size", ())]
     if "count_include_pad" in a:
         head, tail = a["pads"][: len(a["pads"]) // 2], a["pads"][len(a["pads"]) // 2 :]
@@ -65,7 +64,7 @@ def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
         uneven = [bool(a["ceil_mode"]) or each for each in padded]
     sizes = (None,) * len(uneven) if x.shape is None else x.shape[-len(uneven) :]
     is_open = any(each and not isinstance(size, int) for each, size in zip(uneven, sizes, strict=False))
-    return f"windows of several sizes over {quoted(x.name)}, whose sizes are not known" if is_open else ""
+    return f"windows over {quoted(x.name)} may differ in size, but its sizes are not known" if is_open else ""
 
 
 def _is_integer(tensor: Tensor, bits: int) -> bool:
@@ -76,7 +75,7 @@ def _is_integer(tensor: Tensor, bits: int) -> bool:
 def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
     q = tensor.quantization
     if not _is_integer(tensor, 16):
-        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer of at most 16 bits"
+        return f"{quoted(tensor.name)} is {tensor.dtype}, not an integer type of at most 16 bits"
     if q is not None and (q.is_blocked or q.has_float_zero_points or (q.is_per_channel and not per_channel)):
         return f"{quoted(tensor.name)} is not quantized per tensor"
     return ""
@@ -84,7 +83,7 @@ def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
 
 def _not_folded(weight: Tensor) -> str:
     if not weight.is_constant:
-        return f"the weight {quoted(weight.name)} is no constant"
+        return f"the weight {quoted(weight.name)} is not a constant"
     zero_points = () if weight.quantization is None else weight.quantization.zero_point
     return (
         f"the weight {quoted(weight.name)} has a zero point of {max(zero_points, key=abs)}" if any(zero_points) else ""
@@ -93,11 +92,11 @@ def _not_folded(weight: Tensor) -> str:
 
 @MEANING.rule(
     49,
-    "A node that takes integers as they are stored has inputs of the types that its entry names. Parameters and tables "
+    "A node that takes integers as they are stored has inputs of the types that its entry lists. Parameters and tables "
     "are constants without quantization, have the types, lengths and values stated there, and are those that its rule "
-    "takes; no result is beyond [quant_min, quant_max], nor a sum beyond int64. A requantized output is quantized per "
-    "tensor, in integers of at most 32 bits. What a qfmt.RequantShift states about itself is stated for all channels, "
-    "or for each.",
+    "takes. No result is outside [quant_min, quant_max], and no sum exceeds int64. A requantized output is quantized "
+    "per tensor, in integers of at most 32 bits. What a qfmt.RequantShift states about itself, it states once for all "
+    "channels or once for each.",
 )
 def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "INTEGERS":
@@ -105,23 +104,23 @@ def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
     for parameter, tensor in zip(operator.inputs, _inputs(node, tensors), strict=False):
         if parameter.name in operator.constants and tensor is not None:
             if not tensor.is_constant or tensor.quantization is not None:
-                return f"{quoted(tensor.name)} is no constant, or quantized"
+                return f"{quoted(tensor.name)} must be a constant without quantization"
         elif tensor is not None and not _is_integer(tensor, 8 if "table" in operator.constants else 32):
-            return f"{quoted(tensor.name)} is {tensor.dtype}"
+            return f"{quoted(tensor.name)} is {tensor.dtype}, a type that the operator does not take"
     if "weights" in node.attributes:
         return _weighted(node, tensors)
     return _table(node, tensors) if "table" in operator.constants else _requantized(node, operator, tensors)
 
 
 def _misstated(node: Node, tensors: Mapping[str, Tensor]) -> str:
-    """Of what a node may state about itself, whose numbers do not go with those of its channels."""
+    """What a node states about itself that does not fit the number of its channels."""
     counts = {name: len(value) for name in KNOWN if isinstance(value := node.attributes.get(name, ()), tuple)}
     low, high = node.attributes.get("reach_low", ()), node.attributes.get("reach_high", ())
     if not any(counts.values()):
         return ""
     for name, tensor in zip(("mul", "add"), _inputs(node, tensors)[1:], strict=False):
         if tensor is None or not tensor.is_constant:
-            return f"{name} is computed, and what is stated says nothing of it"
+            return f"{name} is not a constant, so reach and differences cannot be stated"
         counts[name] = tensor.array.size
     channels = max(counts.values())
     if wrong := [
@@ -130,7 +129,7 @@ def _misstated(node: Node, tensors: Mapping[str, Tensor]) -> str:
         return wrong[0]
     pairs: Any = zip(low, high, strict=False)  # type: ignore[arg-type]
     if not all(INT32[0] <= a <= b <= INT32[1] for a, b in pairs):
-        return "what is in reach is no range of int32"
+        return "reach_low to reach_high is not a range of int32"
     return ""
 
 
@@ -141,10 +140,10 @@ def _weighted(node: Node, tensors: Mapping[str, Tensor]) -> str:
         return f"{len(weights)} weights for {len(given)} inputs"
     wrong = [tensor.name for tensor in given if tensor is not None and not _is_integer(tensor, 32)]
     if wrong:
-        return f"{first_of(wrong)} is no integer of at most 32 bits"
+        return f"{first_of(wrong)} is not an integer type of at most 32 bits"
     sizes = [DTYPES[tensor.dtype].maximum + 1 for tensor in given if tensor is not None]
     reach = sum(abs(weight) * size for weight, size in zip(weights, sizes, strict=True))
-    return "" if reach < 1 << 63 else f"a sum of up to {reach} is beyond int64"
+    return "" if reach < 1 << 63 else f"a sum of up to {reach} exceeds int64"
 
 
 def _table(node: Node, tensors: Mapping[str, Tensor]) -> str:
@@ -152,11 +151,11 @@ def _table(node: Node, tensors: Mapping[str, Tensor]) -> str:
     out = tensors[node.outputs[0]]
     assert table is not None
     if table.dtype != out.dtype or not DTYPES[table.dtype].is_integer:
-        return f"the table is {table.dtype}, {quoted(out.name)} is {out.dtype}"
+        return f"the table is {table.dtype}, but {quoted(out.name)} is {out.dtype}"
     sizes = [1 << DTYPES[tensor.dtype].bits for tensor in arguments if tensor is not None]
     shape = list(table.shape or ())
     if shape[-len(sizes) :] != sizes:
-        return f"a table of {shape} for types of {sizes} values"
+        return f"the table has the shape {shape}, but its inputs have {sizes} values"
     if out.quantization is not None and not _inside(
         table.array, out.quantization.quant_min, out.quantization.quant_max
     ):
@@ -169,22 +168,22 @@ def _inside(values: Array, low: int, high: int) -> bool:
 
 
 def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    """Of the parameters of qfmt.Requantize what is wrong first: which there are, their types and lengths, values."""
+    """The first fault in the parameters of qfmt.Requantize: which are present, their types, lengths and values."""
     from ..ops.requantization import PARAMETERS, TAKES
 
     x, out = tensors[node.inputs[0]], tensors[node.outputs[0]]
     q = out.quantization
     if q is None or q.is_per_channel or q.is_blocked or not _is_integer(out, 32) or q.has_float_zero_points:
-        return f"{quoted(out.name)} is {out.dtype}, or not quantized per tensor"
+        return f"{quoted(out.name)} must be quantized per tensor, in at most 32 bits (it is {out.dtype})"
     given = dict(zip(PARAMETERS, _inputs(node, tensors)[1:], strict=False))
     found = {name: tensor for name, tensor in given.items() if tensor is not None}
     needs, may = TAKES.get(node.arithmetic, ((), ()))
     if missing := [name for name in needs if name not in found]:
-        return f"the rule needs {first_of(missing)}"
+        return f"the rule requires {first_of(missing)}"
     if excess := [name for name in found if name not in (*needs, *may)]:
-        return f"the rule takes no {first_of(excess)}"
+        return f"the rule does not take {first_of(excess)}"
     if "thresholds" in may and ("row" in found) != ("thresholds" in found):
-        return "thresholds for some channels, and the row of each, come together"
+        return "thresholds and row must both be present or both be absent"
     return _unfit(found, q.quant_max - q.quant_min) or _miscounted(node, x, found) or _wrong_values(node, found)
 
 
@@ -192,14 +191,14 @@ def _unfit(found: Mapping[str, Tensor], steps: int) -> str:
     for name, tensor in found.items():
         shape = tensor.shape or ()
         if tensor.dtype != PARAMETER_DTYPES[name] or len(shape) != (2 if name == "thresholds" else 1) or not shape[0]:
-            return f"{name} is {tensor.dtype} {list(shape)}"
+            return f"{name} is {tensor.dtype} {list(shape)}: wrong type or shape"
         if name == "thresholds" and shape[1] != steps:
-            return f"{shape[1]} thresholds for {steps} steps"
+            return f"{shape[1]} thresholds for {steps} steps from quant_min to quant_max"
     return ""
 
 
 def _miscounted(node: Node, x: Tensor, found: Mapping[str, Tensor]) -> str:
-    """Parameters of one element each, or of one for every channel; those that are known about the node likewise."""
+    """Parameters that have neither one element nor one per channel; likewise the attributes that are `known`."""
     counts = {name: (tensor.shape or ())[0] for name, tensor in found.items() if name != "thresholds"}
     if "thresholds" in found and "row" not in found:
         counts["thresholds"] = (found["thresholds"].shape or ())[0]
@@ -209,7 +208,7 @@ def _miscounted(node: Node, x: Tensor, found: Mapping[str, Tensor]) -> str:
     several = {name: count for name, count in counts.items() if count != 1}
     axis: Any = node.attributes["axis"]
     if axis < 0 or (several and x.shape is not None and axis >= len(x.shape)):
-        return f"axis {axis}"
+        return f"axis {axis} is not a dimension of {quoted(x.name)}"
     channels = x.shape[axis] if several and x.shape is not None else None
     known = channels if isinstance(channels, int) else next(iter(several.values()), None)
     wrong = [f"{count} {name} for {known} channels" for name, count in several.items() if count != known or not count]
@@ -224,7 +223,7 @@ def _wrong_values(node: Node, found: Mapping[str, Tensor]) -> str:
     assert isinstance(low, tuple) and isinstance(high, tuple)
     pairs = zip(low * max(1, len(high) // len(low)), high * max(1, len(low) // len(high)), strict=True)
     if not all(is_int(a) and is_int(b) and INT32[0] <= a <= b <= INT32[1] for a, b in pairs):  # type: ignore[operator]
-        return "what is in reach is no range of int32"
+        return "reach_low to reach_high is not a range of int32"
     arrays = {name: tensor.array for name, tensor in found.items()}
     rows = len(arrays["thresholds"]) if "thresholds" in arrays else 0
     limits = {
@@ -237,4 +236,4 @@ def _wrong_values(node: Node, found: Mapping[str, Tensor]) -> str:
         if name in arrays and not _inside(arrays[name], least, most):
             return f"{name} has values outside [{least}, {most}]"
     steps: Any = arrays["thresholds"] if rows else None
-    return "" if steps is None or bool((steps[:, 1:] >= steps[:, :-1]).all()) else "thresholds do not ascend"
+    return "" if steps is None or bool((steps[:, 1:] >= steps[:, :-1]).all()) else "thresholds are not ascending"

@@ -17,25 +17,25 @@ MEANING = Stage()
 
 
 def known(node: Node) -> Operator | None:
-    """The operator of a node; None for one that qfmt does not know in that version: the node is kept as it is."""
+    """The operator of a node; None if qfmt does not know it in that version. Such a node is kept as it is."""
     from ..ops import OPERATORS
 
     operator = OPERATORS.get(node.operator)
     return operator if operator is not None and node.version == operator.version else None
 
 
-@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known one is not before the first.")
+@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known operator is not below its first.")
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"
     if not is_int(node.version) or not 0 < node.version < 1 << 32:
-        return f"version {node.version!r}"
+        return f"version {node.version!r} is not an integer from 1 to 2^32 - 1"
     first = _first_version(node.operator)
-    return f"version {node.version}, the first is {first}" if node.version < first else ""
+    return f"version {node.version} is below the first version, {first}" if node.version < first else ""
 
 
 @SIGNATURE.rule(
-    41, "A known operator has as many inputs and outputs as its signature says, none of them absent that it needs."
+    41, "A known operator has as many inputs and outputs as its signature states; no required one is absent."
 )
 def _arity(node: Node, operator: Operator | None) -> str:
     if operator is None:
@@ -43,7 +43,7 @@ def _arity(node: Node, operator: Operator | None) -> str:
     for what, given, wanted in (("input", node.inputs, operator.inputs), ("output", node.outputs, operator.outputs)):
         variadic = bool(wanted) and wanted[-1].variadic
         if len(given) > len(wanted) and not variadic:
-            return f"{len(given)} {what}s, at most {len(wanted)} are taken"
+            return f"{len(given)} {what}s, but the operator has at most {len(wanted)}"
         for index, parameter in enumerate(wanted):
             own = given[index:] if parameter.variadic else given[index : index + 1]
             if not (parameter.optional or (own and all(own))):
@@ -53,13 +53,13 @@ def _arity(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     42,
-    "An attribute has a name and is an integer of 64 bits, a float, a string, or a list of one of them. A known "
-    "operator has exactly the attributes of its table, of the types stated there; it may lack those that are `known`.",
+    "An attribute has a name and is a 64-bit integer, a float, a string, or a list of one of these. A known operator "
+    "has exactly the attributes of its table, of the types stated there; those that are `known` may be missing.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     for name, value in node.attributes.items():
         if not name or not _is_attribute(value):
-            return f"attribute {quoted(name)} is {value!r}"
+            return f"the attribute {quoted(name)} has the value {value!r}, which no attribute may have"
     if operator is None:
         return ""
     if missing := [
@@ -68,7 +68,7 @@ def _attributes(node: Node, operator: Operator | None) -> str:
         return f"the attribute {first_of(missing)} is missing"
     for name, value in node.attributes.items():
         if name not in operator.attributes:
-            return f"there is no attribute {quoted(name)}"
+            return f"the operator has no attribute {quoted(name)}"
         wanted = operator.attributes[name].kind
         kind = attribute_kind(value) * (2 if isinstance(value, tuple) else 1)
         if kind != wanted and not (value == () and len(wanted) == 2):
@@ -78,7 +78,7 @@ def _attributes(node: Node, operator: Operator | None) -> str:
 
 @MEANING.rule(
     43,
-    "The shapes of the outputs are those that the shape rule of the operator gives, wherever both know the size.",
+    "The shapes of the outputs are those of the operator's shape rule, wherever both sizes are known.",
 )
 def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Inference, UnknownRank
@@ -95,17 +95,17 @@ def _shapes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     except Exception as error:  # the attributes have the right types, but any values and lengths
         return f"the shape rule fails ({type(error).__name__}: {error})"
     if len(inferred) < len(node.outputs):
-        return f"{len(node.outputs)} outputs, the operator gives {len(inferred)}"
+        return f"{len(node.outputs)} outputs, expected {len(inferred)}"
     for name, shape in zip(node.outputs, inferred, strict=False):
         if not _agree(shape, tensors[name].shape):
-            return f"the shape of {quoted(name)} is {_words(tensors[name].shape)}, the operator gives {_words(shape)}"
+            return f"the shape of {quoted(name)} is {_words(tensors[name].shape)}, expected {_words(shape)}"
     return ""
 
 
 @MEANING.rule(
     44,
-    "Outputs without quantization have the element type that the operator gives; of an operator that moves integers, "
-    "every output has that of the first input; of a node that states `exact` or `folded`, the output is int32.",
+    "Outputs without quantization have the element type that the operator defines. With an operator that moves "
+    "integers, every output has the element type of the first input. With `exact` or `folded`, the output is int32.",
 )
 def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not node.inputs:
@@ -115,15 +115,15 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
         tensor = tensors[name]
         expected = _output_dtype(operator, node, inputs, index, tensor)
         if expected is not None and tensor.dtype != expected:
-            return f"{quoted(tensor.name)} is {tensor.dtype}, the operator gives {expected}"
+            return f"{quoted(tensor.name)} is {tensor.dtype}, expected {expected}"
     return ""
 
 
 @MEANING.rule(
     45,
-    "An operator that moves integers gives outputs with scales, zero points and axis of its first input, which has no "
-    "blocks. Relu and Clip clamp to [quant_min, quant_max] of the output; for any other operator that range contains "
-    "the range of the first input.",
+    "The outputs of an operator that moves integers have the scales, zero points and axis of its first input, which "
+    "has no blocks. Relu and Clip clamp to [quant_min, quant_max] of the output; for any other such operator, that "
+    "range contains the range of the first input.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
@@ -132,11 +132,11 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
     source = tensors[node.inputs[0]].quantization
     if source is not None and source.is_blocked:
-        return f"{quoted(node.inputs[0])} has scales by blocks, which cannot be moved"
+        return f"{quoted(node.inputs[0])} has block-wise scales, which an operator that moves integers cannot take"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
-            return f"{quoted(name)} has another quantization than {quoted(node.inputs[0])}"
+            return f"the quantization of {quoted(name)} differs from that of {quoted(node.inputs[0])}"
         if source is None or target is None or operator.name in CLAMPS:
             continue
         if not target.quant_min <= source.quant_min <= source.quant_max <= target.quant_max:
@@ -155,10 +155,10 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 
 @MEANING.rule(
     47,
-    "A node with a quantized output states one of the rounding rules of its operator, where that has any; so does one "
-    "with a quantized input, of an operator that takes quantized weights; any other states none. Where tensors with "
-    "blocks or quantized floats take part, an operator that accumulates states a quantize rule instead. Any node may "
-    "state a rule of sums that its operator has.",
+    "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
+    "a node with a quantized input, if its operator takes quantized weights. Any other node states none. Where tensors "
+    "with blocks or quantized floats take part, an operator that accumulates states a quantize rule instead. Any node "
+    "may state a sum rule that its operator has.",
 )
 def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if node.arithmetic and node.arithmetic in operator.sum_rules:
@@ -172,11 +172,11 @@ def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
         allowed = QUANTIZE_RULES
     if node.arithmetic in allowed:
         return ""
-    return f"the rounding rule is {quoted(node.arithmetic)}, not {' or '.join(allowed) or 'empty'}"
+    return f"the rounding rule is {quoted(node.arithmetic)}, expected {' or '.join(allowed) or 'none'}"
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are scales by blocks, or quantized floats, which no sum of integers can be made of."""
+    """Whether there are block-wise scales or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)
     return any(grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer) for dtype, grid in grids)
 

@@ -1,4 +1,4 @@
-"""V20–V28: how the values of a tensor stand for real numbers. Nothing here reads data, nor imports NumPy."""
+"""V20–V28: how the values of a tensor represent real numbers. Nothing here reads data or imports NumPy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ QUANTIZATION = Stage()
 BLOCKS = Stage()
 
 REMEMBERED = 64
-"""Of how many lists of numbers the verdict is remembered: tensors may share one. Of more lists each is the shorter."""
+"""How many lists of numbers keep their verdict: tensors may share a list. The more lists, the shorter each of them."""
 
 
 class _Same:
-    """A tuple of numbers that is equal to itself alone: to compare it, or its hash, looks at none of them."""
+    """A tuple of numbers that equals only itself: comparing or hashing it does not read the numbers."""
 
     __slots__ = ("values",)
 
@@ -37,16 +37,16 @@ SCALE_DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e8m0fnu")
 
 @QUANTIZATION.rule(
     20,
-    "There are blocks, or at least one scale; each is finite, greater than 0, and a value that `scale_dtype` (float16, "
-    "bfloat16, float32, float64 or float8_e8m0fnu) represents exactly. Rounded to float32 it is still finite and "
-    "greater than 0.",
+    "There are blocks, or at least one scale. Each scale is finite, greater than 0, and a value that `scale_dtype` "
+    "(float16, bfloat16, float32, float64 or float8_e8m0fnu) represents exactly. Rounded to float32, it is still "
+    "finite and greater than 0.",
 )
 def _scale(tensor: Tensor, quantization: Quantization) -> str:
     scales = quantization.scale
     if quantization.scale_dtype not in SCALE_DTYPES:
-        return f"scale_dtype is {quantization.scale_dtype!r}"
+        return f"scale_dtype is {quantization.scale_dtype!r}, not one of {', '.join(SCALE_DTYPES)}"
     if quantization.blocks is not None:
-        return f"{len(scales)} scales, and blocks" if scales else ""
+        return f"has both blocks and {len(scales)} scales" if scales else ""
     return _wrong_scales(_Same(scales), quantization.scale_dtype)
 
 
@@ -59,24 +59,25 @@ def _wrong_scales(same: _Same, scale_dtype: str) -> str:
     if set(map(type, scales)) != {float}:
         return "a scale is not a float"
     if not (all(map(isfinite, scales)) and min(scales) > 0):
-        return f"scale {next(scale for scale in scales if not (isfinite(scale) and scale > 0))}"
+        wrong = next(scale for scale in scales if not (isfinite(scale) and scale > 0))
+        return f"scale {wrong} is not finite and greater than 0"
     if not _representable(scales, scale_dtype):
-        return f"a scale is not exactly a {scale_dtype}"
-    wrong = [scale for scale in (min(scales), max(scales)) if not is_float32_scale(scale)]  # rounding is monotone
-    return f"scale {wrong[0]} is 0 or infinite as a float32" if wrong else ""
+        return f"a scale cannot be represented exactly in {scale_dtype}"
+    lost = [scale for scale in (min(scales), max(scales)) if not is_float32_scale(scale)]  # rounding is monotone
+    return f"scale {lost[0]} is 0 or infinite in float32" if lost else ""
 
 
 @QUANTIZATION.rule(
     21,
-    "Without an axis there is one scale, or there are blocks. With one it is a dimension of the tensor, counted from "
-    "0, and there are as many scales as its size, where that is known.",
+    "Without an axis there is one scale, or there are blocks. The axis is a dimension of the tensor, counted from 0, "
+    "and there are as many scales as its size, where that is known.",
 )
 def _axis(tensor: Tensor, quantization: Quantization) -> str:
     axis, count = quantization.axis, len(quantization.scale)
     if axis is None:
         return "" if count == 1 or quantization.is_blocked else f"{count} scales without an axis"
     if not is_int(axis) or axis < 0:
-        return f"axis {axis!r}"
+        return f"axis {axis!r} is not an integer of at least 0"
     if tensor.shape is None:
         return ""
     if axis >= len(tensor.shape):
@@ -87,9 +88,9 @@ def _axis(tensor: Tensor, quantization: Quantization) -> str:
 
 @QUANTIZATION.rule(
     22,
-    "There are as many zero points as scales; of blocks there is one for all, or none if they have their own. Each is "
-    "inside the range of the element type and of an int32. Or all are floats: finite, and values that `scale_dtype` "
-    "represents exactly. The zero point of floats of 4 and 8 bits is the integer 0.",
+    "There are as many zero points as scales; with blocks there is one for all, or none if the blocks have their own. "
+    "Each is within the range of the element type and of int32. Or all are floats: finite, and values that "
+    "`scale_dtype` represents exactly. The zero point of 4-bit and 8-bit floats is the integer 0.",
 )
 def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
     zero_points, blocks = quantization.zero_point, quantization.blocks
@@ -101,7 +102,7 @@ def _zero_point(tensor: Tensor, quantization: Quantization) -> str:
 
 @lru_cache(REMEMBERED)
 def _wrong_zero_points(same: _Same, element_type: str, scale_dtype: str) -> str:
-    """What is wrong with zero points of which there are as many as there should be."""
+    """What is wrong with zero points whose number is right."""
     zero_points, dtype = same.values, DTYPES[element_type]
     if not dtype.is_integer and set(map(repr, zero_points)) - {"0"}:
         return f"a zero point of {element_type} is not 0"
@@ -115,28 +116,28 @@ def _wrong_zero_points(same: _Same, element_type: str, scale_dtype: str) -> str:
     ):
         return ""
     wrong = next(value for value in zero_points if not is_int(value) or not low <= value <= high)
-    return f"zero point {wrong!r} is not one of {element_type} and int32"
+    return f"zero point {wrong!r} is not an integer in the range of {element_type} and int32"
 
 
-@QUANTIZATION.rule(23, "quant_min and quant_max are inside the range of the element type; quant_min ≤ quant_max.")
+@QUANTIZATION.rule(23, "quant_min and quant_max are within the range of the element type; quant_min ≤ quant_max.")
 def _range(tensor: Tensor, quantization: Quantization) -> str:
     low, high, dtype = quantization.quant_min, quantization.quant_max, DTYPES[tensor.dtype]
     if is_int(low) and is_int(high) and dtype.minimum <= low <= high <= dtype.maximum:
         return ""
-    return f"the range [{low!r}, {high!r}] is not one of {tensor.dtype}"
+    return f"the range [{low!r}, {high!r}] is not a range of {tensor.dtype}"
 
 
 @QUANTIZATION.rule(
-    24, "Only tensors of integers of at most 32 bits are quantized, and of floats of 8 and 4 bits but float8_e8m0fnu."
+    24, "A quantized tensor holds integers of at most 32 bits, or 4-bit or 8-bit floats other than float8_e8m0fnu."
 )
 def _quantizable(tensor: Tensor, quantization: Quantization) -> str:
-    return "" if DTYPES[tensor.dtype].is_quantizable else f"{tensor.dtype} is quantized"
+    return "" if DTYPES[tensor.dtype].is_quantizable else f"{tensor.dtype} cannot be quantized"
 
 
 @QUANTIZATION.rule(
     25,
-    "What was observed has a name, and as many minima as maxima: one, or as many as there are scales. None is NaN, and "
-    "no minimum is above its maximum. quant_min and quant_max are both there or both absent; quant_min ≤ quant_max.",
+    "An observer has a name, and as many minima as maxima: one, or as many as there are scales. None is NaN, and no "
+    "minimum is above its maximum. quant_min and quant_max are both present or both absent; quant_min ≤ quant_max.",
 )
 def _observed(tensor: Tensor, quantization: Quantization) -> str:
     observed = quantization.observed
@@ -154,7 +155,7 @@ def _observed(tensor: Tensor, quantization: Quantization) -> str:
         return ""
     ordered = low_limit is not None and high_limit is not None and low_limit <= high_limit
     if not (ordered and is_int(low_limit) and is_int(high_limit)):
-        return f"the observer's range is [{low_limit!r}, {high_limit!r}]"
+        return f"the observer's range [{low_limit!r}, {high_limit!r}] is not valid"
     return ""
 
 
@@ -166,36 +167,36 @@ def _are_ordered(minimum: _Same, maximum: _Same) -> bool:
 
 @BLOCKS.rule(
     27,
-    "Blocks have a size for each dimension, from 1 to that of the tensor, which is known and not 0. Their scales are "
-    "of type scale_dtype; their zero points, if they have any, of the element type, or of scale_dtype. Both have "
-    "exactly the bytes that an element for each block needs.",
+    "Blocks have a size for each dimension, from 1 to that of the tensor, which is known and not 0. Their scales have "
+    "the type scale_dtype; their zero points, if any, have the element type or scale_dtype. Both have exactly the "
+    "bytes of one element per block.",
 )
 def _blocks(tensor: Tensor, quantization: Quantization, blocks: Blocks) -> str:
     sizes = blocks.shape
     if quantization.scale_dtype not in SCALE_DTYPES:
         return ""  # V20 says it
     if blocks.tensor_shape != tensor.shape or len(sizes) != len(blocks.tensor_shape):
-        return f"blocks of {list(sizes)} in a tensor of {tensor.shape}"
+        return f"blocks of {list(sizes)} do not fit a tensor of {tensor.shape}"
     if not all(is_int(block) and 1 <= block <= size for block, size in zip(sizes, blocks.tensor_shape, strict=True)):
-        return f"blocks of {list(sizes)} in a tensor of {list(blocks.tensor_shape)}"
+        return f"blocks of {list(sizes)} do not fit a tensor of {list(blocks.tensor_shape)}"
     allowed = {"scale": {quantization.scale_dtype}, "zero point": {tensor.dtype, quantization.scale_dtype}}
     for (what, dtypes), stored in zip(allowed.items(), (blocks.scale, blocks.zero_point), strict=True):
         if stored is None:
             continue
         if stored.dtype not in dtypes or (what == "zero point" and not DTYPES[tensor.dtype].is_integer):
-            return f"a {what} of {stored.dtype} for blocks of {tensor.dtype}"
+            return f"blocks of {tensor.dtype} cannot have a {what} of type {stored.dtype}"
         if stored.shape != block_counts(blocks.tensor_shape, sizes) or stored.nbytes_needed != stored.data.nbytes:
-            return f"{stored.data.nbytes} bytes of {what}s for {list(stored.shape)} blocks"
+            return f"{stored.data.nbytes} bytes of {what}s do not fit {list(stored.shape)} blocks"
     return ""
 
 
-@BLOCKS.rule(28, "What one scale can say, or one for every slice along an axis, is not said by blocks.")
+@BLOCKS.rule(28, "Blocks are not used where one scale, or one scale per slice along an axis, says the same.")
 def _needs_blocks(tensor: Tensor, quantization: Quantization, blocks: Blocks) -> str:
-    return "" if is_by_blocks(blocks.scale.shape, blocks.shape) else f"blocks of {list(blocks.shape)} are slices"
+    return "" if is_by_blocks(blocks.scale.shape, blocks.shape) else f"blocks of {list(blocks.shape)} are not needed"
 
 
 def is_float32_scale(scale: float) -> bool:
-    """Whether a scale is a positive, finite number once it is rounded to float32, by which engines compute."""
+    """Whether a scale is positive and finite once it is rounded to float32, in which engines compute."""
     try:
         rounded: float = struct.unpack("<f", struct.pack("<f", scale))[0]
     except OverflowError:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from ..errors import Violation, shortened
 
 SHOWN = 100
-"""Characters of a name."""
+"""The most characters of a name that are shown."""
 
 Check = TypeVar("Check", bound=Callable[..., str])
 
@@ -37,7 +37,7 @@ class Stage:
         return register
 
     def broken(self, where: str | Callable[[], str], *subject: object) -> list[Violation]:
-        """The violations of the rules of this stage by `subject`, which is called `where`, told when it is needed."""
+        """The violations of this stage's rules by `subject`; `where` names it, and is called only when needed."""
         found = []
         for number, _, check in self.rules:
             if what := check(*subject):
@@ -58,7 +58,7 @@ def is_text(text: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """A name in a finding; what is found of thousands of nodes must not hold a long name thousands of times."""
+    """A name in a finding, shortened: findings about thousands of nodes must not repeat a long name in full."""
     return repr(shortened(name, SHOWN))
 
 

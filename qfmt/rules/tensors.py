@@ -13,14 +13,14 @@ from .rule import Stage, first_of, is_int, is_text, quoted
 from .values import VALUES
 
 MAXIMUM_RANK = 32
-"""NumPy 1 takes no more."""
+"""The most dimensions that NumPy 1 supports."""
 
 NAMING = Stage()
 DATA = Stage()
 
 
 def tensor_violations(tensor: Tensor) -> list[Violation]:
-    """The rules V1–V29 that a tensor breaks, without a look at its data."""
+    """The rules V1–V29 that a tensor breaks, without reading its data."""
     found = NAMING.broken(_place(tensor), tensor)
     if not found and tensor.data is not None:
         found += DATA.broken(_place(tensor), tensor)
@@ -45,40 +45,40 @@ def _name(tensor: Tensor) -> str:
     return "" if tensor.name else "the name is empty"
 
 
-@NAMING.rule(2, "The element type is one of the table of element types.")
+@NAMING.rule(2, "The element type is in the table of element types.")
 def _dtype(tensor: Tensor) -> str:
     return "" if tensor.dtype in DTYPES else f"the element type {tensor.dtype!r} is not known"
 
 
 @NAMING.rule(
     3,
-    "A size is an integer of at least 0, a name that is not empty, or not known. There are at most 32 of them, and the "
-    "product of those that are not 0 stays below 2^60. A constant has a shape, all of whose sizes are integers.",
+    "A size is an integer of at least 0, a name that is not empty, or unknown. There are at most 32 sizes, and the "
+    "product of those that are not 0 is less than 2^60. A constant has a shape, all of whose sizes are integers.",
 )
 def _shape(tensor: Tensor) -> str:
     if tensor.shape is None:
-        return "" if tensor.data is None else "a constant without a shape"
+        return "" if tensor.data is None else "a constant has no shape"
     if len(tensor.shape) > MAXIMUM_RANK:
-        return f"{len(tensor.shape)} dimensions"
+        return f"{len(tensor.shape)} dimensions, more than {MAXIMUM_RANK}"
     for axis, size in enumerate(tensor.shape):
         if not (size is None or (isinstance(size, str) and size) or (is_int(size) and int(size) >= 0)):
-            return f"size {size!r} of dimension {axis}"
+            return f"dimension {axis} has the size {size!r}"
         if tensor.data is not None and not isinstance(size, int):
-            return f"dimension {axis} of a constant is not a number"
+            return f"dimension {axis} of a constant has no fixed size"
     if prod(size for size in tensor.shape if isinstance(size, int) and size) >= 1 << 60:
-        return f"the sizes {tensor.shape} are too large together"
+        return f"the product of the sizes {tensor.shape} is 2^60 or more"
     return ""
 
 
-@NAMING.rule(4, "Aliases are not empty, sorted, and each stands once.")
+@NAMING.rule(4, "Aliases are not empty, are sorted, and each appears only once.")
 def _aliases(tensor: Tensor) -> str:
     return "" if not tensor.aliases else _unsorted(tensor.aliases)
 
 
 @NAMING.rule(
     5,
-    "Name, names of sizes, of scale and zero point, aliases, observer and its scheme are Unicode text without "
-    "surrogates and without U+0000.",
+    "The name, the aliases, the names of sizes, scale and zero point, the observer and its scheme are Unicode text "
+    "without surrogates and without U+0000.",
 )
 def _text(tensor: Tensor) -> str:
     texts = [tensor.name, *tensor.aliases, *(size for size in tensor.shape or () if isinstance(size, str))]
@@ -87,7 +87,7 @@ def _text(tensor: Tensor) -> str:
     if tensor.quantization is not None and tensor.quantization.observed is not None:
         texts += [tensor.quantization.observed.observer, tensor.quantization.observed.qscheme]
     wrong = [text for text in texts if not is_text(text)]
-    return f"{first_of(wrong)} is not text" if wrong else ""
+    return f"{first_of(wrong)} is not valid text" if wrong else ""
 
 
 @DATA.rule(10, "A constant has exactly the bytes that its element type and shape need.")
@@ -101,4 +101,4 @@ def _unsorted(words: Sequence[str]) -> str:
     if not words[0]:
         return "an alias is empty"
     wrong = [second for first, second in pairwise(words) if first >= second]
-    return f"{quoted(wrong[0])} is not in order" if wrong else ""
+    return f"the alias {quoted(wrong[0])} is out of order or repeated" if wrong else ""

@@ -1,4 +1,4 @@
-"""V50, V51: test vectors against the graph. What a value holds is under the rules of constants: V3, V10-V12, V26."""
+"""V50, V51: test vectors against the graph. Their values obey the rules for constants: V3, V10-V12, V26."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = Stage()
 
 
 def vectors_violations(model: Model, *, data: bool) -> list[Violation]:
-    """The rules that the test vectors of a model break; without `data`, of those that do not read the values."""
+    """The rules that the test vectors of a model break; without `data`, only rules that do not read the values."""
     found = []
     for index, vector in enumerate(model.vectors):
         where = f"test vector {index}"
@@ -24,10 +24,10 @@ def vectors_violations(model: Model, *, data: bool) -> list[Violation]:
 
 
 def vector_violations(vector: Vector, graph: Graph, where: str = "test vector") -> list[Violation]:
-    """The rules that a test vector breaks, without a look at its values; the tensors of the graph must break none."""
+    """The rules that a test vector breaks, without reading its values; the tensors of the graph must break none."""
     found = ENDS.broken(where, vector, graph)
     if not is_text(vector.name):
-        found.append(Violation("V36", where, f"the name {quoted(vector.name)} is not text"))
+        found.append(Violation("V36", where, f"the name {quoted(vector.name)} is not valid text"))
     if found:
         return found
     for place, constant in _constants(vector, graph, where):
@@ -53,40 +53,40 @@ def _constants(vector: Vector, graph: Graph, where: str) -> Iterator[tuple[str, 
 
 @ENDS.rule(
     50,
-    "A test vector has one value for each input and each output of the graph, of the element type of that tensor; a "
-    "tensor that is an output twice has one value twice. An archive has none.",
+    "A test vector has one value for each input and each output of the graph, of the element type of that tensor; if a "
+    "tensor is an output twice, its value is there twice. An archive has no test vectors.",
 )
 def _ends(vector: Vector, graph: Graph) -> str:
     if graph.is_archive:
-        return "there is no graph to run"
+        return "an archive has no graph to run"
     for what, values, names in (("input", vector.inputs, graph.inputs), ("output", vector.outputs, graph.outputs)):
         if missing := [name for name in names if name not in values]:
             return f"the {what} {first_of(missing)} has no value"
         if unknown := [name for name in values if name not in names]:
-            return f"{first_of(unknown)} is no {what} of the graph"
+            return f"{first_of(unknown)} is not an {what} of the graph"
     for _, name, value in vector.stored(graph):
         dtype = graph.tensors[name].dtype if name in graph.tensors else ""
         if value.dtype != dtype or dtype not in DTYPES:
-            return f"the value of {quoted(name)} is {value.dtype}, the tensor {dtype or 'is not there'}"
+            return f"the value of {quoted(name)} is {value.dtype}, the tensor is {dtype or 'missing'}"
     return ""
 
 
 @SIZES.rule(
     51,
-    "The value of a tensor in a test vector keeps the rules of a constant with its quantization (V3, V10, V11, V12, "
-    "V21, V26, V27), and has the sizes of the tensor where they are known; a size with a name is the same wherever it "
-    "stands in the vector.",
+    "The value of a tensor in a test vector obeys the rules for a constant with its quantization (V3, V10, V11, V12, "
+    "V21, V26, V27), and has the sizes of the tensor where they are known; a named size is the same everywhere in the "
+    "vector.",
 )
 def _sizes(vector: Vector, graph: Graph) -> str:
     named: dict[str, int] = {}
     for end, name, value in vector.stored(graph):
         if wrong := _misfit(graph.tensors[name], value, named):
-            return f"the {end} {quoted(name)} has the shape {list(value.shape)}, {wrong}"
+            return f"the {end} {quoted(name)} has the shape {list(value.shape)}, but {wrong}"
     return ""
 
 
 def _misfit(tensor: Tensor, value: StoredArray, named: dict[str, int]) -> str:
-    """In what the sizes are not those of the tensor; `named` collects the sizes with names."""
+    """How the sizes differ from those of the tensor; `named` collects the sizes with names."""
     if tensor.shape is None:
         return ""
     if len(tensor.shape) != len(value.shape):

@@ -23,17 +23,17 @@
 
 typedef enum {
     QFB_OK = 0,
-    QFB_NOT_QFB,      /* the bytes are no .qfb file */
+    QFB_NOT_QFB,      /* the bytes are not a .qfb file */
     QFB_NEWER,        /* the file needs a newer reader */
     QFB_BROKEN,       /* a container rule is broken: truncated, or not what a writer would write */
-    QFB_DAMAGED,      /* a sha256 is not the one stated */
+    QFB_DAMAGED,      /* a sha256 differs from the one stated */
     QFB_INVALID,      /* a validity rule is broken */
     QFB_MISSING,      /* there is no element of that index or name */
     QFB_UNSUPPORTED,  /* from here on the interpreter (qfb_run.h): a node that it cannot run */
     QFB_MEMORY,       /* the memory that was given is too small */
     QFB_WORK,         /* more work than allowed */
-    QFB_INPUT,        /* an input is not what the model takes */
-    QFB_OVERFLOW      /* a sum leaves int32 */
+    QFB_INPUT,        /* an input does not fit the model */
+    QFB_OVERFLOW      /* a sum exceeds int32 */
 } qfb_code;
 
 /* A failure: what, which rule it breaks ("" if none), and where: `place` is "byte", "tensor", "node", "buffer", "vector"
@@ -380,7 +380,7 @@ static inline qfb_code qfb_broken_(qfb_file *file, uint64_t at, const char *what
 static inline qfb_code qfb_spend_(qfb_walk_ *walk, uint64_t bytes, uint32_t at)
 {
     if (bytes > walk->budget)
-        return qfb_broken_(walk->file, at, "the same tables, vectors or data are referred to again and again");
+        return qfb_broken_(walk->file, at, "the same tables, vectors or data are referred to too often");
     walk->budget -= bytes;
     return QFB_OK;
 }
@@ -459,7 +459,7 @@ static inline qfb_code qfb_walk_string_(qfb_walk_ *walk, uint32_t at)
     if (!qfb_is_utf8_(file->bytes + at + 4, count))
         return qfb_broken_(file, at, "a string is not UTF-8");
     if (count && memchr(file->bytes + at + 4, 0, count))
-        return qfb_fail_(file, QFB_INVALID, "V36", "byte", at, "a string has a zero byte inside");
+        return qfb_fail_(file, QFB_INVALID, "V36", "byte", at, "a string contains a zero byte");
     return QFB_OK;
 }
 
@@ -505,10 +505,10 @@ static inline qfb_code qfb_walk_table_(qfb_walk_ *walk, int table, uint32_t at)
     int64_t vtable = (int64_t)at - qfb_signed_(qfb_u32_(bytes + at), 32);
     uint32_t v, length, size, i;
     if (vtable < (int64_t)file->start || vtable > (int64_t)file->meta_size - 4 || vtable % 2)
-        return qfb_broken_(file, at, "a vtable cannot be there");
+        return qfb_broken_(file, at, "a vtable has an invalid position");
     v = (uint32_t)vtable, length = qfb_u16_(bytes + v), size = qfb_u16_(bytes + v + 2);
     if (length < 4 || length % 2 || length > file->meta_size - v || size < 4 || size > file->meta_size - at)
-        return qfb_broken_(file, v, "a vtable has impossible sizes");
+        return qfb_broken_(file, v, "a vtable has invalid sizes");
     if (qfb_spend_(walk, size, at))
         return file->error.code;
     for (i = 0; i < schema.count; i++) {
@@ -589,7 +589,7 @@ static inline uint32_t qfb_element_(const qfb_file *file, uint32_t vector, uint3
 typedef struct {
     const char *name; /* as NumPy and ml_dtypes call it */
     uint8_t bits;
-    char kind;             /* 'b' truth values, 'i' and 'u' integers, 'f' floats */
+    char kind;             /* 'b' bool, 'i' and 'u' integers, 'f' floats */
     int64_t low, high;     /* limits of quantized values; both 0 where nothing is quantized to the type */
 } qfb_dtype_info;
 
@@ -615,7 +615,7 @@ static inline int qfb_is_integer_type(uint32_t code)
     return info && (info->kind == 'i' || info->kind == 'u');
 }
 
-/* The integer (or truth value) at an index of an array of the file; uint64 beyond 2^63 - 1 comes out negative. */
+/* The integer (or bool) at an index of an array of the file; uint64 beyond 2^63 - 1 comes out negative. */
 static inline int64_t qfb_stored(const uint8_t *data, qfb_dtype dtype, uint64_t index)
 {
     const qfb_dtype_info *info = qfb_dtype_of(dtype);
@@ -712,9 +712,9 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
     uint64_t product = 1;
     uint32_t i;
     if (!tensor->shape.present)
-        return tensor->is_constant ? qfb_invalid_(file, "V3", index, "a constant without a shape") : QFB_OK;
+        return tensor->is_constant ? qfb_invalid_(file, "V3", index, "a constant has no shape") : QFB_OK;
     if (tensor->dims.count && tensor->dims.count != tensor->shape.count)
-        return qfb_invalid_(file, "F12", index, "there are not as many names of sizes as sizes");
+        return qfb_invalid_(file, "F12", index, "the numbers of sizes and of their names differ");
     if (tensor->shape.count > QFB_MAX_RANK)
         return qfb_invalid_(file, "V3", index, "more than 32 dimensions");
     for (i = 0; i < tensor->shape.count; i++) {
@@ -722,9 +722,9 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
         if (tensor->dims.count && size != -1 && qfb_text(&tensor->dims, i).size)
             return qfb_invalid_(file, "F12", index, "a size has both a name and a number");
         if (size < -1 || (size == -1 && tensor->is_constant))
-            return qfb_invalid_(file, "V3", index, "a size that cannot be");
+            return qfb_invalid_(file, "V3", index, "a size is negative, or that of a constant is not fixed");
         if (size > 0 && (uint64_t)size >= ((uint64_t)1 << 60) / product + (((uint64_t)1 << 60) % product != 0))
-            return qfb_invalid_(file, "V3", index, "the sizes are too large together");
+            return qfb_invalid_(file, "V3", index, "the product of the sizes is 2^60 or more");
         product *= size > 0 ? (uint64_t)size : 1;
     }
     return QFB_OK;
@@ -735,12 +735,13 @@ static inline qfb_code qfb_check_scales_(qfb_file *file, uint32_t index, const q
     qfb_dtype d = q->scale_dtype;
     uint32_t i;
     if (d != QFB_FLOAT16 && d != QFB_BFLOAT16 && d != QFB_FLOAT32 && d != QFB_FLOAT64 && d != QFB_FLOAT8_E8M0FNU)
-        return qfb_invalid_(file, "V20", index, "scales of a type that they cannot have");
+        return qfb_invalid_(file, "V20", index, "scale_dtype is not a type for scales");
     if (q->block_shape.present ? q->scale.count != 0 : q->scale.count == 0)
-        return qfb_invalid_(file, "V20", index, "scales and blocks, or none of them");
+        return qfb_invalid_(file, "V20", index, "there are both scales and blocks, or neither");
     for (i = 0; i < q->scale.count; i++)
         if (!qfb_is_scale_(qfb_bits(&q->scale, i)) || !qfb_is_exact_(qfb_bits(&q->scale, i), d))
-            return qfb_invalid_(file, "V20", index, "a scale is not a finite number greater than 0 of its type");
+            return qfb_invalid_(
+                file, "V20", index, "a scale is not finite, not greater than 0, or not representable in scale_dtype");
     return QFB_OK;
 }
 
@@ -749,12 +750,12 @@ static inline qfb_code qfb_check_axis_(qfb_file *file, uint32_t index, const qfb
     const qfb_quantization *q = &tensor->quantization;
     int64_t size;
     if (q->axis < 0)
-        return q->scale.count > 1 ? qfb_invalid_(file, "V21", index, "several scales without an axis") : QFB_OK;
+        return q->scale.count > 1 ? qfb_invalid_(file, "V21", index, "more than one scale without an axis") : QFB_OK;
     if (q->block_shape.present || (tensor->shape.present && q->axis >= (int64_t)tensor->shape.count))
-        return qfb_invalid_(file, "V21", index, "an axis that the tensor does not have");
+        return qfb_invalid_(file, "V21", index, "the axis is not a dimension of the tensor");
     size = tensor->shape.present ? qfb_integer(&tensor->shape, (uint32_t)q->axis) : -1;
     if (size >= 0 && size != (int64_t)q->scale.count)
-        return qfb_invalid_(file, "V21", index, "there are not as many scales as slices along the axis");
+        return qfb_invalid_(file, "V21", index, "the numbers of scales and of slices along the axis differ");
     return QFB_OK;
 }
 
@@ -765,16 +766,16 @@ static inline qfb_code qfb_check_zero_points_(qfb_file *file, uint32_t index, co
     uint32_t i, count = q->zero_point_float.present ? q->zero_point_float.count : q->zero_point.count;
     uint32_t wanted = q->block_shape.present ? q->block_zero_point_dtype == 0 : q->scale.count;
     if (q->zero_point_float.present && q->zero_point.count)
-        return qfb_invalid_(file, "F12", index, "zero points of two kinds");
+        return qfb_invalid_(file, "F12", index, "both zero_point and zero_point_float are present");
     if (count != wanted)
-        return qfb_invalid_(file, "V22", index, "there are not as many zero points as scales");
+        return qfb_invalid_(file, "V22", index, "the numbers of zero points and scales differ");
     for (i = 0; i < q->zero_point_float.count; i++)
         if (!qfb_is_integer_type(tensor->dtype) || !qfb_is_exact_(qfb_bits(&q->zero_point_float, i), q->scale_dtype))
-            return qfb_invalid_(file, "V22", index, "a zero point is not a finite float of the type of the scales");
+            return qfb_invalid_(file, "V22", index, "a zero point is not finite, or not representable in scale_dtype");
     for (i = 0; i < q->zero_point.count; i++) {
         int64_t z = qfb_integer(&q->zero_point, i);
         if (qfb_is_integer_type(tensor->dtype) ? z < info->low || z > info->high : z != 0)
-            return qfb_invalid_(file, "V22", index, "a zero point is not one of the element type");
+            return qfb_invalid_(file, "V22", index, "a zero point is outside the range of the element type");
     }
     return QFB_OK;
 }
@@ -787,14 +788,14 @@ static inline qfb_code qfb_check_observed_(qfb_file *file, uint32_t index, const
     if (!q->observer.size)
         return qfb_invalid_(file, "V25", index, "the observer has no name");
     if (count != q->observed_maximum.count || (count != 1 && count != scales))
-        return qfb_invalid_(file, "V25", index, "there are not as many observed ranges as scales");
+        return qfb_invalid_(file, "V25", index, "the numbers of observed ranges and scales differ");
     for (i = 0; i < count; i++) {
         uint64_t low = qfb_bits(&q->observed_minimum, i), high = qfb_bits(&q->observed_maximum, i);
         if (qfb_is_nan_(low) || qfb_is_nan_(high) || qfb_order_(low) > qfb_order_(high))
             return qfb_invalid_(file, "V25", index, "an observed minimum is above its maximum");
     }
     if (q->has_observed_range > 1 || (q->has_observed_range && q->observed_quant_min > q->observed_quant_max))
-        return qfb_invalid_(file, "V25", index, "the range of the observer cannot be");
+        return qfb_invalid_(file, "V25", index, "the range of the observer is not valid");
     return QFB_OK;
 }
 
@@ -806,25 +807,25 @@ static inline qfb_code qfb_check_blocks_(qfb_file *file, uint32_t index, const q
     if (!q->block_shape.present)
         return QFB_OK;
     if (!q->block_shape.count || !tensor->shape.present || q->block_shape.count != tensor->shape.count)
-        return qfb_invalid_(file, "V27", index, "there are not as many sizes of blocks as dimensions");
+        return qfb_invalid_(file, "V27", index, "the numbers of block sizes and dimensions differ");
     for (i = 0; i < q->block_shape.count; i++) {
         int64_t size = qfb_integer(&tensor->shape, i), block = qfb_integer(&q->block_shape, i);
         if (block < 1 || block > size)
-            return qfb_invalid_(file, "V27", index, "a size of blocks that cannot be");
+            return qfb_invalid_(file, "V27", index, "a block size is less than 1, or greater than the tensor");
         blocks *= (uint64_t)((size - 1) / block + 1);
         several += block < size, of_many += block < size && block != 1;
     }
     if (q->block_scale.size != blocks * bits / 8)
-        return qfb_invalid_(file, "V27", index, "the scales of blocks have another number of bytes than they need");
+        return qfb_invalid_(file, "V27", index, "the scales of the blocks have the wrong number of bytes");
     if (q->block_zero_point_dtype) {
         bits = qfb_dtype_of(q->block_zero_point_dtype)->bits;
         if ((q->block_zero_point_dtype != tensor->dtype && q->block_zero_point_dtype != q->scale_dtype) ||
             !qfb_is_integer_type(tensor->dtype) ||
             q->block_zero_point.size != (bits < 8 ? (blocks * bits + 7) / 8 : blocks * (bits / 8)))
-            return qfb_invalid_(file, "V27", index, "zero points of blocks of another type or size than they need");
+            return qfb_invalid_(file, "V27", index, "the zero points of the blocks have the wrong type or size");
     }
     if (several < 2 && !of_many)
-        return qfb_invalid_(file, "V28", index, "blocks that a scale for each slice could replace");
+        return qfb_invalid_(file, "V28", index, "the blocks are not needed: one scale, or one per slice, is enough");
     return QFB_OK;
 }
 
@@ -837,9 +838,9 @@ static inline qfb_code qfb_check_quantization_(qfb_file *file, uint32_t index, c
         qfb_check_blocks_(file, index, tensor))
         return file->error.code;
     if (info->high == 0 || info->bits > 32)
-        return qfb_invalid_(file, "V24", index, "a type that cannot be quantized");
+        return qfb_invalid_(file, "V24", index, "the element type cannot be quantized");
     if (q->quant_min < info->low || q->quant_min > q->quant_max || q->quant_max > info->high)
-        return qfb_invalid_(file, "V23", index, "the range [quant_min, quant_max] is not one of the element type");
+        return qfb_invalid_(file, "V23", index, "[quant_min, quant_max] is not a range of the element type");
     return QFB_OK;
 }
 
@@ -849,7 +850,7 @@ static inline qfb_code qfb_check_aliases_(qfb_file *file, uint32_t index, const 
     for (i = 0; i < tensor->aliases.count; i++)
         if (!qfb_text(&tensor->aliases, i).size ||
             (i && qfb_compare(qfb_text(&tensor->aliases, i - 1), qfb_text(&tensor->aliases, i)) >= 0))
-            return qfb_invalid_(file, "V4", index, "aliases are empty or not in order");
+            return qfb_invalid_(file, "V4", index, "an alias is empty, out of order, or repeated");
     return QFB_OK;
 }
 
@@ -861,9 +862,9 @@ static inline qfb_code qfb_read_blocks_(qfb_file *file, uint32_t index, uint32_t
     int has_zero = qfb_at_(file, at, QFB_BLOCKS_ZERO_) != 0;
     q->block_shape = qfb_list_(file, at, QFB_BLOCKS_SHAPE_, 8);
     if (!qfb_at_(file, at, QFB_BLOCKS_SCALE_) || has_zero != (zero_dtype != 0))
-        return qfb_invalid_(file, "F12", index, "blocks without scales, or zero points without a type");
+        return qfb_invalid_(file, "F12", index, "blocks lack scales, or the type of their zero points");
     if (zero_dtype && !qfb_dtype_of(zero_dtype))
-        return qfb_invalid_(file, "V2", index, "the zero points of blocks are of a type that is not known");
+        return qfb_invalid_(file, "V2", index, "the type of the blocks' zero points is not known");
     q->block_zero_point_dtype = (qfb_dtype)zero_dtype;
     if (qfb_get_buffer(file, qfb_uint_(file, at, QFB_BLOCKS_SCALE_, 0), &q->block_scale) ||
         (has_zero && qfb_get_buffer(file, qfb_uint_(file, at, QFB_BLOCKS_ZERO_, 0), &q->block_zero_point)))
@@ -895,7 +896,7 @@ static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, ui
     q->zero_point_name = qfb_string_(file, at, QFB_Q_ZERO_NAME_);
     q->axis = qfb_at_(file, at, QFB_Q_AXIS_) ? (int64_t)qfb_uint_(file, at, QFB_Q_AXIS_, 0) : -1;
     if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
-        return qfb_invalid_(file, "F12", index, "a quantization without quant_min or quant_max");
+        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
     q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
     q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
     if (!qfb_dtype_of(scale_dtype))
@@ -981,7 +982,7 @@ static inline qfb_code qfb_find_tensor(qfb_file *file, const char *name, qfb_ten
 {
     int64_t index = qfb_tensor_index(file, name, strlen(name));
     if (index < 0)
-        return qfb_fail_(file, QFB_MISSING, "", "file", 0, "there is no tensor of that name");
+        return qfb_fail_(file, QFB_MISSING, "", "file", 0, "there is no tensor with that name");
     return qfb_read_tensor_(file, (uint32_t)index, tensor);
 }
 
@@ -1028,7 +1029,7 @@ static inline qfb_code qfb_find_attribute(qfb_file *file, const qfb_node *node, 
         if (qfb_equals(a->name, name))
             return QFB_OK;
     }
-    return qfb_fail_(file, QFB_MISSING, "", "file", 0, "the node has no attribute of that name");
+    return qfb_fail_(file, QFB_MISSING, "", "file", 0, "the node has no attribute with that name");
 }
 
 /* The pairs of `source` (where the model came from) and of `metadata` (the user's own). */
@@ -1073,24 +1074,25 @@ static inline qfb_code qfb_check_header_(qfb_file *file)
     if (file->size < 8 || memcmp(p + 4, "QFB", 3))
         return qfb_fail_(file, QFB_NOT_QFB, "F1", "byte", 4, "is not a .qfb file");
     if (p[7] != '1')
-        return qfb_fail_(file, QFB_NEWER, "F1", "byte", 7, "is of another major version, this reader knows 1");
+        return qfb_fail_(file, QFB_NEWER, "F1", "byte", 7, "has a different major version; this reader supports 1");
     if (file->size < QFB_HEADER_SIZE)
         return qfb_fail_(file, QFB_BROKEN, "F3", "byte", file->size, "ends inside the header");
     if (memcmp(p + 8, "qh01", 4))
-        return qfb_fail_(file, QFB_BROKEN, "F1", "byte", 8, "the tag of the header is another");
+        return qfb_fail_(file, QFB_BROKEN, "F1", "byte", 8, "the header tag is not qh01");
     if (qfb_u32_(p + 48))
-        return qfb_fail_(file, QFB_NEWER, "F10", "byte", 48, "needs features that this reader does not know");
+        return qfb_fail_(file, QFB_NEWER, "F10", "byte", 48, "requires features that this reader does not support");
     for (i = 56; i < 128; i += i == 63 ? 33 : 1)
         if (p[i])
             return qfb_fail_(file, QFB_BROKEN, "F2", "byte", i, "a reserved byte of the header is not zero");
     header_size = qfb_u32_(p + 12), meta_size = qfb_u64_(p + 16), data_offset = qfb_u64_(p + 24);
     file->data_size = qfb_u64_(p + 32);
     if (header_size < QFB_HEADER_SIZE || header_size % 8 || header_size > meta_size || meta_size > 0x7fffffff)
-        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 12, "header and metadata cannot be of that size");
+        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 12, "the sizes of header and metadata are not valid");
     if (data_offset != (meta_size + QFB_PAGE - 1) / QFB_PAGE * QFB_PAGE)
-        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 24, "the data cannot begin there");
+        return qfb_fail_(
+            file, QFB_BROKEN, "F3", "byte", 24, "the data does not begin at the multiple of 4096 after the metadata");
     if (file->size < data_offset || file->size - data_offset != file->data_size || qfb_u64_(p + 40) != file->size)
-        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 40, "the file is not as long as it says");
+        return qfb_fail_(file, QFB_BROKEN, "F3", "byte", 40, "the file does not have the size that it states");
     file->start = (uint32_t)header_size, file->meta_size = (uint32_t)meta_size, file->data = p + data_offset;
     for (i = meta_size; i < data_offset; i++)
         if (p[i])
@@ -1107,7 +1109,7 @@ static inline qfb_code qfb_check_digest_(qfb_file *file)
     qfb_sha256_add_(&hash, zeros, 32);
     qfb_sha256_add_(&hash, file->bytes + 96, file->meta_size - 96);
     if (!qfb_sha256_is_(&hash, file->bytes + 64))
-        return qfb_fail_(file, QFB_DAMAGED, "F4", "byte", 64, "the metadata are damaged: their sha256 is another");
+        return qfb_fail_(file, QFB_DAMAGED, "F4", "byte", 64, "the metadata is damaged: its sha256 differs");
     return QFB_OK;
 }
 
@@ -1121,11 +1123,11 @@ static inline qfb_code qfb_check_layout_(qfb_file *file)
         uint64_t offset = qfb_ulong_(file, at, 0), size = qfb_ulong_(file, at, 1);
         if (offset % QFB_ALIGNMENT || offset < end || offset - end >= QFB_ALIGNMENT || offset > file->data_size ||
             size > file->data_size - offset)
-            return qfb_fail_(file, QFB_BROKEN, "F8", "buffer", i, "cannot lie there");
+            return qfb_fail_(file, QFB_BROKEN, "F8", "buffer", i, "has an invalid position");
         end = offset + size;
     }
     if (end != file->data_size)
-        return qfb_fail_(file, QFB_BROKEN, "F8", "file", 0, "the data do not end with the last buffer");
+        return qfb_fail_(file, QFB_BROKEN, "F8", "file", 0, "the data does not end with the last buffer");
     return QFB_OK;
 }
 
@@ -1145,11 +1147,11 @@ static inline qfb_code qfb_check_buffer(qfb_file *file, uint32_t index)
     qfb_sha256_begin_(&hash);
     qfb_sha256_add_(&hash, array.data, array.size);
     if (!qfb_sha256_is_(&hash, qfb_digest(file, index)))
-        return qfb_fail_(file, QFB_DAMAGED, "F9", "buffer", index, "the data are damaged: their sha256 is another");
+        return qfb_fail_(file, QFB_DAMAGED, "F9", "buffer", index, "the data is damaged: its sha256 differs");
     return QFB_OK;
 }
 
-/* What is stored for a tensor: truth values are 0 or 1, integers lie in their range, unused bits are zero. */
+/* What is stored for a tensor: bools are 0 or 1, integers lie in their range, unused bits are zero. */
 static inline qfb_code qfb_check_values_(
     qfb_file *file, uint32_t index, const qfb_tensor *tensor, qfb_array array, const qfb_list *shape)
 {
@@ -1165,7 +1167,7 @@ static inline qfb_code qfb_check_values_(
     }
     for (i = 0; tensor->dtype == QFB_BOOL && i < count; i++)
         if (array.data[i] > 1)
-            return qfb_invalid_(file, "V11", index, "a truth value is neither 0 nor 1");
+            return qfb_invalid_(file, "V11", index, "a bool is neither 0 nor 1");
     if (!tensor->is_quantized || !qfb_is_integer_type(tensor->dtype) || (low == info->low && high == info->high))
         return QFB_OK;
     for (i = 0; i < count; i++) {
@@ -1229,12 +1231,12 @@ static inline qfb_code qfb_check_tensors_(qfb_file *file)
         if (!tensor.name.size)
             return qfb_invalid_(file, "V1", i, "the name is empty");
         if (i && qfb_compare(before, tensor.name) >= 0)
-            return qfb_invalid_(file, "F11", i, "the names of the tensors are not in order");
+            return qfb_invalid_(file, "F11", i, "the names of the tensors are out of order or repeated");
         before = tensor.name;
         if (qfb_check_shape_(file, i, &tensor) || qfb_check_aliases_(file, i, &tensor))
             return file->error.code;
         if (tensor.is_constant && tensor.array.size != qfb_needed_(&tensor.shape, qfb_dtype_of(tensor.dtype)->bits))
-            return qfb_invalid_(file, "V10", i, "not as many bytes are stored as type and shape need");
+            return qfb_invalid_(file, "V10", i, "the number of stored bytes does not fit type and shape");
         if (tensor.is_quantized && qfb_check_quantization_(file, i, &tensor))
             return file->error.code;
     }
@@ -1281,7 +1283,7 @@ static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
             }
         for (i = (uint32_t)first; i < count && i - first < QFB_MARKS_; i++)
             if (!(marks[(i - first) / 8] >> (i - first) % 8 & 1))
-                return qfb_fail_(file, QFB_BROKEN, "F13", "buffer", i, "belongs to no tensor");
+                return qfb_fail_(file, QFB_BROKEN, "F13", "buffer", i, "is not used");
     }
     return QFB_OK;
 }
@@ -1308,7 +1310,7 @@ static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, con
             return qfb_fail_(file, QFB_BROKEN, "F11", "node", index, "the attributes are not in order");
         before = a.name;
         if (a.type < QFB_INT || a.type > QFB_STRINGS)
-            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute is of a type that is not known");
+            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has an unknown type");
         if ((a.type == QFB_STRING && !qfb_at_(file, at, QFB_ATTRIBUTE_STRING_)) ||
             (a.type >= QFB_INTS && !a.list.present))
             return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has no value");
@@ -1321,12 +1323,13 @@ static inline qfb_code qfb_check_nodes_(qfb_file *file)
     qfb_node node;
     uint32_t i;
     if (!qfb_are_tensors_(file, qfb_inputs(file), 0) || !qfb_are_tensors_(file, qfb_outputs(file), 0))
-        return qfb_fail_(file, QFB_BROKEN, "F7", "file", 0, "an input or output of the graph is no tensor of it");
+        return qfb_fail_(
+            file, QFB_BROKEN, "F7", "file", 0, "an input or output of the graph is not one of its tensors");
     for (i = 0; i < qfb_node_count(file); i++) {
         if (qfb_get_node(file, i, &node))
             return file->error.code;
         if (!qfb_are_tensors_(file, node.inputs, -1) || !qfb_are_tensors_(file, node.outputs, 0))
-            return qfb_fail_(file, QFB_BROKEN, "F7", "node", i, "an input or output is no tensor");
+            return qfb_fail_(file, QFB_BROKEN, "F7", "node", i, "an input or output is not a tensor");
         if (qfb_check_attributes_(file, i, &node))
             return file->error.code;
     }
@@ -1379,7 +1382,7 @@ static inline qfb_code qfb_check_pair_(qfb_walk_ *walk, uint32_t v, uint32_t ind
         differ = differ || qfb_integer(&x.shape, i) != qfb_integer(&y.shape, i);
         for (k = 0; a.shape.present && k < y.shape.count && b.shape.present; k++)
             if (qfb_is_same_size_(&a, i, &b, k) && qfb_integer(&x.shape, i) != qfb_integer(&y.shape, k))
-                return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "sizes of one name differ");
+                return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "sizes with the same name differ");
     }
     if (same_end && differ && index != other && !qfb_compare(a.name, b.name))
         return qfb_fail_(file, QFB_INVALID, "V50", "vector", v, "a tensor has two values");
@@ -1399,16 +1402,16 @@ static inline qfb_code qfb_check_value_(qfb_walk_ *walk, uint32_t v, uint32_t in
     if (qfb_check_shape_(file, v, &constant) == QFB_OK && constant.is_quantized)
         qfb_check_quantization_(file, v, &constant);
     if (!file->error.code && value.array.size != qfb_needed_(&value.shape, qfb_dtype_of(tensor.dtype)->bits))
-        return qfb_fail_(file, QFB_INVALID, "V10", "vector", v, "a value has another size than type and shape need");
+        return qfb_fail_(file, QFB_INVALID, "V10", "vector", v, "the size of a value does not fit type and shape");
     if (file->error.code) {
         file->error.place = "vector";
         return file->error.code;
     }
     if (tensor.shape.present && tensor.shape.count != value.shape.count)
-        return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "a value has another number of dimensions");
+        return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "a value has the wrong number of dimensions");
     for (i = 0; tensor.shape.present && i < tensor.shape.count; i++)
         if (qfb_integer(&tensor.shape, i) != -1 && qfb_integer(&tensor.shape, i) != qfb_integer(&value.shape, i))
-            return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "a value has another size than its tensor");
+            return qfb_fail_(file, QFB_INVALID, "V51", "vector", v, "a value does not have the sizes of its tensor");
     return QFB_OK;
 }
 
@@ -1420,7 +1423,8 @@ static inline qfb_code qfb_check_vectors_(qfb_walk_ *walk)
         uint32_t at = qfb_element_(file, file->vectors, v);
         if (qfb_count_(file, qfb_to_(file, at, 1)) != inputs || qfb_count_(file, qfb_to_(file, at, 2)) != outputs ||
             !(inputs || outputs || qfb_node_count(file)))
-            return qfb_fail_(file, QFB_INVALID, "V50", "vector", v, "has not one value for each input and output");
+            return qfb_fail_(
+                file, QFB_INVALID, "V50", "vector", v, "does not have one value for each input and output");
         for (i = 0; i < inputs + outputs; i++) {
             if (qfb_check_value_(walk, v, i))
                 return file->error.code;
@@ -1475,7 +1479,7 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
     if (qfb_target_(file, 0, &file->model) || qfb_walk_table_(&walk, QFB_T_MODEL_, file->model))
         return file->error.code;
     if (qfb_count_(file, qfb_to_(file, file->model, QFB_MODEL_FEATURES_)))
-        return qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "needs features that this reader does not know");
+        return qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
     file->graph = qfb_to_(file, file->model, QFB_MODEL_GRAPH_);
     file->buffers = qfb_to_(file, file->model, QFB_MODEL_BUFFERS_);
     file->sources = qfb_to_(file, file->model, QFB_MODEL_SOURCE_);

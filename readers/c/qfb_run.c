@@ -147,7 +147,7 @@ static int run(job_t *job)
     free(job->arena);
     job->arena = NULL;
     if (size > most_memory || size > SIZE_MAX || !(job->arena = malloc(size ? (size_t)size : 1)))
-        return trouble(job->path, "needs more memory than there is, or than allowed (--memory)");
+        return trouble(job->path, "needs more memory than is available or allowed (--memory)");
     return qfb_plan_run(&job->plan, job->arena, size, job->inputs) ? failed(job) : 0;
 }
 
@@ -157,15 +157,15 @@ static int read_inputs(job_t *job, char **paths, uint32_t count)
     uint64_t size;
     uint32_t i;
     if (count != qfb_inputs(&job->file).count)
-        return trouble(job->path, "takes another number of inputs");
+        return trouble(job->path, "takes a different number of inputs");
     for (i = 0; i < count; i++) {
         if (qfb_plan_input(&job->plan, i, &input))
             return failed(job);
         errno = 0;
         if (!(job->inputs[i] = job->owned[i] = contents(paths[i], &size)))
-            return trouble(paths[i], errno ? strerror(errno) : "is not a regular file that can be read");
+            return trouble(paths[i], errno ? strerror(errno) : "is not a readable regular file");
         if (size != input->size)
-            return trouble(paths[i], "has another size than the input (see --list; --shape gives sizes)");
+            return trouble(paths[i], "does not have the size of the input (see --list; set sizes with --shape)");
     }
     return 0;
 }
@@ -351,7 +351,7 @@ static int set_shape(job_t *job, const char *text)
                 break;
         }
         if (k != tensor.shape.count || *end)
-            return trouble(text, "has not one size for each dimension of the input");
+            return trouble(text, "does not have one size for each dimension of the input");
         job->shapes[i] = job->sizes[i];
         return 0;
     }

@@ -81,7 +81,7 @@ class ByNumPy:
 
 def _by_numpy(s: Site) -> Any:
     if s.node.operator not in OPERATORS:
-        raise RunError("this operator has no reference in qfmt", hint="its arrays can be read all the same")
+        raise RunError("qfmt cannot run this operator", hint="its arrays can still be read")
     node, tensors = s.node, s.builder.model.tensors
     inputs = [s.x(index) for index in range(len(node.inputs))]
     grids = [(tensors[name].dtype, tensors[name].quantization) if name else ("", None) for name in node.inputs]

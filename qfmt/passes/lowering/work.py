@@ -74,7 +74,7 @@ class Work:
         if grid is None or not DTYPES[tensor.dtype].is_integer:
             raise NoForm(f"works on real numbers: {tensor.name!r} is {tensor.dtype}, not quantized")
         if grid.is_blocked or grid.has_float_zero_points:
-            raise NoForm(f"works on real numbers: {tensor.name!r} has scales by blocks, or zero points that are floats")
+            raise NoForm(f"works on real numbers: {tensor.name!r} has block-wise scales, or float zero points")
         return grid
 
     def kind(self, tensor: Tensor) -> np.dtype[Any]:

@@ -21,16 +21,16 @@ static qfb_code check_parameter(node_t *node, uint32_t input, int needed, qfb_dt
     qfb_tensor tensor;
     uint64_t i;
     if (!value || !needed)
-        return value || needed ? INVALID("V49", "the rule needs other parameters") : QFB_OK;
+        return value || needed ? INVALID("V49", "the parameters are not those of the rule") : QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, input), &tensor));
     if (!tensor.is_constant || tensor.is_quantized || value->dtype != dtype || value->rank != 1)
-        return INVALID("V49", "a parameter is no constant vector of its type");
+        return INVALID("V49", "a parameter is not a constant vector of the right type");
     if (!value->count || (value->count != 1 && value->count != channels))
-        return INVALID("V49", "a parameter has not one element, or one for each channel");
+        return INVALID("V49", "a parameter has neither one element nor one per channel");
     TRY(node_work(node, value->count, 1, 1, 1));
     for (i = 0; i < value->count; i++)
         if (get(value, i) < low || get(value, i) > high)
-            return INVALID("V49", "a parameter has a value that it cannot have");
+            return INVALID("V49", "a parameter has an invalid value");
     return QFB_OK;
 }
 
@@ -43,17 +43,17 @@ static qfb_code check_thresholds(node_t *node, const requantize_t *r, int may_la
         return r->row ? INVALID("V49", "rows without thresholds") : QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, 4), &tensor));
     if (!tensor.is_constant || tensor.is_quantized || t->dtype != QFB_INT32 || t->rank != 2 || !t->shape[0])
-        return INVALID("V49", "thresholds are no constant matrix of int32");
+        return INVALID("V49", "thresholds are not a constant matrix of int32");
     steps = (uint64_t)t->shape[1];
     if (t->shape[1] != r->high - r->low)
-        return INVALID("V49", "there are not as many thresholds as steps");
+        return INVALID("V49", "the numbers of thresholds and steps differ");
     if (!r->row && (!may_lack_rows || (t->shape[0] != 1 && (uint64_t)t->shape[0] != r->channels)))
-        return INVALID("V49", "it is not said which thresholds are those of a channel");
+        return INVALID("V49", "the row of thresholds of a channel is not stated");
     TRY(node_work(node, t->count, 1, 1, 1));
     for (i = 0; i < (uint64_t)t->shape[0]; i++)
         for (k = 1; k < steps; k++)
             if (get(t, i * steps + k) < get(t, i * steps + k - 1))
-                return INVALID("V49", "thresholds do not ascend");
+                return INVALID("V49", "thresholds are not ascending");
     return QFB_OK;
 }
 
@@ -75,7 +75,7 @@ static qfb_code requantize_rule(node_t *node, requantize_t *r, int *has)
             r->single = rules[i].single, r->doubled = rules[i].doubled;
             return QFB_OK;
         }
-    return INVALID("V47", "the rule is none that qfmt.Requantize has");
+    return INVALID("V47", "qfmt.Requantize does not have this rule");
 }
 
 static qfb_code requantize_read(node_t *node, requantize_t *r)
@@ -115,7 +115,7 @@ static qfb_code requantize_plan(node_t *node)
     TRY(check_parameter(node, 3, has[2], QFB_INT64, -add, add, r.channels));
     TRY(check_parameter(node, 5, has[3] && r.row, QFB_INT32, has[3] == 1 ? 0 : -1, rows - 1, r.channels));
     if (has[3] != 2 && (has[3] == 1) != (r.thresholds != NULL))
-        return INVALID("V49", "the rule needs other parameters");
+        return INVALID("V49", "the parameters are not those of the rule");
     TRY(check_thresholds(node, &r, has[3] == 1));
     TRY(node_work(node, r.x->count, r.thresholds ? 40 : 4, 1, 1));
     return node_give_like(node, 0, r.x, output.dtype);
@@ -206,7 +206,7 @@ static qfb_code requant_shift_plan(node_t *node)
     TRY(node_zero_point(node, (uint32_t)qfb_integer(&node->node.outputs, 0), &zero));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &output));
     if (!node_is(node, "multiply_add_divide") || !output.is_quantized || !qfb_is_integer_type(output.dtype))
-        return UNSUPPORTED("qfmt.RequantShift of another rule, or without a quantized output");
+        return UNSUPPORTED("qfmt.RequantShift with another rule, or without a quantized output");
     rank = x->rank, memcpy(shape, x->shape, sizeof shape);
     for (i = 1; i < 3; i++) {
         TRY(node_integers(node, i, 64));
@@ -215,7 +215,7 @@ static qfb_code requant_shift_plan(node_t *node)
         TRY(node_broadcast(node, &rank, shape, node_input(node, i)));
     }
     if (rank != x->rank || memcmp(shape, x->shape, rank * sizeof *shape))
-        return INVALID("V43", "mul or add do not fit the input");
+        return INVALID("V43", "mul or add does not fit the input");
     TRY(divisor(node, &div));
     TRY(node_work(node, x->count + node_input(node, 1)->count + node_input(node, 2)->count, 4, 1, 1));
     return node_give_like(node, 0, x, output.dtype);
@@ -234,7 +234,7 @@ static qfb_code requant_shift_run(node_t *node)
     TRY(divisor(node, &div));
     most = times(largest(x, zx), largest(mul, 0));
     if (most >> 62 || largest(add, 0) >> 62 || (uint64_t)div >> 62 || (most + largest(add, 0) + (uint64_t)div) >> 62)
-        return node_fail(node, QFB_OVERFLOW, "", "x * mul + add leaves int64");
+        return node_fail(node, QFB_OVERFLOW, "", "x * mul + add exceeds int64");
     view_broadcast(&m, y, mul), view_broadcast(&a, y, add);
     for (i = 0; i < y->count; i++, view_next(&m), view_next(&a)) {
         int64_t wide = (get(x, i) - zx) * get(mul, (uint64_t)m.place) + get(add, (uint64_t)a.place) + div / 2;
@@ -265,10 +265,10 @@ static qfb_code check_table(node_t *node, uint32_t operands, uint32_t leading)
     TRY(qfb_get_tensor(node->file, node_tensor(node, operands), &tensor));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, 0), &output));
     if (!tensor.is_constant || tensor.is_quantized || table->rank != leading + operands || tensor.dtype != output.dtype)
-        return INVALID("V49", "the table is no constant of the output's type, or of other dimensions");
+        return INVALID("V49", "the table is not a constant of the output's type, or has the wrong dimensions");
     for (i = 0; i < operands; i++)
         if (table->shape[leading + i] != INT64_C(1) << qfb_dtype_of(node_input(node, i)->dtype)->bits)
-            return INVALID("V49", "a table has not one element for each integer");
+            return INVALID("V49", "a table does not have one element for each integer");
     TRY(node_work(node, table->count, 1, 1, 1));
     for (k = 0; output.is_quantized && k < table->count; k++)
         if (qfb_element(table, k) < output.quantization.quant_min ||
@@ -294,7 +294,7 @@ static qfb_code table_plan(node_t *node)
     TRY(table_axis(node, &rows, &axis));
     TRY(check_table(node, 1, rows ? 1 : 0));
     if (rows && table->shape[0] != x->shape[axis])
-        return INVALID("V43", "there are not as many rows of a table as channels");
+        return INVALID("V43", "the numbers of channels and of rows of the table differ");
     TRY(node_work(node, x->count, 1, 1, 1));
     return node_give_like(node, 0, x, table->dtype);
 }
@@ -349,14 +349,14 @@ static qfb_code weighted_plan(node_t *node)
     qfb_list weights;
     TRY(node_ints(node, "weights", &weights));
     if (!weights.count || weights.count != node->node.inputs.count)
-        return INVALID("V49", "there are not as many weights as inputs");
+        return INVALID("V49", "the numbers of weights and inputs differ");
     for (i = 0; i < weights.count; i++) {
         TRY(node_integers(node, i, 32));
         TRY(node_broadcast(node, &rank, shape, node_input(node, i)));
         info = qfb_dtype_of(node_input(node, i)->dtype);
         size = times(size_of(qfb_integer(&weights, i)), (uint64_t)info->high + 1);
         if (size >> 63 || (reach += size) >> 63)
-            return INVALID("V49", "a sum could be beyond int64");
+            return INVALID("V49", "a sum could exceed int64");
     }
     TRY(node_give(node, 0, rank, shape, QFB_INT32));
     TRY(node_scratch(node, node_output(node, 0)->count, 8));

@@ -9,7 +9,7 @@ static qfb_code give_same(node_t *node, uint32_t rank, const int64_t *shape)
     const value_t *x = node_input(node, 0);
     TRY(node_give(node, 0, rank, shape, x->dtype));
     if (node_output(node, 0)->count != x->count)
-        return INVALID("V43", "not as many elements as before");
+        return INVALID("V43", "the numbers of elements of input and output differ");
     return node_work(node, x->count, 1, 1, 1);
 }
 
@@ -49,7 +49,7 @@ static qfb_code reshape_plan(node_t *node)
             others = times(others, shape[i] < 0 ? UINT64_MAX : (uint64_t)shape[i]);
     }
     if (open < QFB_RUN_RANK && (!others || x->count % others))
-        return INVALID("V43", "the elements do not divide into that shape");
+        return INVALID("V43", "the elements do not fit that shape");
     if (open < QFB_RUN_RANK)
         shape[open] = (int64_t)(x->count / others);
     return give_same(node, rank, shape);
@@ -85,7 +85,7 @@ static qfb_code marked_axes(node_t *node, uint32_t input, uint32_t rank, int *ma
     for (i = 0; i < count; i++) {
         TRY(axis_from_start(node, axes[i], rank, &axis));
         if (marked[axis])
-            return INVALID("V43", "an axis stands twice");
+            return INVALID("V43", "an axis is listed twice");
         marked[axis] = 1;
     }
     return QFB_OK;
@@ -140,7 +140,7 @@ static qfb_code transpose_view(node_t *node, view_t *view, int64_t *shape)
     view_start(view, x->rank, x->shape);
     for (i = 0; i < x->rank; i++) {
         if (order[i] >= (int64_t)x->rank || used[order[i]])
-            return INVALID("V43", "perm is no order of the dimensions");
+            return INVALID("V43", "perm is not a permutation of the dimensions");
         used[order[i]] = 1;
         view->shape[i] = shape[i] = x->shape[order[i]], view->step[i] = plain.step[order[i]];
     }
@@ -196,7 +196,7 @@ static qfb_code tile_plan(node_t *node)
     TRY(node_moves(node, 0, 0));
     TRY(node_constants(node, 1, repeats, &count));
     if (count != x->rank)
-        return INVALID("V43", "there is not one repetition for each dimension");
+        return INVALID("V43", "there is not one repeat count for each dimension");
     for (i = 0; i < count; i++) {
         uint64_t size = times((uint64_t)x->shape[i], repeats[i] < 0 ? UINT64_MAX : (uint64_t)repeats[i]);
         shape[i] = size > QFB_RUN_SIZE ? -1 : (int64_t)size;
@@ -231,14 +231,14 @@ static qfb_code blocks_view(node_t *node, view_t *view, int64_t *shape)
     int to_depth = qfb_equals(node->node.operator_name, "SpaceToDepth"), kind = 2, i;
     TRY(node_int(node, "blocksize", &b));
     if (x->rank != 4 || b < 1 || b > 0x7fff)
-        return UNSUPPORTED("blocks of another size, or in an input that is not [N, C, H, W]");
+        return UNSUPPORTED("a block size, or an input that is not [N, C, H, W]");
     if (!to_depth) {
         if (qfb_find_attribute(node->file, &node->node, "mode", &mode) || mode.type != QFB_STRING)
-            return INVALID("V42", "an attribute of the operator is missing, or of another type");
+            return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
         kind = !qfb_equals(mode.string, "DCR");
     }
     if (to_depth ? x->shape[2] % b || x->shape[3] % b : x->shape[1] % (b * b))
-        return INVALID("V43", "the input does not divide into such blocks");
+        return INVALID("V43", "the input is not divisible into blocks of that size");
     parts[0] = x->shape[0];
     if (to_depth) {
         parts[1] = x->shape[1], parts[2] = x->shape[2] / b, parts[3] = b, parts[4] = x->shape[3] / b, parts[5] = b;
@@ -308,7 +308,7 @@ static qfb_code clamp_plan(node_t *node)
     int64_t low, high;
     TRY(node_moves(node, 0, 0));
     if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL)
-        return UNSUPPORTED("bounds of uint64 or truth values");
+        return UNSUPPORTED("bounds of type uint64 or bool");
     TRY(bounds(node, &low, &high));
     return identity_plan(node);
 }

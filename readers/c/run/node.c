@@ -30,7 +30,7 @@ int node_is(const node_t *node, const char *arithmetic) { return qfb_equals(node
 static qfb_code attribute(node_t *node, const char *name, qfb_attribute_type type, qfb_attribute *found)
 {
     if (qfb_find_attribute(node->file, &node->node, name, found) || found->type != type)
-        return INVALID("V42", "an attribute of the operator is missing, or of another type");
+        return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
     return QFB_OK;
 }
 
@@ -58,7 +58,7 @@ qfb_code node_sizes(node_t *node, const char *name, uint32_t count, int64_t leas
     uint32_t i;
     TRY(node_ints(node, name, &list));
     if (list.count != count)
-        return INVALID("V43", "an attribute has not one number for each dimension");
+        return INVALID("V43", "an attribute does not have one number for each dimension");
     for (i = 0; i < count; i++) {
         values[i] = qfb_integer(&list, i);
         if (values[i] < least || values[i] > QFB_RUN_SIZE)
@@ -70,7 +70,7 @@ qfb_code node_sizes(node_t *node, const char *name, uint32_t count, int64_t leas
 qfb_code axis_from_start(node_t *node, int64_t axis, uint32_t rank, uint32_t *found)
 {
     if (axis < -(int64_t)rank || axis >= (int64_t)rank)
-        return INVALID("V43", "an axis that the tensor does not have");
+        return INVALID("V43", "the axis is not a dimension of the tensor");
     *found = (uint32_t)(axis < 0 ? axis + (int64_t)rank : axis);
     return QFB_OK;
 }
@@ -87,9 +87,9 @@ qfb_code node_constants(node_t *node, uint32_t input, int64_t *values, uint32_t 
     const value_t *list = node_input(node, input);
     uint32_t i;
     if (!list || list->in_arena || !list->data || !qfb_is_integer_type(list->dtype))
-        return UNSUPPORTED("sizes, axes or places that are computed, not constants of integers");
+        return UNSUPPORTED("sizes, axes or indices that are not integer constants");
     if (list->rank > 1 || list->count > QFB_RUN_RANK)
-        return UNSUPPORTED("more sizes, axes or places than there can be dimensions");
+        return UNSUPPORTED("more sizes, axes or indices than dimensions are possible");
     *count = (uint32_t)list->count;
     for (i = 0; i < *count; i++)
         values[i] = qfb_element(list, i);
@@ -103,7 +103,7 @@ qfb_code node_integers(node_t *node, uint32_t input, uint32_t bits)
         return INVALID("V41", "an input is absent");
     if (!qfb_is_integer_type(value->dtype) || qfb_dtype_of(value->dtype)->bits > bits ||
         (bits <= 32 && value->dtype == QFB_UINT32))
-        return UNSUPPORTED("an input is not of integers, or of too large ones");
+        return UNSUPPORTED("an input is not of integers, or their type is too large");
     return QFB_OK;
 }
 
@@ -115,14 +115,14 @@ qfb_code node_zero_points(node_t *node, uint32_t tensor, uint32_t axis, zero_poi
     if (!found.is_quantized)
         return QFB_OK;
     if (found.quantization.block_shape.present || found.quantization.zero_point_float.present)
-        return UNSUPPORTED("scales by blocks, or zero points that are floats");
+        return UNSUPPORTED("block-wise scales, or float zero points");
     if (found.quantization.axis >= 0 &&
         (found.quantization.axis != (int64_t)axis || axis >= node->plan->values[tensor].rank))
-        return UNSUPPORTED("a quantization along an axis that the operator does not take");
+        return UNSUPPORTED("a quantization along an axis that the operator does not support");
     points->list = found.quantization.zero_point;
     points->zero = qfb_integer(&points->list, 0);
     if (points->list.count > 1 && (int64_t)points->list.count != node->plan->values[tensor].shape[axis])
-        return INVALID("V21", "there are not as many zero points as slices along the axis");
+        return INVALID("V21", "the numbers of zero points and of slices along the axis differ");
     return QFB_OK;
 }
 
@@ -169,11 +169,11 @@ qfb_code node_moves(node_t *node, uint32_t input, uint32_t output)
     TRY(qfb_get_tensor(node->file, node_tensor(node, input), &from));
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &to));
     if (from.is_quantized != to.is_quantized)
-        return INVALID("V45", "integers are moved to a tensor of another quantization");
+        return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
     if (from.is_quantized && (from.quantization.block_shape.present || to.quantization.block_shape.present))
-        return UNSUPPORTED("scales by blocks");
+        return UNSUPPORTED("block-wise scales");
     if (from.is_quantized && !same_grid(&from.quantization, &to.quantization))
-        return INVALID("V45", "integers are moved to a tensor of another quantization");
+        return INVALID("V45", "input and output of an operator that moves integers are quantized differently");
     return QFB_OK;
 }
 
@@ -200,17 +200,17 @@ qfb_code node_give(node_t *node, uint32_t output, uint32_t rank, const int64_t *
     value = node_output(node, output);
     TRY(qfb_get_tensor(node->file, (uint32_t)qfb_integer(&node->node.outputs, output), &stated));
     if (stated.dtype != dtype)
-        return INVALID("V44", "an output is of another type than the operator gives");
+        return INVALID("V44", "an output does not have the type of the operator's result");
     if (rank > QFB_RUN_RANK)
         return UNSUPPORTED("more than 8 dimensions");
     if (stated.shape.present && stated.shape.count != rank)
-        return INVALID("V43", "an output has another number of dimensions than the operator gives");
+        return INVALID("V43", "an output does not have the rank of the operator's result");
     value->rank = rank, value->count = 1, value->known = 1;
     for (i = 0; i < rank; i++) {
         if (shape[i] < 0 || shape[i] > QFB_RUN_SIZE)
             return INVALID("V43", "the operator cannot be applied to these sizes, or they are too large");
         if (stated.shape.present && qfb_integer(&stated.shape, i) != -1 && qfb_integer(&stated.shape, i) != shape[i])
-            return INVALID("V43", "an output has another size than the operator gives");
+            return INVALID("V43", "an output does not have the sizes of the operator's result");
         value->shape[i] = shape[i];
         value->count = times(value->count, (uint64_t)shape[i]);
     }
@@ -237,7 +237,7 @@ qfb_code node_scratch(node_t *node, uint64_t count, uint64_t width)
 {
     uint64_t size = times(count, width);
     if (size >> 60)
-        return node_fail(node, QFB_MEMORY, "", "needs more memory than there can be");
+        return node_fail(node, QFB_MEMORY, "", "needs more memory than can be addressed");
     if (size > node->plan->scratch_size)
         node->plan->scratch_size = size;
     return QFB_OK;
@@ -255,7 +255,7 @@ int64_t qfb_element(const qfb_value_state *value, uint64_t index)
 qfb_code put_sum(node_t *node, value_t *value, uint64_t index, int64_t sum)
 {
     if (sum < INT32_MIN || sum > INT32_MAX)
-        return node_fail(node, QFB_OVERFLOW, "", "a sum leaves int32");
+        return node_fail(node, QFB_OVERFLOW, "", "a sum exceeds int32");
     put(value, index, sum);
     return QFB_OK;
 }
@@ -308,7 +308,7 @@ qfb_code node_broadcast(node_t *node, uint32_t *rank, int64_t *shape, const valu
     for (i = 0; i < other->rank; i++) {
         int64_t size = other->shape[i], *own = &shape[grown - other->rank + i];
         if (*own != size && *own != 1 && size != 1)
-            return INVALID("V43", "inputs whose sizes do not broadcast");
+            return INVALID("V43", "the sizes of the inputs do not broadcast");
         *own = *own == 1 ? size : *own;
     }
     return QFB_OK;

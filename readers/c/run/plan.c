@@ -39,7 +39,7 @@ static qfb_code set_shape(qfb_file *file, value_t *value, const qfb_tensor *tens
     for (i = 0; i < value->rank; i++) {
         int64_t size = qfb_integer(&tensor->shape, i);
         if (given && size != -1 && given[i] != size)
-            return qfb_fail_(file, QFB_INPUT, "", "tensor", index, "takes another size than was given");
+            return qfb_fail_(file, QFB_INPUT, "", "tensor", index, "does not have the given size");
         value->shape[i] = given ? given[i] : size == -1 ? 1 : size;
         if (value->shape[i] < 0 || value->shape[i] > QFB_RUN_SIZE)
             return qfb_fail_(file, QFB_UNSUPPORTED, "", "tensor", index, "a size is too large");
@@ -84,7 +84,7 @@ static qfb_code check_names(qfb_plan *plan, uint32_t first, uint32_t second)
         for (k = 0; k < b.dims.count; k++)
             if (qfb_text(&a.dims, i).size && !qfb_compare(qfb_text(&a.dims, i), qfb_text(&b.dims, k)) &&
                 plan->values[first].shape[i] != plan->values[second].shape[k])
-                return qfb_fail_(plan->file, QFB_INPUT, "", "tensor", first, "sizes of one name differ");
+                return qfb_fail_(plan->file, QFB_INPUT, "", "tensor", first, "sizes with the same name differ");
     return QFB_OK;
 }
 
@@ -99,7 +99,8 @@ static qfb_code prepare_inputs(qfb_plan *plan, const int64_t *const *shapes)
         qfb_tensor tensor;
         TRY(qfb_get_tensor(plan->file, index, &tensor));
         if (plan->values[index].data || plan->values[index].known)
-            return qfb_fail_(plan->file, QFB_INVALID, "V30", "tensor", index, "is a constant, or an input twice");
+            return qfb_fail_(
+                plan->file, QFB_INVALID, "V30", "tensor", index, "is a constant, or listed twice as an input");
         TRY(set_shape(plan->file, &plan->values[index], &tensor, shapes ? shapes[i] : NULL, index));
         for (k = 0; k <= i; k++)
             TRY(check_names(plan, index, (uint32_t)qfb_integer(&inputs, k)));
@@ -142,7 +143,7 @@ static qfb_code place(node_t *node, uint32_t index)
     value->offset = end, value->in_arena = 1, value->next = *link, *link = index;
     if (end + size > plan->values_end)
         plan->values_end = end + size;
-    return plan->values_end >> 61 ? node_fail(node, QFB_MEMORY, "", "needs more memory than there can be") : QFB_OK;
+    return plan->values_end >> 61 ? node_fail(node, QFB_MEMORY, "", "needs more memory than can be addressed") : QFB_OK;
 }
 
 /* Take out of the chain what no later node needs. */
@@ -169,7 +170,7 @@ static qfb_code check_edges(node_t *node)
     for (i = 0; i < node->node.inputs.count; i++) {
         const value_t *value = node_input(node, i);
         if (value && !value->known)
-            return INVALID("V33", "an input is not computed before, or too large to be read");
+            return INVALID("V33", "an input is read before it is computed, or is too large");
     }
     if (!node->node.outputs.count || node->node.outputs.count > 256)
         return UNSUPPORTED("no outputs, or more than 256");
@@ -178,7 +179,7 @@ static qfb_code check_edges(node_t *node)
             return INVALID("V32", "an output is an input, a constant or the output of an earlier node");
         for (k = 0; k < i; k++)
             if (node_output(node, i) == node_output(node, k))
-                return INVALID("V32", "an output stands twice");
+                return INVALID("V32", "an output is listed twice");
     }
     return QFB_OK;
 }
@@ -189,11 +190,11 @@ static qfb_code plan_node(node_t *node)
     uint32_t i;
     TRY(check_edges(node));
     if (!op)
-        return UNSUPPORTED("the operator, or this version of it, has no form of integers alone here");
+        return UNSUPPORTED("the operator, or this version of it, is not supported with integers only");
     TRY(op->plan(node));
     for (i = 0; i < node->node.outputs.count; i++) {
         if (!node_output(node, i)->known)
-            return INVALID("V41", "more outputs than the operator gives");
+            return INVALID("V41", "more outputs than the operator has");
         TRY(place(node, (uint32_t)qfb_integer(&node->node.outputs, i)));
     }
     return release(node);
@@ -226,7 +227,8 @@ qfb_code qfb_plan_make(qfb_plan *plan, qfb_file *file, void *memory, size_t size
         if (!plan->values[index].known)
             return qfb_fail_(file, QFB_INVALID, "V34", "tensor", index, "is not computed");
         if (!qfb_is_integer_type(plan->values[index].dtype) && plan->values[index].dtype != QFB_BOOL)
-            return qfb_fail_(file, QFB_UNSUPPORTED, "", "tensor", index, "is an output of real numbers");
+            return qfb_fail_(
+                file, QFB_UNSUPPORTED, "", "tensor", index, "is an output of real numbers: convert with --integer-only");
     }
     plan->arena_size = plan->values_end + rounded(plan->scratch_size);
     return QFB_OK;

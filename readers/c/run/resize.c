@@ -87,11 +87,11 @@ static qfb_code choice(node_t *node, const char *name, const char *const *words,
 {
     qfb_attribute found;
     if (qfb_find_attribute(node->file, &node->node, name, &found) || found.type != QFB_STRING)
-        return INVALID("V42", "an attribute of the operator is missing, or of another type");
+        return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
     for (*chosen = 0; *chosen < count; ++*chosen)
         if (qfb_equals(found.string, words[*chosen]))
             return QFB_OK;
-    return UNSUPPORTED("Resize of a mode that is not computed with integers here");
+    return UNSUPPORTED("a mode of Resize that is not computed with integers");
 }
 
 static qfb_code resize_modes(node_t *node, resize_t *r)
@@ -132,7 +132,7 @@ static qfb_code resized_axis(node_t *node, uint32_t axis, uint32_t place, resize
     if (r->out[axis] == size)
         return QFB_OK;
     if (size < 1 || size > MOST_SIZE || r->out[axis] < 0 || r->out[axis] > MOST_SIZE)
-        return UNSUPPORTED("sizes of nothing, or of more than 2^24");
+        return UNSUPPORTED("sizes of 0, or of more than 2^24");
     if (sizes && sizes->count && r->out[axis])
         r->step[axis] = divide(size, r->out[axis]);
     if (r->place == ALIGN_CORNERS && r->out[axis] > 1 && size > 1)
@@ -155,14 +155,14 @@ static qfb_code resize_read(node_t *node, resize_t *r)
     count = axes.count ? axes.count : x->rank;
     if (!given || given->in_arena || !given->data || given->rank != 1 || given->count != count ||
         count > QFB_RUN_RANK || (given == sizes ? !qfb_is_integer_type(given->dtype) : given->dtype != QFB_FLOAT32))
-        return UNSUPPORTED("sizes or scales that are no constant (int64; float32), or not one for each dimension");
+        return UNSUPPORTED("sizes or scales that are not constant (int64; float32), or not one for each dimension");
     memcpy(r->out, x->shape, sizeof r->out);
     for (i = 0; i < count; i++) {
         axis = i;
         if (axes.count)
             TRY(axis_from_start(node, qfb_integer(&axes, i), x->rank, &axis));
         if (used[axis])
-            return INVALID("V43", "an axis stands twice");
+            return INVALID("V43", "an axis is listed twice");
         used[axis] = 1;
         TRY(resized_axis(node, axis, i, r));
     }
@@ -176,7 +176,7 @@ static qfb_code resize_plan(node_t *node)
     resize_t r;
     TRY(node_moves(node, 0, 0));
     if (node->node.arithmetic.size && node_input(node, 0)->width > 2)
-        return UNSUPPORTED("integers of more than 16 bits that are rounded");
+        return UNSUPPORTED("rounding of integers of more than 16 bits");
     TRY(resize_read(node, &r));
     TRY(node_give(node, 0, node_input(node, 0)->rank, r.out, node_input(node, 0)->dtype));
     for (i = 0; i < node_input(node, 0)->rank; i++)

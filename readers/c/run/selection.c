@@ -13,7 +13,7 @@ static qfb_code concat_plan(node_t *node)
     uint32_t axis, i, k;
     TRY(node_moves(node, 0, 0));
     if (node->node.arithmetic.size && first->width > 2)
-        return UNSUPPORTED("integers of more than 16 bits that are rounded");
+        return UNSUPPORTED("rounding of integers of more than 16 bits");
     TRY(node_axis(node, "axis", first->rank, &axis));
     memcpy(shape, first->shape, sizeof shape);
     for (i = 1; i < node->node.inputs.count; i++) {
@@ -92,7 +92,7 @@ static qfb_code split_plan(node_t *node)
     TRY(node_moves(node, 0, 0));
     TRY(split_sizes(node, &axis, sizes, &count));
     if (count != node->node.outputs.count)
-        return INVALID("V43", "there are not as many outputs as parts");
+        return INVALID("V43", "the numbers of outputs and parts differ");
     memcpy(shape, x->shape, sizeof shape);
     for (i = 0; i < count; i++) {
         TRY(node_moves(node, 0, i));
@@ -133,7 +133,7 @@ static qfb_code optional_constants(node_t *node, uint32_t input, int64_t *values
     if (!node_input(node, input))
         return QFB_OK;
     TRY(node_constants(node, input, values, &found));
-    return found == count ? QFB_OK : INVALID("V43", "starts, ends, axes and steps are not equally many");
+    return found == count ? QFB_OK : INVALID("V43", "the numbers of starts, ends, axes and steps differ");
 }
 
 /* Python's slices: an index from the end is negative, one outside is moved to the edge. */
@@ -216,7 +216,7 @@ static qfb_code pad_fill(node_t *node, int64_t *fill)
         return QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, 2), &tensor));
     if (!tensor.is_constant || value->count != 1)
-        return UNSUPPORTED("a fill that is computed");
+        return UNSUPPORTED("a fill value that is not constant");
     if (qfb_is_integer_type(value->dtype) && (tensor.is_quantized || value->dtype == node_input(node, 0)->dtype)) {
         TRY(node_moves(node, 2, 0));
         *fill = clamp(qfb_element(value, 0), low, high);
@@ -224,7 +224,7 @@ static qfb_code pad_fill(node_t *node, int64_t *fill)
     }
     for (i = 0; i < tensor.array.size; i++)
         if (tensor.array.data[i] && !(i + 1 == tensor.array.size && tensor.array.data[i] == 0x80))
-            return UNSUPPORTED("a fill that is a real number other than 0: convert with --integer-only");
+            return UNSUPPORTED("a fill value that is a real number other than 0: convert with --integer-only");
     return QFB_OK;
 }
 
@@ -237,18 +237,18 @@ static qfb_code pad_read(node_t *node, pad_t *p)
     qfb_attribute mode;
     memset(p, 0, sizeof *p);
     if (qfb_find_attribute(node->file, &node->node, "mode", &mode) || mode.type != QFB_STRING)
-        return INVALID("V42", "an attribute of the operator is missing, or of another type");
+        return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
     for (p->mode = 0; p->mode < 4 && !qfb_equals(mode.string, modes[p->mode]);)
         p->mode++;
     if (p->mode == 4)
-        return INVALID("V43", "a mode that is not known");
+        return INVALID("V43", "an unknown mode");
     for (i = 0; i < x->rank; i++)
         axes[i] = i;
     if (chosen)
         TRY(node_constants(node, 3, axes, &count));
     if (!pads || pads->in_arena || !pads->data || !qfb_is_integer_type(pads->dtype) || pads->rank != 1 ||
         pads->count != 2 * (uint64_t)count)
-        return UNSUPPORTED("pads that are no constant, or not two for each axis");
+        return UNSUPPORTED("pads that are not constant, or not two for each axis");
     for (i = 0; i < count; i++) {
         TRY(axis_from_start(node, axes[i], x->rank, &axis));
         p->before[axis] = qfb_element(pads, i), p->after[axis] = qfb_element(pads, count + i);
@@ -256,7 +256,7 @@ static qfb_code pad_read(node_t *node, pad_t *p)
             p->after[axis] > QFB_RUN_SIZE)
             return UNSUPPORTED("pads that are too large");
         if (!x->shape[axis] && p->mode != PAD_CONSTANT)
-            return UNSUPPORTED("the edge of nothing");
+            return UNSUPPORTED("the edge of an empty dimension");
     }
     return p->mode == PAD_CONSTANT ? pad_fill(node, &p->fill) : QFB_OK;
 }
@@ -348,7 +348,7 @@ static qfb_code gather_run(node_t *node)
         uint64_t chosen = i / inner % indices->count, outer = i / inner / indices->count;
         index = get(indices, chosen);
         if (index < -size || index >= size)
-            return node_fail(node, QFB_INPUT, "", "an index is outside of the dimension");
+            return node_fail(node, QFB_INPUT, "", "an index is outside the dimension");
         put(y, i, get(x, (outer * (uint64_t)size + (uint64_t)(index < 0 ? index + size : index)) * inner + i % inner));
     }
     return QFB_OK;
@@ -365,7 +365,7 @@ static qfb_code position_plan(node_t *node)
     TRY(node_integers(node, 0, 32));
     TRY(qfb_get_tensor(node->file, node_tensor(node, 0), &tensor));
     if (tensor.is_quantized && x->width > 2)
-        return UNSUPPORTED("real numbers of more than 16 bits: float32 does not tell all of them apart");
+        return UNSUPPORTED("integers of more than 16 bits as real numbers: float32 cannot represent all of them");
     TRY(node_zero_point(node, node_tensor(node, 0), &zero)); /* one scale for all: the integers have the same order */
     TRY(node_axis(node, "axis", x->rank, &axis));
     TRY(node_int(node, "keepdims", &keeps));

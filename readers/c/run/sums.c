@@ -26,9 +26,9 @@ static qfb_code check_bias(node_t *node, uint32_t input, int64_t count)
         return QFB_OK;
     TRY(qfb_get_tensor(node->file, node_tensor(node, input), &tensor));
     if (bias->dtype != QFB_INT32 || tensor.is_quantized)
-        return INVALID("V48", "a bias is not int32, or quantized");
+        return INVALID("V48", "a bias is not int32, or is quantized");
     if (count >= 0 && (bias->rank != 1 || bias->shape[0] != count))
-        return INVALID("V43", "a bias has another size than there are channels");
+        return INVALID("V43", "the numbers of biases and channels differ");
     return QFB_OK;
 }
 
@@ -41,10 +41,10 @@ static qfb_code factor_points(node_t *node, uint32_t axis, int64_t *zx, zero_poi
     if (!node_is(node, "folded"))
         return QFB_OK;
     if (node_input(node, 1)->in_arena || !node_input(node, 1)->data)
-        return INVALID("V48", "by the rule `folded` the weight is a constant");
+        return INVALID("V48", "with the rule `folded`, the weight must be a constant");
     for (i = 0; i < zw->list.count; i++)
         if (qfb_integer(&zw->list, i))
-            return INVALID("V48", "by the rule `folded` the zero points of the weight are 0");
+            return INVALID("V48", "with the rule `folded`, the zero points of the weight must be 0");
     return QFB_OK;
 }
 
@@ -64,12 +64,12 @@ static qfb_code conv_read(node_t *node, conv_t *c)
     const value_t *x = node_input(node, 0), *w = node_input(node, 1);
     uint32_t i;
     if (x->rank < 3 || w->rank != x->rank)
-        return INVALID("V43", "input and weight have other numbers of dimensions than a convolution takes");
+        return INVALID("V43", "input or weight has the wrong number of dimensions for a convolution");
     TRY(window_read(node, x, &c->window));
     TRY(node_int(node, "group", &c->group));
     for (i = 2; i < w->rank; i++)
         if (w->shape[i] != c->window.kernel[3 - w->rank + i])
-            return INVALID("V43", "the weight is not of the stated kernel_shape");
+            return INVALID("V43", "the weight does not have the stated kernel_shape");
     if (c->group < 1 || x->shape[1] < 1)
         return INVALID("V43", "less than one group, or no channels");
     c->channels = x->shape[1], c->per_group = c->channels / c->group;
@@ -89,7 +89,7 @@ static qfb_code conv_setup(node_t *node, conv_t *c)
     w = node_input(node, 1);
     c->filters = w->shape[0];
     if (w->shape[1] != c->per_group || c->channels % c->group || c->filters % c->group)
-        return INVALID("V43", "the channels do not divide into groups as the weight takes them");
+        return INVALID("V43", "the channels do not fit the groups of the weight");
     c->padding = 0;
     if (node_is(node, "folded")) /* integers as they are, and zero is the zero point */
         c->padding = c->zx, c->zx = 0;
@@ -205,11 +205,11 @@ static qfb_code transposed_setup(node_t *node, conv_t *c)
     TRY(factor_points(node, 1, &c->zx, &c->zw));
     TRY(node_sizes(node, "output_padding", window->rank, 0, more));
     if (node_is(node, "folded"))
-        return UNSUPPORTED("a transposed convolution by the rule `folded`");
+        return UNSUPPORTED("a transposed convolution with the rule `folded`");
     w = node_input(node, 1);
     c->filters = (int64_t)times((uint64_t)w->shape[1], (uint64_t)c->group);
     if (w->shape[0] != c->channels || c->channels % c->group || c->filters > QFB_RUN_SIZE)
-        return INVALID("V43", "the channels do not divide into groups as the weight takes them");
+        return INVALID("V43", "the channels do not fit the groups of the weight");
     for (i = 0; i < 3; i++)
         c->grown[i] = 1;
     for (i = 0; i < window->rank; i++) {
@@ -219,7 +219,7 @@ static qfb_code transposed_setup(node_t *node, conv_t *c)
         window->out[at] = c->grown[at] - window->before[at] - window->after[at];
         if (window->in[at] < 1 || c->grown[at] > QFB_RUN_SIZE || window->out[at] < 0 ||
             window->before[at] > c->grown[at])
-            return UNSUPPORTED("a transposed convolution of sizes that cannot be, or are too large");
+            return UNSUPPORTED("a transposed convolution with invalid or too large sizes");
     }
     window->outputs = window_product(window->out);
     if (window->outputs < 0)
@@ -391,7 +391,7 @@ static qfb_code is_one(node_t *node, const char *name)
 {
     qfb_attribute found;
     if (qfb_find_attribute(node->file, &node->node, name, &found) || found.type != QFB_FLOAT)
-        return INVALID("V42", "an attribute of the operator is missing, or of another type");
+        return INVALID("V42", "an attribute of the operator is missing or has the wrong type");
     return found.float_bits == UINT64_C(0x3ff0000000000000) ? QFB_OK : UNSUPPORTED("alpha or beta is not 1");
 }
 
@@ -408,7 +408,7 @@ static qfb_code gemm_setup(node_t *node, product_t *p)
     TRY(factor_points(node, turned_b ? 0 : 1, &p->za, &p->zb));
     a = node_input(node, 0), b = node_input(node, 1);
     if (a->rank != 2 || b->rank != 2)
-        return INVALID("V43", "Gemm takes matrices");
+        return INVALID("V43", "Gemm requires matrices");
     p->rows = a->shape[turned_a ? 1 : 0], p->inner = a->shape[turned_a ? 0 : 1];
     p->columns = b->shape[turned_b ? 0 : 1];
     p->a_row = turned_a ? 1 : a->shape[1], p->a_inner = turned_a ? a->shape[1] : 1;
@@ -448,7 +448,7 @@ static qfb_code matmul_setup(node_t *node, product_t *p)
     memset(p, 0, sizeof *p);
     a = *node_input(node, 0), b = *node_input(node, 1);
     if (!a.rank || !b.rank)
-        return INVALID("V43", "MatMul takes no scalars");
+        return INVALID("V43", "MatMul does not take scalars");
     TRY(factor_points(node, b.rank == 1 ? UINT32_MAX : b.rank - 1, &p->za, &p->zb));
     p->inner = a.shape[a.rank - 1], p->rows = a.rank > 1 ? a.shape[a.rank - 2] : 1;
     p->columns = b.rank > 1 ? b.shape[b.rank - 1] : 1;
@@ -507,7 +507,7 @@ static qfb_code mul_plan(node_t *node)
     TRY(node_zero_point(node, node_tensor(node, 0), &zero));
     TRY(node_zero_point(node, node_tensor(node, 1), &zero));
     if (node_is(node, "folded"))
-        return UNSUPPORTED("Mul by the rule `folded`");
+        return UNSUPPORTED("Mul with the rule `folded`");
     TRY(node_broadcast(node, &rank, shape, node_input(node, 0)));
     TRY(node_broadcast(node, &rank, shape, node_input(node, 1)));
     TRY(node_give(node, 0, rank, shape, QFB_INT32));

@@ -81,7 +81,7 @@ static qfb_code max_plan(node_t *node)
     pool_t p;
     TRY(node_moves(node, 0, 0));
     if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL)
-        return UNSUPPORTED("MaxPool of uint64 or truth values");
+        return UNSUPPORTED("MaxPool of uint64 or bool");
     TRY(pool_read(node, &p));
     return pool_give(node, &p, node_input(node, 0)->dtype);
 }
@@ -130,7 +130,7 @@ static uint64_t greatest_divisor(uint64_t a, uint64_t b)
 static qfb_code multiply_out(node_t *node, uint64_t *l, uint64_t n)
 {
     if (!n)
-        return UNSUPPORTED("a window that lies in the padding alone has no mean");
+        return UNSUPPORTED("a window that lies entirely in the padding has no mean");
     *l = times(*l / greatest_divisor(*l, n), n);
     return *l > INT32_MAX ? UNSUPPORTED("windows of sizes whose least common multiple is too large") : QFB_OK;
 }
@@ -159,7 +159,7 @@ static qfb_code average_read(node_t *node, pool_t *p, uint64_t *multiple)
     TRY(node_int(node, "count_include_pad", &counts_pads));
     p->counts_pads = counts_pads != 0, *multiple = 1;
     if (p->window.taps > INT32_MAX || counts_pads < 0 || counts_pads > 1)
-        return UNSUPPORTED("a window is too large, or count_include_pad neither 0 nor 1");
+        return UNSUPPORTED("a window is too large, or count_include_pad is neither 0 nor 1");
     view_start(&place, 3, p->window.out);
     for (i = 0; i < p->window.outputs; i++, view_next(&place)) {
         meet(&p->window, place.at, &m);
@@ -198,7 +198,7 @@ static qfb_code average_run(node_t *node)
         meet(&p.window, place.at + 1, &m);
         sum = over_window(x, (uint64_t)(place.at[0] * p.window.inputs), &p.window, &m, 1, 0, zero);
         if (sum < INT32_MIN || sum > INT32_MAX)
-            return node_fail(node, QFB_OVERFLOW, "", "a sum leaves int32");
+            return node_fail(node, QFB_OVERFLOW, "", "a sum exceeds int32");
         TRY(put_sum(node, y, i, sum * (int64_t)(multiple / divides_by(&p, place.at + 1, &m))));
     }
     return QFB_OK;
@@ -245,7 +245,7 @@ static qfb_code adaptive_read(node_t *node, bins_t *b)
     for (i = 0; i < x->rank - rank; i++)
         images = times(images, (uint64_t)x->shape[i]);
     b->images = (int64_t)(images & INT64_MAX), b->inputs = window_product(b->in), b->outputs = window_product(b->out);
-    return b->inputs < 0 || b->outputs < 0 ? UNSUPPORTED("input or output are too large") : QFB_OK;
+    return b->inputs < 0 || b->outputs < 0 ? UNSUPPORTED("input or output is too large") : QFB_OK;
 }
 
 /* The least common multiple of the sizes of all bins, and what they hold together. */
@@ -307,7 +307,7 @@ static qfb_code adaptive_run(node_t *node)
         bin(&b, place.at + 1, &m, &elements);
         sum = over_window(x, (uint64_t)(place.at[0] * b.inputs), &w, &m, 1, 0, b.zero);
         if (sum < INT32_MIN || sum > INT32_MAX)
-            return node_fail(node, QFB_OVERFLOW, "", "a sum leaves int32");
+            return node_fail(node, QFB_OVERFLOW, "", "a sum exceeds int32");
         TRY(put_sum(node, y, i, sum * (int64_t)(multiple / elements)));
     }
     return QFB_OK;
@@ -339,7 +339,7 @@ static qfb_code reduced_axes(node_t *node, int *gone, int *keeps)
     for (i = 0; i < count; i++) {
         TRY(axis_from_start(node, axes[i], x->rank, &axis));
         if (gone[axis])
-            return INVALID("V43", "an axis stands twice");
+            return INVALID("V43", "an axis is listed twice");
         gone[axis] = 1;
     }
     return QFB_OK;
@@ -414,7 +414,7 @@ static qfb_code extreme_plan(node_t *node)
     TRY(node_moves(node, 0, 0));
     if (node_input(node, 0)->dtype == QFB_UINT64 || node_input(node, 0)->dtype == QFB_BOOL ||
         !node_input(node, 0)->count)
-        return UNSUPPORTED("the largest or least of no elements, of uint64, or of truth values");
+        return UNSUPPORTED("the maximum or minimum of no elements, of uint64, or of bool");
     return reduce_plan(node, node_input(node, 0)->dtype);
 }
 

@@ -42,8 +42,8 @@ export async function contentId(model: Model, text: Text, limit: number): Promis
       length += written.length + 8;
       separator = " ";
       if (length > limit) {
-        const hint = "the file refers to long names, or to many scales, again and again";
-        throw new QfbError("the content id is one of too many characters", { hint });
+        const hint = "the file refers to long names, or to many scales, too often";
+        throw new QfbError("the text of the content id is too long", { hint });
       }
     }
     parts.push("\n");

@@ -224,7 +224,7 @@ export class Decoder {
   #spend(count: number, position: number): void {
     this.#budget -= count;
     if (this.#budget < 0) {
-      throw broken("the same tables or vectors are referred to again and again", position);
+      throw broken("the same tables or vectors are referred to too often", position);
     }
   }
 

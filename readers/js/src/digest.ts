@@ -13,8 +13,8 @@ export async function sha256(bytes: Uint8Array, mostAtOnce = MOST_AT_ONCE): Prom
   }
   const subtle: Pick<SubtleCrypto, "digest"> | undefined = globalThis.crypto?.subtle ?? (await importNode("node:crypto"))?.webcrypto.subtle;
   if (subtle === undefined) {
-    const hint = "browsers have it on https and localhost; `verify: false` does without digests";
-    throw new QfbError("there is no WebCrypto to verify digests with", { hint });
+    const hint = "browsers provide it on https and localhost; `verify: false` skips the digests";
+    throw new QfbError("WebCrypto, which verifies digests, is missing", { hint });
   }
   return new Uint8Array(await subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
 }
@@ -22,8 +22,8 @@ export async function sha256(bytes: Uint8Array, mostAtOnce = MOST_AT_ONCE): Prom
 async function sha256InParts(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   const node = await importNode("node:crypto");
   if (node === undefined) {
-    const what = `WebCrypto takes the sha256 of less than 2 GiB at once, not of ${bytes.length} bytes`;
-    throw new QfbError(what, { hint: "`verify: false` does without digests" });
+    const what = `WebCrypto cannot hash ${bytes.length} bytes: the limit is 2 GiB at once`;
+    throw new QfbError(what, { hint: "`verify: false` skips the digests" });
   }
   const hash = node.createHash("sha256");
   for (let at = 0; at < bytes.length; at += 1 << 28) {

@@ -27,7 +27,7 @@ export function floatOfCode(code: number, dtype: DTypeName): number {
   }
   const format = FORMATS[dtype];
   if (format === undefined) {
-    throw new RangeError(`${dtype} has no codes`);
+    throw new RangeError(`${dtype} cannot be encoded`);
   }
   const steps = 1 << format.mantissa;
   const mantissa = code % steps;

@@ -109,7 +109,7 @@ function attributeOf(record: Records["Attribute"]): Attribute {
     case AttributeType.Strings:
       return { type: "strings", value: there(record.strings, record.name) };
     default: {
-      const what = `the attribute ${quoted(record.name)} is of the unknown type ${record.type}`;
+      const what = `the attribute ${quoted(record.name)} has the unknown type ${record.type}`;
       throw new QfbError(what, { rule: "F12" });
     }
   }

@@ -26,7 +26,7 @@ export function parseHeader(head: Uint8Array, actualSize: number): Header {
     throw new QfbError("is not a .qfb file", { hint: resemblance(head, ascii), rule: "F1" });
   }
   if (ascii(4, 8) !== "QFB1") {
-    const what = `is of major version ${JSON.stringify(ascii(7, 8))}, this reader knows 1`;
+    const what = `has major version ${JSON.stringify(ascii(7, 8))}; this reader supports 1`;
     throw new QfbError(what, { hint: "a newer reader is needed", rule: "F1" });
   }
   if (head.length < HEADER_SIZE) {
@@ -39,7 +39,7 @@ export function parseHeader(head: Uint8Array, actualSize: number): Header {
   const view = new DataView(head.buffer, head.byteOffset, HEADER_SIZE);
   const flags = view.getUint32(48, true);
   if (flags) {
-    const what = `needs features that this reader does not know (flags 0x${flags.toString(16)})`;
+    const what = `requires features that this reader does not support (flags 0x${flags.toString(16)})`;
     throw new QfbError(what, { where: "byte 48", hint: "a newer reader is needed", rule: "F10" });
   }
   if (!areZero(head.subarray(56, 64)) || !areZero(head.subarray(96, 128))) {
@@ -53,17 +53,18 @@ function checkedSizes(view: DataView, actualSize: number): Omit<Header, "sha256"
   const [metaSize, dataOffset, dataSize, fileSize] = [16, 24, 32, 40].map((at) => view.getBigUint64(at, true)) as
     [bigint, bigint, bigint, bigint];
   if (headerSize < HEADER_SIZE || headerSize % 8 || metaSize < headerSize || metaSize > MAXIMUM_METADATA) {
-    const what = `header and metadata cannot be of ${headerSize} and ${metaSize} bytes`;
+    const what = `the sizes of header and metadata (${headerSize} and ${metaSize} bytes) are not valid`;
     throw new QfbError(what, { where: "byte 12", rule: "F3" });
   }
   if (dataOffset !== BigInt(Math.ceil(Number(metaSize) / PAGE) * PAGE)) {
-    throw new QfbError(`the data cannot begin at byte ${dataOffset}`, { where: "byte 24", rule: "F3" });
+    const what = `the data begins at byte ${dataOffset}, which is not the multiple of 4096 after the metadata`;
+    throw new QfbError(what, { where: "byte 24", rule: "F3" });
   }
   if (fileSize !== dataOffset + dataSize) {
     throw new QfbError("the sizes of metadata, data and file disagree", { where: "byte 40", rule: "F3" });
   }
   if (fileSize !== BigInt(actualSize)) {
-    const finding = actualSize < fileSize ? "truncated" : "longer than it says";
+    const finding = actualSize < fileSize ? "truncated" : "longer than its header states";
     throw new QfbError(`is ${finding}: ${actualSize} bytes instead of ${fileSize}`, { hint: AGAIN, rule: "F3" });
   }
   return { headerSize, metaSize: Number(metaSize), dataOffset: Number(dataOffset), dataSize: Number(dataSize) };
@@ -74,7 +75,7 @@ export async function checkMetadata(header: Header, metadata: Uint8Array): Promi
   const unsigned = metadata.slice();
   unsigned.fill(0, 64, 96);
   if (!areEqual(await sha256(unsigned), header.sha256)) {
-    const what = "the metadata is damaged: its sha256 is not the one in the header";
+    const what = "the metadata is damaged: its sha256 differs from that in the header";
     throw new QfbError(what, { hint: AGAIN, rule: "F4" });
   }
 }
@@ -100,13 +101,13 @@ function resemblance(head: Uint8Array, ascii: (start: number, end: number) => st
     return "it is empty";
   }
   if (ascii(0, 4) === "PK\x03\x04") {
-    return "it seems to be a zip archive (TorchScript, .pt2 or a checkpoint): `qfmt convert` may read it";
+    return "it seems to be a zip archive (TorchScript, .pt2 or a checkpoint); try `qfmt convert`";
   }
   if (head[0] === 0x08 && head[1]! < 0x20 && "\x12\x1a\x22\x2a\x3a\x42".includes(ascii(2, 3))) {
-    return "it seems to be ONNX: `qfmt convert` may read it";
+    return "it seems to be ONNX; try `qfmt convert`";
   }
   if (/^\s*</.test(ascii(0, 16))) {
     return "it seems to be a web page: is the address right?";
   }
-  return "`qfmt convert` makes one";
+  return "create one with `qfmt convert`";
 }

@@ -29,7 +29,7 @@ export async function openHttp(address: string, options: HttpOptions): Promise<S
   }
   const { start, total } = range;
   if (start !== 0) {
-    throw new QfbError("the server does not send the part that was asked for");
+    throw new QfbError("the server does not send the requested range");
   }
   const version = versionOf(response);
   const first = await body(response, Math.min(FIRST, total));
@@ -43,7 +43,7 @@ export async function openHttp(address: string, options: HttpOptions): Promise<S
       const response = await request(address, options, offset, length);
       const range = response.status === 206 ? contentRange(response) : undefined;
       if (range?.start !== offset || range.total !== total || versionOf(response) !== version) {
-        throw new QfbError("the server sends another file, or another part of it, than before", { hint: "open it again" });
+        throw new QfbError("the server sent a different file or range than before", { hint: "open it again" });
       }
       return body(response, length);
     },
@@ -73,7 +73,7 @@ async function download(address: string, options: HttpOptions, response: Respons
   const limit = options.maxDownload ?? 2 ** 30;
   if (response.status !== 200) {
     await response.body?.cancel();
-    throw new QfbError(`the server answers ${response.status} to a request of the whole file`);
+    throw new QfbError(`the server answers ${response.status} to a request for the whole file`);
   }
   return memory(await body(response, limit, true), address);
 }

@@ -52,7 +52,7 @@ export class Reader {
     checkPadding(start.subarray(header.metaSize));
     const root = new Decoder(metadata, header.headerSize).root();
     if (root.required_features?.length) {
-      const what = `needs features that this reader does not know: ${quoted(root.required_features.join(", "))}`;
+      const what = `requires features that this reader does not support: ${quoted(root.required_features.join(", "))}`;
       throw new QfbError(what, { hint: "a newer reader is needed", rule: "F10" });
     }
     return new Reader(source, verify, root, header.dataOffset, header.dataSize);
@@ -140,7 +140,7 @@ export class Reader {
 
   async #check(index: number, bytes: Uint8Array, digest: Uint8Array, where: string): Promise<void> {
     if (!areEqual(await sha256(bytes), digest)) {
-      const what = "the data is damaged: its sha256 is not the one stated";
+      const what = "the data is damaged: its sha256 differs from the one stated";
       throw new QfbError(what, { where, hint: AGAIN, rule: "F9" }).at(this.name);
     }
     if (this.#source.isMemory) {
@@ -152,7 +152,7 @@ export class Reader {
   dtype(code: number): DTypeName {
     const name = dtypeName(code);
     if (name === undefined) {
-      throw new QfbError(`the element type ${code} is not known`, { hint: "a newer reader may know it", rule: "V2" });
+      throw new QfbError(`the element type ${code} is not known`, { hint: "a newer reader may support it", rule: "V2" });
     }
     return name;
   }
@@ -161,7 +161,7 @@ export class Reader {
 async function read(source: Source, offset: number, length: number): Promise<Uint8Array> {
   const bytes = length ? await source.read(offset, length) : new Uint8Array();
   if (bytes.length !== length) {
-    throw new QfbError(`ends at byte ${offset + bytes.length}, while it is read`, { hint: "did it change?" });
+    throw new QfbError(`ends at byte ${offset + bytes.length}, while it is read`, { hint: "check whether it changed" });
   }
   return bytes;
 }

@@ -1,5 +1,5 @@
-// The rules V1 to V29 about single tensors, but those that need the stored values: applied whenever one is decoded, so
-// that nobody meets a tensor that breaks them. The sentences stand in spec.md, "Validity rules".
+// The rules V1 to V29 about single tensors, except those that need the stored values. They are applied whenever a
+// tensor is decoded, so no caller ever sees a tensor that breaks them. spec.md, "Validity rules", has the sentences.
 
 import { bytesNeeded, DTYPES, isInteger, type DTypeName } from "./dtypes.js";
 import { QfbError, quoted } from "./errors.js";
@@ -8,12 +8,12 @@ import type { Text } from "./text.js";
 /** A size, its name, or null for neither. Bigints: sizes of a hostile file multiply beyond 2⁵³. */
 export type Size = bigint | string | null;
 
-/** What a file says about a tensor, before it is believed. */
+/** What a file says about a tensor, before it is checked. */
 export interface TensorFacts {
   readonly name: string;
   readonly dtype: DTypeName;
   readonly shape: readonly Size[] | null;
-  /** How many bytes are stored; null if it is no constant. */
+  /** How many bytes are stored; null if it is not a constant. */
   readonly nbytes: bigint | null;
   readonly aliases: readonly string[];
   readonly quantization: QuantizationFacts | null;
@@ -48,7 +48,7 @@ export interface BlocksFacts {
   readonly zeroPoint: { readonly nbytes: bigint; readonly dtype: DTypeName } | null;
 }
 
-/** What is slow to say about scales and zero points, said once however many tensors share them. */
+/** What is slow to compute about scales and zero points: computed once, however many tensors share them. */
 export interface Summary {
   readonly scales: string;
   readonly observed: string;
@@ -79,33 +79,33 @@ function checkNames(tensor: TensorFacts, text: Text): void {
   refuseIf(tensor.name === "", "V1", tensor, "the name is empty");
   refuseIf(aliases[0] === "", "V4", tensor, "an alias is empty");
   const wrong = aliases.find((alias, index) => index > 0 && text.compare(aliases[index - 1]!, alias) >= 0);
-  refuseIf(wrong !== undefined, "V4", tensor, () => `${quoted(wrong!)} is not in order`);
+  refuseIf(wrong !== undefined, "V4", tensor, () => `the alias ${quoted(wrong!)} is out of order or repeated`);
   const names = (shape ?? []).filter((size) => typeof size === "string");
   for (const each of [tensor.name, ...names, ...(quantization?.texts ?? [])]) {
-    refuseIf(!text.isText(each), "V5", tensor, () => `${quoted(each)} is not text`);
+    refuseIf(!text.isText(each), "V5", tensor, () => `${quoted(each)} is not valid text`);
   }
   for (const each of aliases) {
-    refuseIf(!text.isText(each), "V5", tensor, () => `${quoted(each)} is not text`);
+    refuseIf(!text.isText(each), "V5", tensor, () => `${quoted(each)} is not valid text`);
   }
 }
 
 function checkShape(tensor: TensorFacts): void {
   const { shape, nbytes } = tensor;
   if (shape === null) {
-    refuseIf(nbytes !== null, "V3", tensor, "a constant without a shape");
+    refuseIf(nbytes !== null, "V3", tensor, "a constant has no shape");
     return;
   }
-  refuseIf(shape.length > MAXIMUM_RANK, "V3", tensor, `${shape.length} dimensions`);
+  refuseIf(shape.length > MAXIMUM_RANK, "V3", tensor, `${shape.length} dimensions, more than ${MAXIMUM_RANK}`);
   let product = 1n;
   for (const [axis, size] of shape.entries()) {
     if (typeof size === "bigint") {
-      refuseIf(size < 0n, "V3", tensor, `size ${size} of dimension ${axis}`);
+      refuseIf(size < 0n, "V3", tensor, `dimension ${axis} has the size ${size}`);
       product *= size || 1n;
     } else {
-      refuseIf(nbytes !== null, "V3", tensor, `dimension ${axis} of a constant is not a number`);
+      refuseIf(nbytes !== null, "V3", tensor, `dimension ${axis} of a constant has no fixed size`);
     }
   }
-  refuseIf(product >= 1n << 60n, "V3", tensor, "the sizes are too large together");
+  refuseIf(product >= 1n << 60n, "V3", tensor, "the product of the sizes is 2^60 or more");
 }
 
 function checkQuantization(tensor: TensorFacts, quantization: QuantizationFacts): void {
@@ -115,8 +115,8 @@ function checkQuantization(tensor: TensorFacts, quantization: QuantizationFacts)
   checkAxis(tensor, quantization);
   checkZeroPoints(tensor, quantization);
   const ordered = minimum <= quantMin && quantMin <= quantMax && quantMax <= maximum;
-  refuseIf(!ordered, "V23", tensor, `the range [${quantMin}, ${quantMax}] is not one of ${tensor.dtype}`);
-  refuseIf(maximum === 0n || bits > 32, "V24", tensor, `${tensor.dtype} is quantized`);
+  refuseIf(!ordered, "V23", tensor, `the range [${quantMin}, ${quantMax}] is not a range of ${tensor.dtype}`);
+  refuseIf(maximum === 0n || bits > 32, "V24", tensor, `${tensor.dtype} cannot be quantized`);
   refuseIf(summary.observed !== "", "V25", tensor, summary.observed);
   if (blocks !== null) {
     checkBlocks(tensor, quantization, blocks);
@@ -151,7 +151,7 @@ function checkZeroPoints(tensor: TensorFacts, quantization: QuantizationFacts): 
   } else {
     const { minimum, maximum } = DTYPES[tensor.dtype];
     const inside = minimum <= summary.smallest && summary.largest <= maximum;
-    refuseIf(!inside, "V22", tensor, `a zero point is not one of ${tensor.dtype}`);
+    refuseIf(!inside, "V22", tensor, `a zero point is outside the range of ${tensor.dtype}`);
   }
 }
 
@@ -159,20 +159,20 @@ function checkBlocks(tensor: TensorFacts, quantization: QuantizationFacts, block
   const { shape, counts, zeroPoint } = blocks;
   const sizes = tensor.shape as readonly bigint[];
   const fits = shape.every((block, axis) => 1n <= block && block <= sizes[axis]!);
-  refuseIf(!fits, "V27", tensor, `blocks of [${shape}] in a tensor of [${sizes}]`);
+  refuseIf(!fits, "V27", tensor, `blocks of [${shape}] do not fit a tensor of [${sizes}]`);
   const stored = { dtype: quantization.scaleDtype, nbytes: blocks.scale.nbytes };
   for (const { dtype, nbytes } of zeroPoint === null ? [stored] : [stored, zeroPoint]) {
-    const what = `${nbytes} bytes of ${dtype} for [${counts}] blocks`;
+    const what = `${nbytes} bytes of ${dtype} do not fit [${counts}] blocks`;
     refuseIf(nbytes !== bytesNeeded(dtype, counts), "V27", tensor, what);
   }
   if (zeroPoint !== null) {
     const allowed = zeroPoint.dtype === tensor.dtype || zeroPoint.dtype === quantization.scaleDtype;
-    const what = `a zero point of ${zeroPoint.dtype} for blocks of ${tensor.dtype}`;
+    const what = `blocks of ${tensor.dtype} cannot have a zero point of type ${zeroPoint.dtype}`;
     refuseIf(!allowed || !isInteger(tensor.dtype), "V27", tensor, what);
   }
   const several = shape.filter((_, axis) => counts[axis] !== 1n);
   const isNeeded = several.length > 1 || several.some((block) => block !== 1n);
-  refuseIf(!isNeeded, "V28", tensor, `blocks of [${shape}] are slices`);
+  refuseIf(!isNeeded, "V28", tensor, `blocks of [${shape}] are not needed`);
 }
 
 /** The slow part of V20, V22 and V25. */
@@ -196,24 +196,24 @@ export function summarize(facts: Omit<QuantizationFacts, "summary">): Summary {
 
 function wrongScales({ scale, scaleDtype, blocks }: Omit<QuantizationFacts, "summary">): string {
   if (!SCALE_DTYPES.includes(scaleDtype)) {
-    return `scale_dtype is ${scaleDtype}`;
+    return `scale_dtype is ${scaleDtype}, not one of ${SCALE_DTYPES.join(", ")}`;
   }
   if (blocks !== null) {
-    return scale.length ? `${scale.length} scales, and blocks` : "";
+    return scale.length ? `has both blocks and ${scale.length} scales` : "";
   }
   if (!scale.length) {
     return "there is no scale";
   }
   for (const each of scale) {
     if (!(Number.isFinite(each) && each > 0)) {
-      return `scale ${each}`;
+      return `scale ${each} is not finite and greater than 0`;
     }
     if (!isRepresentable(each, scaleDtype)) {
-      return `a scale is not exactly a ${scaleDtype}`;
+      return `a scale cannot be represented exactly in ${scaleDtype}`;
     }
     const rounded = Math.fround(each);
     if (!(Number.isFinite(rounded) && rounded > 0)) {
-      return `scale ${each} is 0 or infinite as a float32`;
+      return `scale ${each} is 0 or infinite in float32`;
     }
   }
   return "";
@@ -234,10 +234,10 @@ function wrongObservation({ observed, scale }: Omit<QuantizationFacts, "summary"
     return "an observed minimum is above its maximum";
   }
   const bothOrNone = (quantMin === null) === (quantMax === null);
-  return bothOrNone && (quantMin === null || quantMin <= quantMax!) ? "" : `the observer's range is [${quantMin}, ${quantMax}]`;
+  return bothOrNone && (quantMin === null || quantMin <= quantMax!) ? "" : `the observer's range [${quantMin}, ${quantMax}] is not valid`;
 }
 
-/** Whether a finite number is exactly one of a type of scales. */
+/** Whether a type of scales represents a finite number exactly. */
 function isRepresentable(value: number, dtype: DTypeName): boolean {
   const size = Math.abs(value);
   switch (dtype) {

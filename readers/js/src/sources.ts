@@ -43,7 +43,7 @@ export async function openSource(from: Openable, options: HttpOptions): Promise<
     return other as Source;
   }
   const hint = "give a path, an address, an ArrayBuffer or a view of one, a Blob, a FileHandle, or a Source";
-  throw new QfbError("cannot be opened: nothing that bytes can be read from", { hint });
+  throw new QfbError("cannot be opened: not a source of bytes", { hint });
 }
 
 /** Bytes in memory, which are not copied: whoever changes them afterwards changes the arrays of the model. */

@@ -184,10 +184,10 @@ const summaries = new WeakMap<Records["Quantization"], Summary>();
 function quantizationOf(reader: Reader, record: Records["Quantization"], shape: readonly Size[] | null, name: string) {
   const { quant_min: quantMin, quant_max: quantMax, observed, zero_point_float: floats } = record;
   if (quantMin === null || quantMax === null) {
-    throw new QfbError("a quantization without quant_min or quant_max", { rule: "F12" });
+    throw new QfbError("a quantization lacks quant_min or quant_max", { rule: "F12" });
   }
   if (floats !== null && record.zero_point.length) {
-    throw new QfbError("a quantization with zero points of two kinds", { rule: "F12" });
+    throw new QfbError("a quantization has both zero_point and zero_point_float", { rule: "F12" });
   }
   const scaleDtype = reader.dtype(record.scale_dtype);
   const blocks = record.blocks && blocksOf(reader, record.blocks, scaleDtype, shape, name);
@@ -232,10 +232,10 @@ function blocksOf(reader: Reader, record: BlocksRecord, scaleDtype: DTypeName, s
   }
   const fixed = shape.filter((size) => typeof size === "bigint");
   if (fixed.length !== sizes.length) {
-    throw new QfbError("blocks in a tensor whose sizes are not all known", { rule: "V27" });
+    throw new QfbError("a tensor with blocks has an unknown size", { rule: "V27" });
   }
   if (record.scale === null || (record.zero_point === null) !== (record.zero_point_dtype === 0)) {
-    throw new QfbError("blocks without scales, or zero points without a type", { rule: "F12" });
+    throw new QfbError("blocks lack scales, or the type of their zero points", { rule: "F12" });
   }
   const counts = sizes.map((block, axis) => ceilDivide(fixed[axis]!, block));
   const where = `tensor ${quoted(name)}`;

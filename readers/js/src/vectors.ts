@@ -28,11 +28,11 @@ export function vectorOf(reader: Reader, record: Records["TestVector"], ends: En
   const inputs = valuesOf(reader, record.inputs, "input", ends, named);
   const outputs = valuesOf(reader, record.outputs, "output", ends, named);
   if (ends.isArchive) {
-    throw new QfbError("there is no graph to run", { rule: "V50" });
+    throw new QfbError("an archive has no graph to run", { rule: "V50" });
   }
   const name = record.name ?? "";
   if (!reader.text.isText(name)) {
-    throw new QfbError(`the name ${quoted(name)} is not text`, { rule: "V36" });
+    throw new QfbError(`the name ${quoted(name)} is not valid text`, { rule: "V36" });
   }
   return { name, inputs, outputs };
 }
@@ -47,7 +47,7 @@ function valuesOf(
 ): ReadonlyMap<string, StoredArray> {
   const names = ends[`${end}s`];
   if (records.length !== names.length) {
-    throw new QfbError(`${records.length} ${end}s, the graph has ${names.length}`, { rule: "V50" });
+    throw new QfbError(`${records.length} ${end}s, but the graph has ${names.length}`, { rule: "V50" });
   }
   const values = new Map<string, StoredArray>();
   const given = new Map<string, Records["TestValue"]>();
@@ -71,10 +71,10 @@ function valueOf(
 ): StoredArray {
   const facts = tensor && factsOf.get(tensor);
   if (facts === undefined) {
-    throw new QfbError("is no tensor of the graph", { rule: "V50" });
+    throw new QfbError("is not a tensor of the graph", { rule: "V50" });
   }
   if (record.buffer === null) {
-    throw new QfbError("there is no buffer for the value", { rule: "F12" });
+    throw new QfbError("the value has no buffer", { rule: "F12" });
   }
   const shape = Array.from(record.shape);
   const stored = reader.buffer(record.buffer, `a test vector's ${quoted(facts.name)}`);
@@ -89,13 +89,13 @@ function checkSizes({ shape: wanted }: TensorFacts, shape: readonly bigint[], na
     return;
   }
   if (wanted.length !== shape.length) {
-    throw new QfbError(`has ${shape.length} dimensions, the tensor ${wanted.length}`, { rule: "V51" });
+    throw new QfbError(`has ${shape.length} dimensions, but the tensor has ${wanted.length}`, { rule: "V51" });
   }
   for (const [axis, size] of shape.entries()) {
     const known = wanted[axis];
     const expected = typeof known === "string" ? (named.get(known) ?? size) : (known ?? size);
     if (expected !== size) {
-      throw new QfbError(`dimension ${axis} is ${size}, it must be ${expected}`, { rule: "V51" });
+      throw new QfbError(`dimension ${axis} is ${size}, but must be ${expected}`, { rule: "V51" });
     }
     if (typeof known === "string") {
       named.set(known, size);

@@ -11,7 +11,8 @@ export async function verifyAll(model: Model, reader: Reader): Promise<void> {
   let before: string | undefined;
   for (const { name } of model.tensors) {
     if (before !== undefined && reader.text.compare(before, name) >= 0) {
-      throw new QfbError(`stands after ${quoted(before)}`, { where: `tensor ${quoted(name)}`, rule: "F11" });
+      const what = `follows ${quoted(before)}, out of order or repeated`;
+      throw new QfbError(what, { where: `tensor ${quoted(name)}`, rule: "F11" });
     }
     before = name;
   }
@@ -34,7 +35,7 @@ async function verifyBuffers(reader: Reader): Promise<void> {
     const stored = reader.buffer(index, where);
     const { offset } = stored;
     if (offset < end || offset - end >= ALIGNMENT) {
-      throw new QfbError(`begins at ${offset}, the one before ends at ${end}`, { where, rule: "F8" });
+      throw new QfbError(`begins at ${offset}, but the previous one ends at ${end}`, { where, rule: "F8" });
     }
     const gap = await reader.data(end, offset - end);
     if (gap.some((byte) => byte !== 0)) {
@@ -43,16 +44,17 @@ async function verifyBuffers(reader: Reader): Promise<void> {
     end = offset + Number(stored.nbytes);
     const identity = `${stored.nbytes} ${hex(stored.digest)}`;
     if (digests.has(identity)) {
-      throw new QfbError("holds the same bytes as one before", { where, rule: "F13" });
+      throw new QfbError("holds the same bytes as an earlier one", { where, rule: "F13" });
     }
     if (!used.has(index)) {
-      throw new QfbError("belongs to nothing", { where, rule: "F13" });
+      throw new QfbError("is not used", { where, rule: "F13" });
     }
     digests.add(identity);
     await stored.bytes(true);
   }
   if (end !== reader.dataSize) {
-    throw new QfbError(`the last buffer ends at ${end}, the data at ${reader.dataSize}`, { where: "data", rule: "F8" });
+    const what = `the last buffer ends at ${end}, but the data at ${reader.dataSize}`;
+    throw new QfbError(what, { where: "data", rule: "F8" });
   }
 }
 

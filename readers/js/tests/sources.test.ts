@@ -114,7 +114,7 @@ const REFUSED: [string, Openable, RegExp][] = [
   ["a zip archive", new TextEncoder().encode("PK\x03\x04 and so on"), /zip archive/],
   ["ONNX", Uint8Array.of(8, 9, 0x12, 7, 112, 121), /ONNX/],
   ["a web page", new TextEncoder().encode("<!doctype html><title>404</title>"), /web page/],
-  ["text", new TextEncoder().encode("hello"), /`qfmt convert` makes one/],
+  ["text", new TextEncoder().encode("hello"), /create one with `qfmt convert`/],
   ["null", null as unknown as Openable, /nothing that bytes can be read from/],
   ["an object", { size: 8 } as unknown as Openable, /nothing that bytes can be read from/],
 ];
@@ -137,5 +137,5 @@ test("another major version, an unknown flag, a longer file", async () => {
     file[at] = value;
     await assert.rejects(open(file), (error) => error instanceof QfbError && expected.test(error.message));
   }
-  await assert.rejects(open(Uint8Array.of(...(await golden()), 0)), { name: "QfbError", what: /longer than it says/ });
+  await assert.rejects(open(Uint8Array.of(...(await golden()), 0)), { name: "QfbError", what: /longer than its header states/ });
 });
