@@ -85,7 +85,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     import numpy as np
 
     if name not in DTYPES:
-        raise QfmtError(f"there is no element type {name!r}")
+        raise QfmtError(f"unknown element type {name!r}")
     kind = DTYPES[name]
     if kind.is_integer:
         return np.dtype(f"<{kind.kind}{max(kind.bits, 8) // 8}")
@@ -237,7 +237,7 @@ def _check_values(values: Array, kind: DType, where: str) -> None:
     if values.dtype.name == kind.name:
         return
     if kind.bits >= 8 or not kind.is_integer:
-        raise QfmtError(f"an array of {values.dtype} is not one of {kind.name}", where=where)
+        raise QfmtError(f"an array of {values.dtype} cannot be stored as {kind.name}", where=where)
     if not (
         values.dtype.kind in "iu" and kind.minimum <= values.min(initial=0) <= values.max(initial=0) <= kind.maximum
     ):

@@ -97,7 +97,7 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
         with np.errstate(over="ignore"):  # what is beyond float32 is infinite
             array, original = array.astype(dtype), array
         if dtype.kind in "iu" and (lost := original[array != original]).size:
-            raise RunError(f"takes {tensor.dtype}, which cannot hold {lost[0]}", where=f"input {tensor.name}")
+            raise RunError(f"takes {tensor.dtype}, which cannot represent {lost[0]}", where=f"input {tensor.name}")
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
         values = array if array.dtype.kind in "iu" else array.astype(np.float32)
@@ -205,7 +205,7 @@ def _integers(
     arrays = _filled(operator, [operand and operand.array for operand in operands])
     made = np.asarray(operator.reference(*arrays, **attributes))
     if made.dtype != dtype:
-        raise RunError(f"gives {made.dtype}, and {output.name} is {output.dtype}")
+        raise RunError(f"computes {made.dtype}, but {output.name} is {output.dtype}")
     return made
 
 
@@ -214,7 +214,7 @@ def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor
     grids = [(str(each.array.dtype), each.quantization) for each in operands if each is not None]
     for dtype, grid in (*grids, *((tensor.dtype, tensor.quantization) for tensor in outputs)):
         if grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer):
-            what = "scales by blocks" if grid.is_blocked else f"quantized {dtype}"
+            what = "block-wise scales" if grid.is_blocked else f"quantized {dtype}"
             raise RunError(f"computes on integers, not with {what}", hint="state a quantize rule: dequantize, compute")
 
 

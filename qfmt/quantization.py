@@ -193,13 +193,13 @@ def _zero_points(points: NDArray[Any], dtype: str, scale_dtype: np.dtype[Any]) -
     """Zero points in the type in which they are stored: that of the tensor, or that of the scales for floats."""
     if not DTYPES[dtype].is_integer:
         if points.astype("float32").any():
-            raise QfmtError(f"the zero point of {dtype} is 0")
+            raise QfmtError(f"the zero point of {dtype} must be 0")
         return points.astype(int).reshape(-1)[:1]
     if points.dtype.name not in DTYPES or not DTYPES[points.dtype.name].is_integer:
         return points.astype(scale_dtype)
     wide, limits = points.astype(int), DTYPES[dtype]
     if wide.size and not limits.minimum <= wide.min() <= wide.max() <= limits.maximum:
-        raise QfmtError(f"zero points in {wide.min()}..{wide.max()} are not all of {dtype}")
+        raise QfmtError(f"zero points in {wide.min()}..{wide.max()} do not all fit {dtype}")
     return wide.astype(numpy_dtype(dtype))
 
 

@@ -103,7 +103,7 @@ def conv_transpose(rng: Random) -> Case:
 
 
 def pool(rng: Random, **attributes: Any) -> Case:
-    """Padding is less than the kernel, as everywhere; no window lies in the padding alone."""
+    """Padding is less than the kernel, as everywhere; no window lies entirely in the padding."""
     a = window(rng, int(rng.integers(1, 4)))
     limits = a["kernel_shape"] * 2
     a["pads"] = tuple(min(pad, limit - 1) for pad, limit in zip(a["pads"], limits, strict=True))

@@ -117,9 +117,7 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
 def test_a_module_called_as_the_source_says_what_to_pass() -> None:
     network, inputs = language_model()
     module = qfmt.convert(network, example_inputs=inputs).to_torch(engine="reference")
-    with pytest.raises(
-        RunError, match=r"input hidden\.0: takes a torch\.Tensor, not tuple; pass the tensors in it one by"
-    ):
+    with pytest.raises(RunError, match=r"input hidden\.0: takes a torch\.Tensor, not tuple; pass its tensors one by"):
         module(*inputs)
 
 

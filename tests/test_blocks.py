@@ -139,8 +139,8 @@ def test_what_does_not_fit_is_refused() -> None:
         (("uint4", (3, 5), (1, 3), scale, points[:2]), "6 scales, 4 zero points for 6 blocks"),
         (("uint4", (3, 5), (1, 0), scale), "do not divide"),
         (("uint4", (3, 5), (1, 3, 1), scale), "do not divide"),
-        (("uint4", (3, 5), (1, 3), scale, points + 11), r"zero points in 11..16 are not all of uint4"),
-        (("float4_e2m1fn", (3, 5), (1, 3), scale, points), "the zero point of float4_e2m1fn is 0"),
+        (("uint4", (3, 5), (1, 3), scale, points + 11), r"zero points in 11..16 do not all fit uint4"),
+        (("float4_e2m1fn", (3, 5), (1, 3), scale, points), "the zero point of float4_e2m1fn must be 0"),
         (("uint4", (3, 5), (1, 3), scale.astype(complex)), "arrays of complex128 cannot be stored"),
     ):
         with pytest.raises(QfmtError, match=re.escape(words)):
@@ -273,5 +273,5 @@ def test_integers_with_blocks_are_not_summed() -> None:
             continue
         with pytest.raises(ValidityError, match=r"V47 .* the rounding rule is 'float_bias', not reciprocal"):
             changed.run({"x": x})
-        with pytest.raises(RunError, match="computes on integers, not with scales by blocks"):
+        with pytest.raises(RunError, match="computes on integers, not with block-wise scales"):
             run(changed, {"x": x})

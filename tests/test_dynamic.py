@@ -333,7 +333,7 @@ def test_indices_outside_of_a_table_are_refused(at: list[int]) -> None:
     w, wq, _ = table(np.random.default_rng(7), 20, 4, 8)
     for operands in ([(w, wq), np.array(at)], [(w, wq), np.array(at), np.array([0])]):
         operator = "qfmt.EmbeddingBag" if len(operands) == 3 else "qfmt.Embedding"
-        with pytest.raises(RunError, match="outside of a table of 20 rows"):
+        with pytest.raises(RunError, match="outside a table of 20 rows"):
             run(operator, operands, "lookup_float32")
 
 

@@ -130,8 +130,8 @@ BROKEN = {
     "no graph": (MODEL, lambda d: d.pop("graph_module") and None, "makes no sense"),
     "operator": (MODEL, set_target, "aten::fft_fft"),
     "scale": (MODEL, set_scale, "scale nan"),
-    "limits": (MODEL, set_limits, "no range of uint8"),
-    "order": (MODEL, set_forward_reference, "nothing computes"),
+    "limits": (MODEL, set_limits, "not a range of uint8"),
+    "order": (MODEL, set_forward_reference, "no node computes"),
     "argument": (MODEL, set_argument, "as_weird"),
     "nesting": (MODEL, set_recursion, ""),
     "no weights": (WEIGHTS, lambda d: d["config"].clear(), "lacks this tensor"),
@@ -201,7 +201,7 @@ def test_a_program_with_a_state_is_refused(form: str) -> None:
     with quiet():
         program = torch.export.export(Counter().eval(), (X,))
         program = program if form == "training" else program.run_decompositions()
-    with pytest.raises(SourceError, match="count: the program changes it while it runs"):
+    with pytest.raises(SourceError, match="count: the program changes it at run time"):
         qfmt.convert(program)
 
 

@@ -449,7 +449,7 @@ def test_the_c_reader_waits_for_no_fifo(special: list[tuple[Path, str]], integer
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (b"\x1c\0\0\0TFL3", "is a TensorFlow Lite model, which cannot be converted; make ONNX of it first"),
+        (b"\x1c\0\0\0TFL3", "is a TensorFlow Lite model, which cannot be converted; convert it to ONNX first"),
         (b"EDL2", "is an ESP-DL model (.espdl), which cannot be converted; convert the ONNX or PyTorch model"),
         (b"\x93NUMPY\x01\0", "is NumPy arrays (.npy or .npz), which cannot be converted; `qfmt run MODEL --input`"),
         (b"words", "is a file of unknown format, which cannot be converted; qfmt reads TorchScript,"),

@@ -178,7 +178,7 @@ def test_a_crash_is_a_message_and_the_next_session_goes_on(monkeypatch: pytest.M
         patched.setattr(parent, "_WORKERS", {})
         with pytest.raises(EngineDied) as caught:
             session(DOUBLED).ask("run", X)
-    assert str(caught.value) == "place 0: torch died (signal 11, SIGSEGV) while carrying out aten::mul"
+    assert str(caught.value) == "place 0: torch died (signal 11, SIGSEGV) while running aten::mul"
     assert session(DOUBLED).ask("run", X)["y"].array.tolist() == [0, 2, 4, 6]
 
 

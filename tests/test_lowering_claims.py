@@ -338,7 +338,7 @@ def chain(operators: list[str], start: str) -> Model:
 @pytest.mark.parametrize(
     ("operators", "words"),
     [
-        (["Relu"] * 3000, "computes real numbers by more than 100 operators"),
+        (["Relu"] * 3000, "computes real numbers with more than 100 operators"),
         (["Softmax", *["Flatten"] * 3000], "from more than one element"),
         (["Softmax", *["Add"] * 60], "from more than one element"),
     ],

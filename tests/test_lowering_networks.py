@@ -349,7 +349,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--exact"], "--exact requires --integer-only"),
         (["--output", "fc"], "--output requires --integer-only"),
         (["--integer-only", "--output", "nothing"], "no tensor 'nothing'"),
-        (["--integer-only", "--output", "fc.weight"], "a constant, no output: 'fc.weight'"),
+        (["--integer-only", "--output", "fc.weight"], "a constant, not an output: 'fc.weight'"),
         (["--bits", "8"], "--bits requires --integer-only"),
         (["--requantize", "thresholds"], "--requantize requires --integer-only"),
         (["--integer-only", "--bits", "12"], "'12' is not one of"),
@@ -473,7 +473,7 @@ def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> 
     assert "2 nodes have no integer form: " in result.stderr
     assert all(word in result.stderr for word in ("(Softmax)", "(LayerNormalization)"))
     assert not (tmp_path / "m.qfb").exists()
-    _, found, ends = result.stderr.partition("end the network before them: ")
+    _, found, ends = result.stderr.partition("end the network before these nodes: ")
     assert found
     ended = invoke(*options, *ends.split())
     assert ended.exit_code == 0, ended.stderr
@@ -529,7 +529,7 @@ def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
         lower_integer(model)
     (named,) = caught.value.reasons.values()
     assert set(named) == {"Softmax_b (Softmax)", "LogSoftmax_d (LogSoftmax)"}
-    assert caught.value.hint == "end the network before them: --output h"
+    assert caught.value.hint == "end the network before these nodes: --output h"
     assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
 
 
@@ -566,9 +566,9 @@ def _with_mean(operator: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("shape", "size", "what"),
     [
-        ((1, 2, 4, 4), (0, 0), "averages over no element"),
-        ((1, 2, 0, 0), (1, 1), "averages over no element"),
-        ((1, 2, 100_000, 4), (5, 7), "has windows of too many sums to compare them one by one"),
+        ((1, 2, 4, 4), (0, 0), "averages over zero elements"),
+        ((1, 2, 0, 0), (1, 1), "averages over zero elements"),
+        ((1, 2, 100_000, 4), (5, 7), "has windows with too many possible sums to compare each of them"),
     ],
 )
 def test_a_mean_of_nothing_or_of_too_much(shape: tuple[int, ...], size: tuple[int, ...], what: str) -> None:

@@ -300,7 +300,7 @@ def test_no_tensor_gets_what_another_observer_saw(name: str, mode: str) -> None:
 
 def test_a_model_without_observers_is_no_prepared_one() -> None:
     network, inputs = small()
-    with pytest.raises(SourceError, match="prepared has no observers"):
+    with pytest.raises(SourceError, match="prepared model has no observers"):
         qfmt.convert(network, example_inputs=inputs, prepared=network)
 
 
@@ -486,5 +486,5 @@ def test_the_prepared_model_of_another_network_is_refused() -> None:
     other = nn.Sequential(tq.QuantStub(), nn.Linear(4, 3), tq.DeQuantStub()).eval()
     other.qconfig = tq.get_default_qconfig("fbgemm")
     tq.prepare(other, inplace=True)(torch.rand(2, 4))
-    with pytest.raises(SourceError, match="no observer of what was given as prepared gives the scales"):
+    with pytest.raises(SourceError, match="no observer of the prepared model has the scales"):
         qfmt.convert(network, example_inputs=inputs, prepared=other)

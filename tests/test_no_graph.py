@@ -44,7 +44,7 @@ class TakesList(Layers):
 
 
 NETWORKS = {
-    "a decision": (Decides, "takes a decision that depends on the data: `if bool"),
+    "a decision": (Decides, "makes a decision that depends on the data: `if bool"),
     "a list": (TakesList, r"takes images: List[Tensor]"),
 }
 

@@ -27,7 +27,7 @@ REFUSED = {
     "laughs14.onnx": "converting 935 bytes would take more than",
     "laughs30.onnx": "converting 1959 bytes would take more than",
     "concat.onnx": "node y (Add): sizes 4 and 68719476736 do not broadcast",
-    "onnx-assert.onnx": "initializer add_ini_1_scale: holds its data in float_data",
+    "onnx-assert.onnx": "initializer add_ini_1_scale: has its data in float_data",
     "onnx-keyerror.onnx": "node concat_0 (Concat): its input inputs is absent",
 }
 

@@ -53,7 +53,7 @@ def test_it_is_read_from_beside_the_model(tmp_path: Path) -> None:
     ({"location": "link.bin"}, "outside the model's folder"),
     ({"location": "folder/../../weights.bin"}, "outside the model's folder"),
     ({"location": "../model/weights.bin"}, "outside the model's folder"),
-    ({"location": "hard.bin"}, "has 2 hard links.*put a copy in its place"),
+    ({"location": "hard.bin"}, "has 2 hard links.*replace it with a copy"),
     ({"location": "pipe"}, "not a regular file"),
     ({"location": "."}, "not a regular file"),
     ({"location": ""}, "no location"),

@@ -96,13 +96,13 @@ def test_a_state_dict_that_was_converted_gets_its_observers(tmp_path: Path) -> N
 def test_what_is_no_prepared_model_is_refused(tmp_path: Path) -> None:
     _, source, _ = saved("eager", False, tmp_path)
     torch.save({"a": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(SourceError, match=r"other\.pt: what was given as prepared has no observers; pass the model"):
+    with pytest.raises(SourceError, match=r"other\.pt: the prepared model has no observers; pass the model"):
         qfmt.convert(source, prepared=tmp_path / "other.pt")
     with pytest.raises(SourceError, match=r"m\.pt: is a TorchScript archive, not a prepared model"):
         qfmt.convert(source, prepared=source)
     torch.save({"fc.activation_post_process.min_val": torch.zeros(()),
                 "fc.activation_post_process.max_val": torch.ones(())}, tmp_path / "stranger.pt")  # fmt: skip
-    with pytest.raises(SourceError, match="no observer of what was given as prepared gives the scales of the model"):
+    with pytest.raises(SourceError, match="no observer of the prepared model has the scales of the model"):
         qfmt.convert(source, prepared=tmp_path / "stranger.pt")
     with pytest.raises(SourceError, match="give prepared as a path"):
         qfmt.convert(source, prepared={"a": torch.zeros(3)})

@@ -158,5 +158,5 @@ def test_blocks(dtype: str, block: tuple[int, int], scale_dtype: Any) -> None:
             proto = model.to_onnx(opset=opset)
             onnx.checker.check_model(proto, full_check=True)
             np.testing.assert_array_equal(witness.runtime(proto, {})[0], w.dequantize(), err_msg=f"{opset}")
-    with pytest.raises(InexpressibleNodes, match="scales of blocks, which ONNX knows from opset 21 on"):
+    with pytest.raises(InexpressibleNodes, match="block-wise scales, which ONNX supports from opset 21 on"):
         model.to_onnx(opset=20)

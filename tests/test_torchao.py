@@ -100,8 +100,11 @@ def affine(**changes: Any) -> Subclass:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"layout": "TensorCoreTiledAQTTensorImpl"}, "laid out as TensorCoreTiledAQTTensorImpl, which is not read"),
-        ({"tensor_impl": None}, "laid out as nothing"),
+        (
+            {"layout": "TensorCoreTiledAQTTensorImpl"},
+            "has the layout TensorCoreTiledAQTTensorImpl, which is not supported",
+        ),
+        ({"tensor_impl": None}, "has the layout nothing"),
         ({"zero_point_domain": Inert("x.ZeroPointDomain", (2,))}, "zero points that are real numbers"),
         ({"quant_min": -300}, "values from -300 to 127"),
         ({"quant_min": 5}, "has values from 0 to 0 where 5 to 127"),
@@ -281,7 +284,7 @@ def test_tied_weights_are_one_tensor(layers: Mapping[str, nn.Module]) -> None:
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("int4_bfloat16", "computes in bfloat16, which is not converted; call model.float"),
+        ("int4_bfloat16", "computes in bfloat16, which is not supported; call model.float"),
     ],
 )
 def test_what_is_not_converted_is_named(name: str, message: str, layers: Mapping[str, nn.Module]) -> None:
@@ -417,7 +420,7 @@ def rewritten(tmp_path: Path, change: Any) -> Model:
 @pytest.mark.parametrize(
     "where, key, value, message",
     [
-        ("int8_row", "_type", "NVFP4Tensor", "is a NVFP4Tensor, which is not read"),
+        ("int8_row", "_type", "NVFP4Tensor", "is a NVFP4Tensor, which is not supported"),
         ("int8_row", "_type", None, "torchao does not write"),
         ("int8_row", "_data", 3, "torchao does not write"),
         ("int8_row", "_tensor_data_names", ["qdata"], "without scale"),
@@ -429,7 +432,7 @@ def rewritten(tmp_path: Path, change: Any) -> Model:
         ("int8_row", "reduce_range", True, "where -64 to 63"),
         ("int4_group", "target_dtype", {"_type": "torch.dtype", "_data": "int2"}, "where -2 to 1"),
         ("int4_group", "target_dtype", {"_type": "torch.dtype", "_data": "int44"}, "of the type int44"),
-        ("int4_group", "activation_quantization", "by_magic", "by_magic, which qfmt does not know"),
+        ("int4_group", "activation_quantization", "by_magic", "by_magic, which is not supported"),
         ("dynamic", "act_quant_kwargs", {"_type": "Else", "_data": {}}, "quantizes its input by None"),
         ("float8", "_type", "Int8Tensor", "is a Int8Tensor of float8_e4m3fn"),
         ("int8_row", "_type", "Float8Tensor", "is a Float8Tensor of int8"),
@@ -506,7 +509,7 @@ def test_other_classes_are_named(tmp_path: Path) -> None:
     with ZipFile(SAMPLES / "torchao.pt") as source, ZipFile(tmp_path / "m.pt", "w") as dest:
         for each in source.namelist():
             dest.writestr(each, source.read(each).replace(b"quantization\nFloat8Tensor", b"quantization\nInt4Tensor"))
-    with pytest.raises(SourceError, match=r"float8\.weight: is a Int4Tensor, which is not read; those of Int8Tensor"):
+    with pytest.raises(SourceError, match=r"float8\.weight: is a Int4Tensor, which is not supported; those of Int8Tensor"):
         qfmt.convert(tmp_path / "m.pt")
 
 

@@ -437,7 +437,7 @@ def test_open_sizes(tmp_path: Path) -> None:
     assert given.ok and given.inputs.endswith("x [2,3,16,24]")
     with pytest.raises(QfmtError, match="no input 'y'"):
         qfmt.verify(source, model, input_shapes={"y": (1,)})
-    with pytest.raises(RunError, match=r"torch cannot carry out .*--input-shape"):
+    with pytest.raises(RunError, match=r"torch cannot run .*--input-shape"):
         qfmt.verify(source, model, samples=1, input_shapes={"x": (1, 5, 16, 16)})
 
 
@@ -607,7 +607,7 @@ def test_numbers_in_a_row_are_made_by_torch(tmp_path: Path) -> None:
 def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
     other = tmp_path / "numbers.pt"
     torch.save([1, 2, 3], other)
-    with pytest.raises(SourceError, match="that holds tensors or other plain data, not a network"):
+    with pytest.raises(SourceError, match="of tensors or other plain data, not a network"):
         qfmt.verify(other, digits)
     with pytest.raises(
         SourceError, match=r"takes the path of a file, not a ReLU; save the module with torch\.jit\.save"

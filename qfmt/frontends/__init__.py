@@ -62,7 +62,7 @@ def convert(
     what is wrong, where, and what to do.
     """
     if arithmetic is not None and arithmetic not in ENGINES:
-        raise SourceError(f"arithmetic {arithmetic!r} is not known", hint=f"choose one of {', '.join(ENGINES)}")
+        raise SourceError(f"unknown arithmetic {arithmetic!r}", hint=f"choose one of {', '.join(ENGINES)}")
     own = getattr(source, "__qfmt_model__", None)  # what a Model was made into knows where it came from
     if own is not None:
         model: Model = own() if callable(own) else own
@@ -127,7 +127,7 @@ def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], qu
 
             return convert_saved(read(path), given, {"sha256": sha256_of(path)})
         if kind.key == "qfb":
-            raise SourceError("is a .qfb already", hint="qfmt.load opens it")
+            raise SourceError("is already a .qfb", hint="open it with qfmt.load")
         if kind.key != "torchscript":
             raise SourceError(f"is {kind}, which cannot be converted", hint=kind.hint or READABLE)
         from .torchscript.convert import convert_archive

@@ -62,4 +62,4 @@ class Budget:
 
     def _exceeded(self, limit: str) -> BudgetError:
         what = f"converting {self.source_bytes} bytes would take more than {limit}"
-        return BudgetError(what, hint="no network needs so much: the file is hostile or damaged")
+        return BudgetError(what, hint="no network needs that much: the file is hostile or damaged")

@@ -74,11 +74,11 @@ def _tensor(
     storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = False, _hooks: Any = None, _extra: Any = None
 ) -> StoredTensor:
     if not isinstance(storage, Storage) or not _sizes(shape) or not _sizes(strides) or not _sizes((offset,)):
-        raise SourceError("a tensor is described by things that are not sizes", hint="the file is damaged")
+        raise SourceError("the sizes of a tensor are not integers", hint="the file is damaged")
     if len(shape) != len(strides):
         raise SourceError(f"a tensor has {len(shape)} sizes and {len(strides)} strides", hint="the file is damaged")
     if not storage.dtype:
-        raise SourceError("a tensor is built on a storage without a dtype", hint="the file is damaged")
+        raise SourceError("the storage of a tensor has no dtype", hint="the file is damaged")
     return storage.tensor(shape, strides, offset)
 
 
@@ -86,7 +86,7 @@ def _tensor_v3(
     storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, _extra: Any = None
 ) -> StoredTensor:
     if not isinstance(storage, Storage) or not isinstance(dtype, TorchDType) or dtype.name not in DTYPES:
-        raise SourceError("a tensor is built on something that is not a storage with a dtype")
+        raise SourceError("a tensor is not based on a storage with a dtype")
     return _tensor(storage.as_dtype(DTYPES[dtype.name]), offset, shape, strides)
 
 
@@ -104,7 +104,7 @@ def _quantized(
         case (QScheme(), StoredTensor() as scales, StoredTensor() as zero_points, int(axis)):
             tensor.quantizer = PerChannel(scales, zero_points, axis)
     if tensor.quantizer is None or not _fits(tensor.quantizer, tensor.shape):
-        raise SourceError("a quantized tensor has no scales and zero points that fit it", hint="the file is damaged")
+        raise SourceError("the scales and zero points of a quantized tensor do not fit it", hint="the file is damaged")
     return tensor
 
 
@@ -130,7 +130,7 @@ def _numbers(scales: list[Any], zero_points: list[Any]) -> bool:
 def _subclass(cls: Any, dtype: Any, shape: Any, *_: Any) -> Subclass:
     """torch._utils._rebuild_wrapper_subclass: strides, offset, layout and device say nothing."""
     if not isinstance(cls, InertClass) or not isinstance(dtype, TorchDType) or not _sizes(shape):
-        raise SourceError("a tensor of a class is described by things that are not sizes", hint="the file is damaged")
+        raise SourceError("the sizes of a tensor subclass are not integers", hint="the file is damaged")
     return Subclass(cls.name, dtype.name, shape)
 
 
@@ -139,7 +139,7 @@ def _of_type(rebuild: Any, _type: Any, arguments: Any, state: Any = None) -> Any
     makers = _tensor, _tensor_v3, _quantized, _subclass, _first  # not itself: it would recurse
     makes_tensors = isinstance(rebuild, Rebuild) and rebuild.function in makers
     if not makes_tensors or not isinstance(arguments, tuple):
-        raise SourceError("a tensor is made by something that does not make tensors")
+        raise SourceError("a tensor is created by something that does not create tensors")
     tensor = rebuild.function(*arguments)
     if isinstance(tensor, Subclass) and isinstance(state, dict):
         tensor.state = state
@@ -166,7 +166,7 @@ def flat_key(key: Any) -> Any:
     else:
         fits = key is None or isinstance(key, str | float | bytes | TorchDType) or _within(key, 63)
     if not fits:
-        raise SourceError(f"a dict has a {type(key).__name__} as a key, of a form that PyTorch does not write")
+        raise SourceError(f"a dict has a {type(key).__name__} as a key, which PyTorch does not write")
     return key
 
 
@@ -176,7 +176,7 @@ def _within(number: Any, bits: int) -> bool:
 
 def _pairs(pairs: Any = ()) -> dict[Any, Any]:
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        raise SourceError("a dict is made of things that are not pairs")
+        raise SourceError("the items of a dict are not pairs")
     return {flat_key(key): value for key, value in pairs}
 
 

@@ -37,7 +37,7 @@ class Machine:
         data, opcodes, budget = self.data, _OPCODES, self.budget
         while True:
             if self.position >= len(data):
-                raise SourceError("the pickle ends in the middle", hint="the file is cut off")
+                raise SourceError("the pickle is incomplete", hint="the file is cut off")
             code = data[self.position]
             opcode = opcodes.get(code)
             if opcode is None:
@@ -53,7 +53,7 @@ class Machine:
     def take(self, count: int) -> bytes:
         piece = self.data[self.position : self.position + count]
         if len(piece) != count:
-            raise SourceError("the pickle ends in the middle", hint="the file is cut off")
+            raise SourceError("the pickle is incomplete", hint="the file is cut off")
         self.position += count
         if count > 8:
             self.budget.allocate(count)
@@ -91,7 +91,7 @@ class Machine:
         if isinstance(maker, InertClass):  # TorchScript gives enumerations their bare value
             return Inert(maker.name, arguments if isinstance(arguments, tuple) else (arguments,))
         if not isinstance(arguments, tuple):
-            raise SourceError("an object is made with something that is not a tuple of arguments")
+            raise SourceError("the arguments of an object are not a tuple")
         if isinstance(maker, Rebuild):
             copied = _elements(arguments)
             self.budget.spend(copied)
@@ -171,7 +171,7 @@ def _global(machine: Machine) -> None:
 def _stack_global(machine: Machine) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if not isinstance(module, str) or not isinstance(name, str):
-        raise SourceError("a global is named by something that is not a string")
+        raise SourceError("the name of a global is not a string")
     machine.resolve(module, name)
 
 
@@ -183,7 +183,7 @@ def _reduce(machine: Machine) -> None:
 def _newobj(machine: Machine) -> None:
     arguments, maker = machine.stack.pop(), machine.stack.pop()
     if not isinstance(maker, InertClass):
-        raise SourceError("an object is made of something that is not a class")
+        raise SourceError("an object is created from something that is not a class")
     machine.push(machine.make(maker, arguments))
 
 
@@ -192,7 +192,7 @@ def _build(machine: Machine) -> None:
     if isinstance(target, Inert):
         target.state = state
     elif type(target) is not dict:  # a state_dict is built with its `_metadata`, which says nothing here
-        raise SourceError(f"state is given to a {type(target).__name__}, which has none")
+        raise SourceError(f"a {type(target).__name__} gets a state, but has none")
 
 
 def _persistent(machine: Machine) -> None:
@@ -202,7 +202,7 @@ def _persistent(machine: Machine) -> None:
         case ("module", InertClass() as cls, *_):  # before PyTorch 1.6 classes of modules came with their source
             machine.push(cls)
         case _:
-            raise SourceError("the pickle refers to something outside that is not a storage")
+            raise SourceError("the pickle refers to an external object that is not a storage")
 
 
 def _pop(machine: Machine) -> None:

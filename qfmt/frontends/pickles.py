@@ -89,6 +89,6 @@ class Pickles:
         except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError):
             at = f"{self._where or 'pickle'}, byte {machine.position}"
             hint = "the file is damaged or cut off"
-            raise SourceError("the pickle makes no sense here", where=at, hint=hint) from None
+            raise SourceError("the pickle is invalid here", where=at, hint=hint) from None
         finally:
             self.position = machine.position

@@ -53,7 +53,9 @@ def convert_safetensors(path: str | PathLike[str], given: Given, source: Mapping
     entries, weights = _entries(file)
     known = {"format": "safetensors", **({"framework": "pytorch"} if weights else {})}
     would = IN_MEMORY if weights else "convert the file that holds the network"
-    return of_entries(entries, {**source, **known, "no_graph": f"safetensors hold tensors and no graph; {would}"})
+    return of_entries(
+        entries, {**source, **known, "no_graph": f"safetensors files hold tensors, but no graph; {would}"}
+    )
 
 
 def read(path: str | PathLike[str]) -> File:
@@ -66,7 +68,7 @@ def read(path: str | PathLike[str]) -> File:
     header = _json(bytes(content[8:begin]), "its header")
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise SourceError("has metadata that are not text", hint="the file is damaged")
+        raise SourceError("has metadata that is not text", hint="the file is damaged")
     return File(dict(_tensors(header, content[begin:])), metadata)
 
 
@@ -77,7 +79,7 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
         dtype, shape, begin, stop = _described(name, entry)
         size = prod(shape) * ELEMENT_BITS[dtype] // 8
         if begin != end or stop - begin != size:
-            what = f"lies at {begin} to {stop}: {dtype} {list(shape)[:8]} belongs at {end} to {end + size}"
+            what = f"is at {begin} to {stop}, but {dtype} {list(shape)[:8]} must be at {end} to {end + size}"
             raise SourceError(what, where=name[:200], hint="the file is damaged")
         end = stop
         if end > len(data):
@@ -98,12 +100,12 @@ def _described(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]}:
             numbers = (*shape, begin, end)
             if not all(type(number) is int and 0 <= number < 1 << 48 for number in numbers) or len(shape) > 32:
-                raise SourceError("has a shape or a place that makes no sense", where=name[:200])
+                raise SourceError("has an invalid shape or position", where=name[:200])
             if dtype not in DTYPES:
-                what = f"is of the element type {dtype[:40]}, which qfmt does not know"
-                raise SourceError(what, where=name[:200], hint="take it out of the file")
+                what = f"has the element type {dtype[:40]}, which is not supported"
+                raise SourceError(what, where=name[:200], hint="remove it from the file")
             return DTYPES[dtype], tuple(shape), begin, end
-    raise SourceError("is not described by a type, a shape and a place", where=name[:200], hint="the file is damaged")
+    raise SourceError("does not have a type, a shape and a position", where=name[:200], hint="the file is damaged")
 
 
 def _stored(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> StoredTensor:
@@ -112,7 +114,7 @@ def _stored(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> 
 
 
 def _json(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object without two values of one name."""
+    """A JSON object without two values with the same name."""
     try:
         value = json.loads(text.decode(), object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -124,7 +126,7 @@ def _json(text: bytes, what: str) -> dict[str, Any]:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names := dict(pairs)) != len(pairs):
-        raise ValueError("two values of one name")
+        raise ValueError("two values with the same name")
     return names
 
 
@@ -136,18 +138,20 @@ def _entries(file: File) -> tuple[list[Entry], int]:
     left, weights = dict(file.tensors), 0
     entries: list[Entry] = []
     for name in _names(file.metadata):
-        described = _json(file.metadata.get(name, "").encode(), f"what it says of {name[:200]}")
+        described = _json(file.metadata.get(name, "").encode(), f"its description of {name[:200]}")
         kind = described.get("_type")
         if kind == PLAIN:
             continue
         told, parts = described.get("_data"), described.get("_tensor_data_names")
         if not isinstance(kind, str) or not isinstance(told, dict) or not isinstance(parts, list):
-            raise SourceError("is described in a way that torchao does not write", where=name[:200])
+            raise SourceError("has a description that torchao does not write", where=name[:200])
         module, dot, own = name.rpartition(".")
         aliases = {str(part): f"{module}{dot}_{own}_{part}" for part in parts}
         if lost := [alias for alias in aliases.values() if alias not in left]:
-            what = f"lacks {lost[0][:200]}, a part of it"
-            raise SourceError(what, where=name[:200], hint="it may be in another file of the same model: join them")
+            what = f"lacks its part {lost[0][:200]}"
+            raise SourceError(
+                what, where=name[:200], hint="it may be in another file of the same model: merge the files"
+            )
         held = {part: left.pop(alias) for part, alias in aliases.items()}
         entries += weight_entries(name, placed(name, of_json, kind, held, told), aliases)
         weights += 1

@@ -154,7 +154,7 @@ class StoredTensor:
     def item(self) -> int | float | bool | complex:
         """The value of a tensor of one element; floats keep their value as doubles."""
         if prod(self.shape) != 1 or self.quantizer is not None:
-            raise SourceError(f"a tensor of shape {list(self.shape)} stands where one number is needed")
+            raise SourceError(f"a tensor of shape {list(self.shape)} is used where one number is needed")
         value: int | float | bool | complex = self.array().reshape(-1)[0].item()
         return value
 
@@ -167,7 +167,7 @@ class StoredTensor:
         numbers = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or len(self.shape) > 32 or min(numbers) < 0:
             layout = f"shape {_short(self.shape)}, strides {_short(self.strides)}, offset {self.offset}"
-            raise SourceError(f"a tensor with {layout} makes no sense", where=where, hint="the file is damaged")
+            raise SourceError(f"a tensor with {layout} is invalid", where=where, hint="the file is damaged")
         if prod(self.shape) == 0:
             return
         bits = ELEMENT_BITS[self.dtype]

@@ -15,7 +15,7 @@ from .budget import Budget
 ENTRY_LIMIT = 1 << 20
 """More entries than this is no model."""
 
-_AGAIN = "the file is damaged; get it again"
+_AGAIN = "the file is damaged; download it again"
 
 _LOCAL_HEADER = 30
 _LOCAL_MAGIC = b"PK\x03\x04"
@@ -38,12 +38,16 @@ class Zip:
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror or error}") from None
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
-            raise SourceError("is not a whole zip archive", hint="it was cut off or damaged; get it again") from None
+            raise SourceError(
+                "is not a whole zip archive", hint="it was cut off or damaged; download it again"
+            ) from None
         self.entries: Mapping[str, zipfile.ZipInfo] = {info.filename: info for info in listed}
         if len(listed) > ENTRY_LIMIT:
             raise SourceError(f"the zip archive has {len(listed)} entries, more than any model")
         if len(self.entries) != len(listed):
-            raise SourceError("the zip archive has two entries of one name", hint="the file is damaged or hostile")
+            raise SourceError(
+                "the zip archive has two entries with the same name", hint="the file is damaged or hostile"
+            )
         self.budget = budget or Budget(len(self._map))
 
     def read(self, name: str, limit: int | None = None) -> bytes:
@@ -56,7 +60,7 @@ class Zip:
         if info is None:
             raise SourceError("the archive lacks this entry", where=name, hint="the file is damaged")
         if limit is not None and info.file_size > limit:
-            raise SourceError(f"{info.file_size} bytes are more than makes sense here ({limit})", where=name)
+            raise SourceError(f"{info.file_size} bytes are more than is allowed here ({limit})", where=name)
         if info.flag_bits & 1:
             raise SourceError("the entry is encrypted", where=name)
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size:
@@ -75,11 +79,13 @@ class Zip:
         start = info.header_offset + _LOCAL_HEADER
         header = self._map[info.header_offset : start]
         if len(header) != _LOCAL_HEADER or header[:4] != _LOCAL_MAGIC:
-            raise SourceError("the entry is not where the directory says", where=info.filename, hint=_AGAIN)
+            raise SourceError(
+                "the entry is not where the directory of the archive states", where=info.filename, hint=_AGAIN
+            )
         start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         data = self._map[start : start + info.compress_size]
         if len(data) != info.compress_size:
-            raise SourceError("the entry goes beyond the end of the file", where=info.filename, hint=_AGAIN)
+            raise SourceError("the entry extends beyond the end of the file", where=info.filename, hint=_AGAIN)
         return data
 
     def _inflated(self, info: zipfile.ZipInfo) -> memoryview:
@@ -97,4 +103,4 @@ class Zip:
 
 
 def _damaged(info: zipfile.ZipInfo) -> SourceError:
-    return SourceError("the entry does not have the contents it was written with", where=info.filename, hint=_AGAIN)
+    return SourceError("the contents of the entry do not match its checksum", where=info.filename, hint=_AGAIN)

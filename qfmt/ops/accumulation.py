@@ -29,7 +29,7 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
     if operand.quantization is None:
         return operand.array.astype(dtype)
     if operand.quantization.has_float_zero_points:
-        raise QfmtError("cannot add up integers whose zero points are floats")
+        raise QfmtError("cannot sum integers whose zero points are floats")
     zero_points = operand.quantization.zero_points(operand.array.ndim)
     return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 
@@ -130,7 +130,7 @@ def int32_sums(exact: Array) -> Array:
     low, high = (int(exact.min()), int(exact.max())) if exact.size else (0, 0)
     if not -(1 << 31) <= low <= high < 1 << 31:
         raise RunError(
-            f"sums in [{low}, {high}] are no int32", hint="stated by `exact` or `folded`, none may be beyond"
+            f"sums in [{low}, {high}] exceed int32", hint="with `exact` or `folded`, no sum may exceed int32"
         )
     return exact.astype(np.int32)
 

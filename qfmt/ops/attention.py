@@ -24,9 +24,9 @@ def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
     if len(shape) == 4:
         return shape
     if len(shape) != 3 or heads < 1:
-        raise QfmtError(f"Attention takes 4 dimensions, or 3 and the number of heads, not {len(shape)} and {heads}")
+        raise QfmtError(f"Attention requires 4 dimensions, or 3 and the number of heads, not {len(shape)} and {heads}")
     if isinstance(shape[2], int) and shape[2] % heads:
-        raise QfmtError(f"a size of {shape[2]} does not split into {heads} heads")
+        raise QfmtError(f"a size of {shape[2]} cannot be split into {heads} heads")
     return (shape[0], heads, shape[1], shape[2] // heads if isinstance(shape[2], int) else None)
 
 
@@ -96,7 +96,7 @@ def _softmax(x: Array, hidden: Array) -> Array:
         ),
         "right_window_size": optional(-1, "how many keys after its own place a query sees; -1: all"),
         "scale": optional(0.0, "factor of the products; 0: 1 / √size"),
-        "softcap": optional(0.0, "c: a product p becomes c · tanh(p / c); 0: it stays"),
+        "softcap": optional(0.0, "c: a product p becomes c · tanh(p / c); 0: no change"),
         "softmax_precision": optional("", "dtype in which softmax is computed; empty: that of Q"),
     },
     shape=_attention_shape,
@@ -148,7 +148,7 @@ def attention(
     23,
     "X cos_cache sin_cache position_ids? -> Y",
     attributes={
-        "interleaved": optional(0, "1: the pairs stand side by side; 0: half the rotated size apart"),
+        "interleaved": optional(0, "1: the elements of a pair are adjacent; 0: they are half the rotated size apart"),
         "num_heads": optional(0, "how many heads X of 3 dimensions has"),
         "rotary_embedding_dim": optional(0, "how many elements of a head are rotated; 0: all"),
     },

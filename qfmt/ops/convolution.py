@@ -44,7 +44,7 @@ def conv_shape(given: Inference) -> list[Shape]:
     _check_ranks(x, w, a, "convolution")
     expected = w[1] * a["group"] if isinstance(w[1], int) else None
     if isinstance(x[1], int) and expected is not None and x[1] != expected:
-        raise QfmtError(f"the input has {x[1]} channels, the weight takes {expected}")
+        raise QfmtError(f"the input has {x[1]} channels, the weight expects {expected}")
     pads = a["pads"]
     spatial = tuple(
         window(x[2 + i], a["kernel_shape"][i], a["strides"][i], pads[i] + pads[rank + i], a["dilations"][i])
@@ -163,7 +163,7 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
     rank = len(w) - 2
     _check_ranks(x, w, a, "transposed convolution")
     if isinstance(x[1], int) and isinstance(w[0], int) and x[1] != w[0]:
-        raise QfmtError(f"the input has {x[1]} channels, the weight takes {w[0]}")
+        raise QfmtError(f"the input has {x[1]} channels, the weight expects {w[0]}")
     pads = a["pads"]
     spatial: list[Dimension] = []
     for i in range(rank):

@@ -28,7 +28,7 @@ def _count(start: Array, limit: Array, delta: Array) -> int:
 
 def _range_shape(given: Inference) -> list[Shape]:
     if any(isinstance(size, int) and size != 1 for shape in given.shapes for size in shape or ()):
-        raise QfmtError("the ends and the step of a range are scalars")
+        raise QfmtError("the limits and the step of a range must be scalars")
     values = [given.values[index] for index in range(3)]
     return [(None,) if any(value is None for value in values) else (_count(*values),)]  # type: ignore[arg-type]
 

@@ -205,7 +205,7 @@ def mean(*data: Array) -> Array:
     23,
     "input -> output",
     attributes={
-        "saturate": optional(1, "0: what lies beyond a float of 8 bits becomes infinite, or NaN"),
+        "saturate": optional(1, "0: values beyond the range of an 8-bit float become infinite or NaN"),
         "to": required("s", "the dtype of the output, by name"),
     },
     shape=same,

@@ -34,7 +34,7 @@ def _columns(w: tuple[Dimension, ...]) -> Dimension:
 
 def _checked(indices: Array, rows: int) -> Array:
     if indices.size and not 0 <= indices.min() <= indices.max() < rows:
-        raise QfmtError(f"an index in [{indices.min()}, {indices.max()}] is outside of a table of {rows} rows")
+        raise QfmtError(f"an index in [{indices.min()}, {indices.max()}] is outside a table of {rows} rows")
     return indices
 
 
@@ -82,7 +82,7 @@ def _bag_shape(given: Inference) -> list[Shape]:
             raise QfmtError(f"offsets of bags have 1 dimension, not {len(offsets)}")
         return [(_bags(offsets[0], given.attributes["include_last_offset"]), _columns(w))]
     if indices is not None and len(indices) != 2:
-        raise QfmtError("bags without offsets need indices of 2 dimensions, a bag a row")
+        raise QfmtError("bags without offsets require indices of 2 dimensions, one row per bag")
     return [(None if indices is None else indices[0], _columns(w))]
 
 
@@ -99,7 +99,7 @@ def _bag_integer(
     with the slope and offset of the row, and p its per-sample weight, or 1.
     """
     if a["mode"] == "max":
-        raise QfmtError("there is no maximum over the rows of a quantized table")
+        raise QfmtError("the maximum over rows of a quantized table is not supported")
     slopes, offsets_of_rows = _lines(w, rule)
 
     def add(total: Array, rows: Array, p: Array) -> Array:
@@ -144,7 +144,7 @@ def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Arr
     """Where each bag begins and ends in the list of all indices."""
     if offsets is None:
         if indices.ndim != 2:
-            raise QfmtError("bags without offsets need indices of 2 dimensions, a bag a row")
+            raise QfmtError("bags without offsets require indices of 2 dimensions, one row per bag")
         starts = np.arange(indices.shape[0]) * indices.shape[1]
         return starts, starts + indices.shape[1]
     bounds = offsets if include_last else np.append(offsets, indices.size)
@@ -158,9 +158,9 @@ def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Arr
     1,
     "W indices offsets? per_sample_weights? -> Y",
     attributes={
-        "include_last_offset": optional(0, "1: offsets has one element more, the end of the last bag"),
+        "include_last_offset": optional(0, "1: offsets has one more element, the end of the last bag"),
         "mode": optional("sum", "`sum`, `mean`, or `max` of a table that is not quantized"),
-        "padding_idx": optional(-1, "an index that does not count; -1: none"),
+        "padding_idx": optional(-1, "an index that is ignored; -1: none"),
     },
     shape=_bag_shape,
     quantized=Quantized.WEIGHTS,

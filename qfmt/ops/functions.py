@@ -53,9 +53,9 @@ for _entry in (
     ("Erf", 13, erf, "output = the error function of input, computed in float64."),
     ("Sign", 13, np.sign, "output = -1, 0 or 1, the sign of input."),
     ("Softsign", 22, _softsign, "output = input / (1 + |input|)."),
-    ("Ceil", 13, np.ceil, "Y = the least integer that is not below X.", "X -> Y"),
-    ("Floor", 13, np.floor, "Y = the greatest integer that is not above X.", "X -> Y"),
-    ("Round", 22, np.rint, "Y = the integer nearest to X; of two the even one.", "X -> Y"),
+    ("Ceil", 13, np.ceil, "Y = the least integer that is greater than or equal to X.", "X -> Y"),
+    ("Floor", 13, np.floor, "Y = the greatest integer that is less than or equal to X.", "X -> Y"),
+    ("Round", 22, np.rint, "Y = the integer nearest to X; ties go to the even one.", "X -> Y"),
 ):
     _function(*_entry)
 
@@ -64,7 +64,7 @@ for _entry in (
     "Shrink",
     9,
     "input -> output",
-    attributes={"bias": optional(0.0, "what is taken off"), "lambd": optional(0.5, "threshold")},
+    attributes={"bias": optional(0.0, "what is subtracted"), "lambd": optional(0.5, "threshold")},
     shape=same,
     quantized=Quantized.COMPUTES,
 )

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
-REDUCTION = optional("none", "how an update joins the element: `none` (replaces it), `add`, `mul`, `min` or `max`")
+REDUCTION = optional(
+    "none", "how an update is combined with the element: `none` (replaces it), `add`, `mul`, `min` or `max`"
+)
 
 
 def _inside(indices: Array, size: int, axis: int) -> Array:
     """Indices from 0, of those that may count from the end; QfmtError for one outside."""
     if ((indices < -size) | (indices >= size)).any():
-        raise QfmtError(f"an index is outside of dimension {axis}, which has size {size}")
+        raise QfmtError(f"an index is outside dimension {axis}, which has size {size}")
     return np.where(indices < 0, indices + size, indices)
 
 
@@ -76,7 +78,7 @@ def _scattered(x: Array, places: tuple[Array, ...], updates: Array, reduction: s
     elif reduction in REDUCTIONS:
         REDUCTIONS[reduction].at(result, places, updates)
     else:
-        raise QfmtError(f"the reduction {reduction!r} is not known", hint=f"known are none, {', '.join(REDUCTIONS)}")
+        raise QfmtError(f"unknown reduction {reduction!r}", hint=f"use none, {', '.join(REDUCTIONS)}")
     return result
 
 
@@ -144,7 +146,7 @@ def _compress_shape(given: Inference) -> list[Shape]:
     "Compress",
     11,
     "input condition -> output",
-    attributes={"axis": required("i", "the axis of which parts are taken")},
+    attributes={"axis": required("i", "the axis from which slices are taken")},
     shape=_compress_shape,
     quantized=Quantized.MOVES,
 )

@@ -66,7 +66,7 @@ def _open_size(x: tuple[Dimension, ...], result: list[Dimension], open_axis: int
     names = [size for size in left if not isinstance(size, int)]
     if not names:
         if divisor == 0 or known % divisor:
-            raise QfmtError(f"{known} elements do not divide into {divisor}")
+            raise QfmtError(f"{known} elements are not divisible by {divisor}")
         return known // divisor
     return names[0] if len(names) == 1 and known == divisor else None
 
@@ -114,7 +114,7 @@ def _cut(axis: int, rank: int) -> int:
     "Flatten",
     23,
     "input -> output",
-    attributes={"axis": optional(1, "the first axis that goes into the second dimension")},
+    attributes={"axis": optional(1, "the first axis that is merged into the second dimension")},
     shape=_flatten_shape,
     quantized=Quantized.MOVES,
 )
@@ -129,7 +129,7 @@ def _transpose_shape(given: Inference) -> list[Shape]:
     if x is None:
         return [(None,) * len(perm)]
     if sorted(perm) != list(range(len(x))):
-        raise QfmtError(f"perm {list(perm)} is no order of {len(x)} axes")
+        raise QfmtError(f"perm {list(perm)} is not a permutation of {len(x)} axes")
     return [tuple(x[axis] for axis in perm)]
 
 
@@ -174,7 +174,7 @@ def _unsqueeze_shape(given: Inference) -> list[Shape]:
     rank = len(x) + len(axes)
     new = {axis_of(axis, rank) for axis in axes}
     if len(new) != len(axes):
-        raise QfmtError(f"axes {axes} name one axis twice")
+        raise QfmtError(f"axes {axes} list an axis twice")
     rest = iter(x)
     return [tuple(1 if i in new else next(rest) for i in range(rank))]
 
@@ -231,7 +231,7 @@ def _depth_to_space_shape(given: Inference) -> list[Shape]:
     if len(x) != 4:
         raise QfmtError(f"DepthToSpace needs an input of rank 4, not {len(x)}")
     if isinstance(x[1], int) and x[1] % (block * block):
-        raise QfmtError(f"{x[1]} channels do not divide into blocks of {block} × {block}")
+        raise QfmtError(f"{x[1]} channels are not divisible into blocks of {block} × {block}")
     channels = x[1] // (block * block) if isinstance(x[1], int) else None
     height, width = (size * block if isinstance(size, int) else None for size in x[2:])
     return [(x[0], channels, height, width)]
@@ -265,7 +265,7 @@ def _space_to_depth_shape(given: Inference) -> list[Shape]:
         raise QfmtError(f"SpaceToDepth needs an input of rank 4, not {len(x)}")
     for size in x[2:]:
         if isinstance(size, int) and size % block:
-            raise QfmtError(f"a size of {size} does not divide into blocks of {block}")
+            raise QfmtError(f"a size of {size} is not divisible into blocks of {block}")
     channels = x[1] * block * block if isinstance(x[1], int) else None
     height, width = (size // block if isinstance(size, int) else None for size in x[2:])
     return [(x[0], channels, height, width)]

@@ -41,7 +41,7 @@ def linear_shape(given: Inference) -> list[Shape]:
     if not x:
         raise QfmtError("Linear needs an input of at least one dimension")
     if isinstance(x[-1], int) and isinstance(w[1], int) and x[-1] != w[1]:
-        raise QfmtError(f"the input has {x[-1]} features, the weight takes {w[1]}")
+        raise QfmtError(f"the input has {x[-1]} features, the weight expects {w[1]}")
     check_bias(given, w[0])
     return [(*x[:-1], w[0])]
 
@@ -262,7 +262,7 @@ def _equation(text: str, count: int) -> tuple[list[str], str]:
     letters = "".join(terms).replace(".", "")
     if arrow:
         if missing := set(right.replace(".", "")) - set(letters):
-            raise QfmtError(f"the equation {text!r} does not say what {min(missing)} is")
+            raise QfmtError(f"the equation {text!r} does not define {min(missing)}")
         return terms, right
     once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     return terms, ("..." if "..." in left else "") + once

@@ -46,10 +46,10 @@ for _entry in (
     ("Xor", 7, np.logical_xor, "C = A or B, but not both."),
     ("Not", 1, np.logical_not, "Y = not X.", "X -> Y"),
     ("IsNaN", 20, np.isnan, "Y = whether X is not a number.", "X -> Y"),
-    ("BitwiseAnd", 18, np.bitwise_and, "C = the bits that A and B have in common."),
-    ("BitwiseOr", 18, np.bitwise_or, "C = the bits of A and those of B."),
-    ("BitwiseXor", 18, np.bitwise_xor, "C = the bits in which A and B differ."),
-    ("BitwiseNot", 18, np.invert, "Y = the bits that X does not have.", "X -> Y"),
+    ("BitwiseAnd", 18, np.bitwise_and, "C = the bitwise AND of A and B."),
+    ("BitwiseOr", 18, np.bitwise_or, "C = the bitwise OR of A and B."),
+    ("BitwiseXor", 18, np.bitwise_xor, "C = the bitwise XOR of A and B."),
+    ("BitwiseNot", 18, np.invert, "Y = the bitwise complement of X.", "X -> Y"),
 ):
     _function(*_entry)
 
@@ -59,8 +59,8 @@ for _entry in (
     20,
     "X -> Y",
     attributes={
-        "detect_negative": optional(1, "0: -∞ does not count"),
-        "detect_positive": optional(1, "0: +∞ does not count"),
+        "detect_negative": optional(1, "0: -∞ is ignored"),
+        "detect_positive": optional(1, "0: +∞ is ignored"),
     },
     shape=same,
     quantized=Quantized.FLOAT_ONLY,

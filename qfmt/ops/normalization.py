@@ -155,7 +155,7 @@ def _group_shape(given: Inference) -> list[Shape]:
     shape = given.shapes[0]
     groups = given.attributes["num_groups"]
     if shape is not None and len(shape) > 1 and isinstance(shape[1], int) and shape[1] % groups:
-        raise QfmtError(f"{shape[1]} channels do not split into {groups} groups")
+        raise QfmtError(f"{shape[1]} channels cannot be split into {groups} groups")
     return [shape]
 
 
@@ -273,7 +273,7 @@ def _channels_shape(given: Inference) -> list[Shape]:
         "alpha": optional(1e-4, "factor of the squares"),
         "beta": optional(0.75, "exponent"),
         "bias": optional(1.0, "added to the squares"),
-        "size": required("i", "how many channels add up"),
+        "size": required("i", "how many channels are summed"),
     },
     shape=_channels_shape,
     quantized=Quantized.COMPUTES,

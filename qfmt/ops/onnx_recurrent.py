@@ -45,9 +45,9 @@ def _attributes(activations: tuple[str, ...], meaning: str) -> dict[str, Attribu
         "activation_alpha": AttributeSpec("ff", (), "α of those activations that take one, in order; empty: ONNX's"),
         "activation_beta": AttributeSpec("ff", (), "β of those activations that take one, in order; empty: ONNX's"),
         "activations": optional(activations, meaning),
-        "clip": optional(0.0, "what activations take is clamped to ± this; 0: it is not"),
+        "clip": optional(0.0, "inputs of activations are clamped to ± this; 0: no clamp"),
         "direction": optional("forward", "`forward`, `reverse` or `bidirectional`"),
-        "hidden_size": optional(0, "size of the state, which R says as well; 0: not stated"),
+        "hidden_size": optional(0, "size of the state, which R also has; 0: not stated"),
         "layout": optional(0, "1: the batch is the first dimension of X, of Y and of the states"),
     }
 
@@ -60,7 +60,7 @@ def _functions(a: Mapping[str, Any], count: int) -> list[list[Function]]:
     made: list[Function] = []
     for name in names:
         if name not in FUNCTIONS:
-            raise QfmtError(f"the activation {name!r} is not known", hint=f"known are {', '.join(FUNCTIONS)}")
+            raise QfmtError(f"unknown activation {name!r}", hint=f"known are {', '.join(FUNCTIONS)}")
         function, alpha, beta = FUNCTIONS[name]
         alpha = next(alphas, alpha) if name in TAKES_ALPHA else alpha
         beta = next(betas, beta) if name in TAKES_BETA else beta
@@ -168,7 +168,7 @@ def _gru_step(r: Array, rb: Array, functions: list[Function], before_reset: int)
     "X W R B? sequence_lens? initial_h? -> Y? Y_h?",
     attributes={
         **_attributes(("Sigmoid", "Tanh"), "f and g, for each direction"),
-        "linear_before_reset": optional(0, "1: the product with R comes before that with r"),
+        "linear_before_reset": optional(0, "1: multiply by R before multiplying by r"),
     },
     shape=partial(_shape, states=1),
     quantized=Quantized.FLOAT_ONLY,

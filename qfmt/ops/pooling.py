@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 WINDOW = {
-    "ceil_mode": optional(0, "1: a last, partial window counts too"),
+    "ceil_mode": optional(0, "1: a last, partial window counts, too"),
     "dilations": required("ii", "step between taps, one per spatial dimension"),
     "kernel_shape": required("ii", "size of the window"),
     "pads": required("ii", "added before each spatial dimension, then after each"),
@@ -54,7 +54,7 @@ def _pool_shape(given: Inference) -> list[Shape]:
 
 
 def _check_window(size: Dimension, kernel: int, dilation: int, head: int, pads: int, **a: Any) -> None:
-    """QfmtError where a window has no tap, or lies in the padding alone: no element is its largest, or its mean."""
+    """QfmtError where a window has no tap, or lies entirely in the padding: no element is its largest, or its mean."""
     if kernel < 1:
         raise QfmtError(f"a window of {kernel} elements")
     if not pads:
@@ -66,7 +66,7 @@ def _check_window(size: Dimension, kernel: int, dilation: int, head: int, pads: 
         last = (out - 1) * a["stride"] - head
         is_apart = last >= size or (dilation > size and _steps_over(size, dilation, head, a["stride"], out))
     if is_apart:
-        raise QfmtError(f"a window of {kernel} lies in the padding alone, of {head} before and {pads - head} after")
+        raise QfmtError(f"a window of {kernel} lies entirely in the padding, of {head} before and {pads - head} after")
 
 
 def _steps_over(size: int, dilation: int, head: int, stride: int, out: int) -> bool:
@@ -180,7 +180,7 @@ def unit_factors(counts: Array) -> Array:
     """L / n for each window of n elements, in int64; QfmtError where there is no such L, or too large a one."""
     sizes = np.unique(counts).tolist()
     if 0 in sizes:
-        raise QfmtError("a window lies in the padding alone: it has no mean")
+        raise QfmtError("a window lies entirely in the padding: it has no mean")
     multiple = lcm(*sizes)
     if multiple >= LARGEST_MULTIPLE:
         raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")

@@ -171,7 +171,7 @@ def _position(name: str, of: Callable[[Array, int], Array], which: str) -> None:
         attributes={
             "axis": optional(0, "the axis that is reduced"),
             "keepdims": optional(1, "1: the axis stays with size 1"),
-            "select_last_index": optional(0, "1: of equal elements the last"),
+            "select_last_index": optional(0, "1: of equal elements, the last"),
         },
         shape=_arg_shape,
         quantized=Quantized.FLOAT_ONLY,
@@ -188,7 +188,7 @@ _position("ArgMin", np.argmin, "smallest")
     14,
     "x axis -> y",
     attributes={
-        "exclusive": optional(0, "1: an element does not count for its own sum"),
+        "exclusive": optional(0, "1: an element is not part of its own sum"),
         "reverse": optional(0, "1: from the end"),
     },
     shape=lambda given: [given.shapes[0]],
@@ -219,7 +219,7 @@ def _top_shape(given: Inference) -> list[Shape]:
     attributes={
         "axis": optional(-1, "the axis that is searched"),
         "largest": optional(1, "0: the smallest elements"),
-        "sorted": optional(1, "0: in any order; they are sorted here all the same"),
+        "sorted": optional(1, "0: in any order; they are sorted here anyway"),
     },
     shape=_top_shape,
     quantized=Quantized.FLOAT_ONLY,

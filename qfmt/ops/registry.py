@@ -112,7 +112,7 @@ class Result(NamedTuple):
         """RunError if the stated rule is none of those that the formula has."""
         if self.rule not in rules:
             hint = f"known are {', '.join(rules)} and the quantize rules"
-            raise RunError(f"arithmetic rule {self.rule!r} is not known here", hint=hint)
+            raise RunError(f"the arithmetic rule {self.rule!r} is not supported here", hint=hint)
 
 
 class Sums(NamedTuple):
@@ -204,7 +204,7 @@ class Operator:
         try:
             return self.shape(given)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # of any lengths and values
-            raise QfmtError(f"{self.name} has inputs or attributes that do not go together: {error}") from error
+            raise QfmtError(f"{self.name} has inputs or attributes that do not fit each other: {error}") from error
 
     def output_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str | None:
         """The element type of an output that is not quantized; None where it is that of an input that is not known.

@@ -105,11 +105,9 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
         "axis": required("i", "the dimension of x that channels run along, from 0"),
         "reach_low": required("ii", "the least x that can occur, for each channel or one for all"),
         "reach_high": required("ii", "the greatest x that can occur, likewise"),
-        "compared": optional("", "the rule that it was compared with; empty if it was not"),
-        "differs": AttributeSpec(
-            "ii", (), 'for each channel, in how many cases y is not what that rule gives ("Proof")'
-        ),
-        "largest": optional(0, "by how much at most"),
+        "compared": optional("", "the rule that it was compared with; empty: none"),
+        "differs": AttributeSpec("ii", (), 'for each channel, in how many cases y differs from that rule ("Proof")'),
+        "largest": optional(0, "the largest such difference"),
     },
     shape=same,
     quantized=Quantized.INTEGERS,

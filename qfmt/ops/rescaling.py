@@ -46,7 +46,7 @@ def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
     """floor((x · mul + add) / div + 1/2) of integers, exact; RunError where int64 does not hold x · mul + add."""
     largest = [int(np.abs(each.astype(np.float64)).max(initial=0)) for each in (x, mul, add)]
     if largest[0] * largest[1] + largest[2] + div >= 1 << 62:
-        raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} is no int64")
+        raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} exceeds int64")
     wide = x.astype(np.int64) * mul.astype(np.int64) + add.astype(np.int64)
     return (wide + div // 2) // div
 
@@ -63,12 +63,12 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     1,
     "x mul add -> y",
     attributes={
-        "div": required("i", "what is divided by, at least 1"),
+        "div": required("i", "the divisor, at least 1"),
         "reach_low": AttributeSpec("ii", (), "the least x that can occur, for each channel or one for all", True),
         "reach_high": AttributeSpec("ii", (), "the greatest x that can occur, likewise", True),
         "compared": AttributeSpec("s", "", "the rule that it was compared with", True),
-        "differs": AttributeSpec("ii", (), "for each channel, how many x in reach give another y than that rule", True),
-        "largest": AttributeSpec("i", 0, "by how much at most", True),
+        "differs": AttributeSpec("ii", (), "for each channel, for how many x in reach y differs from that rule", True),
+        "largest": AttributeSpec("i", 0, "the largest such difference", True),
     },
     shape=_shape,
     quantized=Quantized.OWN,

@@ -101,7 +101,7 @@ def _kept(shape: list[int], sizes: Array, a: Mapping[str, Any]) -> list[tuple[in
     if policy == "stretch":
         return [(int(out), f32(size) / f32(out)) for size, out in zip(shape, sizes, strict=True)]
     if policy not in ("not_larger", "not_smaller"):
-        raise QfmtError(f"the policy {policy!r} is not known", hint="known are stretch, not_larger and not_smaller")
+        raise QfmtError(f"unknown policy {policy!r}", hint="known are stretch, not_larger and not_smaller")
     ratios = [int(out) / size for size, out in zip(shape, sizes, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [(floor(scale * size + 0.5), f32(1 / scale)) for size in shape]
@@ -130,7 +130,7 @@ def _places(axis: Axis, mode: str, multiply_add: Callable[..., Array] = _multipl
         return i * (f32(size - 1) / f32(out - 1))
     if mode in ("align_corners", "pytorch_half_pixel"):
         return np.zeros(out, f32)
-    raise QfmtError(f"the coordinate transformation {mode!r} is not known")
+    raise QfmtError(f"unknown coordinate transformation {mode!r}")
 
 
 def _rounded(places: Array, rounding: str) -> Array:
@@ -269,10 +269,10 @@ def _resize_integer(
     result.expect("interpolate", "interpolate_fma")
     q = result.quantization
     if x.quantization is None or not x.quantization.same_grid(q):
-        raise QfmtError("an interpolation of integers keeps the quantization of the input")
+        raise QfmtError("interpolation of integers requires the quantization of the input")
     mode = a["coordinate_transformation_mode"]
     if a["mode"] not in ("nearest", "linear") or a["antialias"] or mode == "tf_crop_and_resize":
-        raise QfmtError("integers are resized by nearest and linear only", hint="a quantize rule takes any mode")
+        raise QfmtError("integers are resized with nearest and linear only", hint="a quantize rule takes any mode")
     geometry = _geometry(x.array, None, scales and scales.array, sizes and sizes.array, a)
     if a["mode"] == "nearest":
         return _nearest(x.array, geometry, mode, a["nearest_mode"])
@@ -287,16 +287,16 @@ def _resize_integer(
     19,
     "X roi? scales? sizes? -> Y",
     attributes={
-        "antialias": optional(0, "1: where linear and cubic shrink, the kernel is as much wider"),
-        "axes": AttributeSpec("ii", (), "the dimensions that roi, scales and sizes speak of; empty: all"),
+        "antialias": optional(0, "1: if linear or cubic downsamples, the kernel is wider by that factor"),
+        "axes": AttributeSpec("ii", (), "the dimensions of roi, scales and sizes; empty: all"),
         "coordinate_transformation_mode": optional(
             "half_pixel",
             "`half_pixel`, `half_pixel_symmetric`, `pytorch_half_pixel`, `asymmetric`, `align_corners` or "
             "`tf_crop_and_resize`",
         ),
         "cubic_coeff_a": optional(-0.75, "a of the cubic kernel"),
-        "exclude_outside": optional(0, "1: in the weights of a kernel what lies outside does not count"),
-        "extrapolation_value": optional(0.0, "of tf_crop_and_resize: what lies outside of X"),
+        "exclude_outside": optional(0, "1: kernel weights for positions outside X are excluded"),
+        "extrapolation_value": optional(0.0, "for tf_crop_and_resize: the value outside X"),
         "keep_aspect_ratio_policy": optional(
             "stretch",
             "`stretch`; `not_larger`, `not_smaller`: one scale for all, so that no size exceeds sizes, or none "
@@ -332,7 +332,7 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     elif a["mode"] == "linear":
         y = _as(x.dtype, _linear(x if x.dtype.kind == "f" else x.astype(f32), geometry, places, _multiply_add))
     else:
-        raise QfmtError(f"Resize by {a['mode']!r} is not known", hint="known are nearest, linear and cubic")
+        raise QfmtError(f"unknown mode {a['mode']!r} of Resize", hint="known are nearest, linear and cubic")
     if places != "tf_crop_and_resize":
         return y
     return np.where(_outside(geometry, places), x.dtype.type(a["extrapolation_value"]), y)

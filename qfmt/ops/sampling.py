@@ -25,7 +25,7 @@ def _sample_shape(given: Inference) -> list[Shape]:
         raise QfmtError(f"a grid of {len(grid)} dimensions does not fit an input of {len(x)}")
     if isinstance(grid[-1], int) and grid[-1] != len(x) - 2:
         raise QfmtError(
-            f"the places of the grid have {grid[-1]} coordinates, the input {len(x) - 2} spatial dimensions"
+            f"the positions in the grid have {grid[-1]} coordinates, but the input has {len(x) - 2} spatial dimensions"
         )
     return [(*x[:2], *grid[1:-1])]
 
@@ -39,7 +39,7 @@ def _taps(place: Array, mode: str) -> list[tuple[Array, Array]]:
         return [(low, 1 - (place - low)), (low + 1, place - low)]
     if mode == "cubic":
         return [(low + i, cubic_kernel(np.abs(place - low - i), -0.75)) for i in (-1, 0, 1, 2)]
-    raise QfmtError(f"GridSample by {mode!r} is not known", hint="known are linear, nearest and cubic")
+    raise QfmtError(f"unknown mode {mode!r} of GridSample", hint="known are linear, nearest and cubic")
 
 
 def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:
@@ -61,7 +61,7 @@ def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:
     attributes={
         "align_corners": optional(0, "1: -1 and 1 are the centres of the outer elements; 0: their edges"),
         "mode": optional("linear", "`linear`, `nearest` or `cubic`"),
-        "padding_mode": optional("zeros", "what lies outside: `zeros`, `border` (the edge) or `reflection` at it"),
+        "padding_mode": optional("zeros", "values outside: `zeros`, `border` (the edge) or `reflection` (at the edge)"),
     },
     shape=_sample_shape,
     quantized=Quantized.FLOAT_ONLY,

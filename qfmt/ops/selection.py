@@ -83,7 +83,7 @@ def _equal_parts(size: int, count: int) -> list[int]:
     "input split? -> outputs*",
     attributes={
         "axis": optional(0, "the axis that is split"),
-        "num_outputs": optional(0, "where split is absent: how many parts there are, as equal as can be"),
+        "num_outputs": optional(0, "if split is absent: the number of parts, as equal as possible"),
     },
     shape=_split_shape,
     quantized=Quantized.MOVES,
@@ -231,7 +231,7 @@ def gather(x: Array, indices: Array, *, axis: int) -> Array:
     try:
         return np.take(x, indices, axis)
     except IndexError:
-        raise QfmtError(f"an index is outside of dimension {axis}, which has size {x.shape[axis]}") from None
+        raise QfmtError(f"an index is outside dimension {axis}, which has size {x.shape[axis]}") from None
 
 
 def _tile_shape(given: Inference) -> list[Shape]:

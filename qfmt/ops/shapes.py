@@ -71,7 +71,7 @@ def check_bias(given: Inference, channels: Dimension) -> None:
     if bias is None:
         return
     if len(bias) != 1 or (isinstance(bias[0], int) and isinstance(channels, int) and bias[0] != channels):
-        raise QfmtError(f"a bias of shape {list(bias)} stands beside {channels} output channels")
+        raise QfmtError(f"a bias of shape {list(bias)} does not fit {channels} output channels")
 
 
 def window(

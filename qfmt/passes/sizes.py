@@ -22,7 +22,7 @@ LARGEST = (1 << 31) - 1
 FEW = 1 << 16
 """Sizes that nodes compute are computed up to so many; other constants wait for the run."""
 
-HINT = "state other sizes of the inputs"
+HINT = "state different input sizes"
 
 
 def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -> Graph:

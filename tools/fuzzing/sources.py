@@ -46,7 +46,7 @@ def changed_archive(data: bytes, chance: Random) -> bytes:
 def _archive(entries: list[tuple[str, bytes]], method: int) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", method) as archive:
-        warnings.simplefilter("ignore")  # two entries of one name are what is wanted
+        warnings.simplefilter("ignore")  # two entries with the same name are what is wanted
         for name, content in entries:
             archive.writestr(zipfile.ZipInfo(name), content, method)
     return buffer.getvalue()

@@ -85,7 +85,7 @@ def window_of(plan: Plan, node: Node) -> str:
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     rank = len(x.shape) - 2
     if not 1 <= rank <= 3:
-        raise QfmtError(f"has {rank} spatial dimensions, and C is written for 1 to 3")
+        raise QfmtError(f"has {rank} spatial dimensions, but C supports 1 to 3")
     fields = {
         "channels": str(x.shape[1]),
         "in": three(x.shape[2:], 1),

@@ -93,7 +93,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
         shapes = [plan.value(name).shape for name in node.inputs[1:3]]
         along = {axis - len(shape) + len(x.shape) for shape in shapes for axis, size in enumerate(shape) if size > 1}
         if len(along) > 1:
-            raise QfmtError("its multiplier runs along several dimensions")
+            raise QfmtError("its multiplier varies along more than one dimension")
         axis = next(iter(along), None)
     else:
         sizes = {plan.value(name).shape[0] for name in (*node.inputs[1:4], *node.inputs[5:6]) if name}

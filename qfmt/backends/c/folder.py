@@ -15,9 +15,9 @@ def check(folder: Path) -> None:
     """DestinationError unless the folder is new, empty, or one that was written here before."""
     where = str(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise DestinationError("is not a folder", where=where, hint="name one that is not there yet")
+        raise DestinationError("is not a folder", where=where, hint="name a folder that does not exist yet")
     if not folder.parent.is_dir():
-        raise DestinationError("is in a folder that does not exist", where=where, hint="make it first")
+        raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
         raise DestinationError("holds other files", where=where, hint="name a new folder; nothing was changed")
 

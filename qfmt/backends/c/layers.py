@@ -35,7 +35,7 @@ WRITERS: Mapping[str, Writer] = {
     **dict.fromkeys((*MOVERS, "Concat"), move),
 }
 
-HINT = "make it integers first: `qfmt convert … --integer-only --exact`"
+HINT = "convert it to integer-only first: `qfmt convert … --integer-only --exact`"
 
 
 def write_nodes(plan: Plan) -> None:

@@ -21,13 +21,13 @@ def matmul(plan: Plan, node: Node) -> None:
         rows_of(plan, node, node.inputs[0], constant_weights(plan, node).T)
         return
     if node.arithmetic != "exact":
-        raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}` from two inputs")
+        raise QfmtError(f"computes with the rule `{node.arithmetic or 'none'}` from two inputs")
     a, b = (plan.value(name) for name in node.inputs[:2])
     for each in (a, b):
         if each.dtype not in ("int8", "uint8"):
-            raise QfmtError(f"multiplies {each.dtype}, and C is written for int8 and uint8")
+            raise QfmtError(f"multiplies {each.dtype}, but C supports int8 and uint8")
     if a.shape[-1] * a.farthest * b.farthest > INT32:
-        raise QfmtError("adds up so many products that the sums may leave int32")
+        raise QfmtError("sums so many products that the result may exceed int32")
     left = (1, *a.shape) if len(a.shape) == 1 else a.shape
     other = (*b.shape, 1) if len(b.shape) == 1 else b.shape
     lead = np.broadcast_shapes(left[:-2], other[:-2])

@@ -52,7 +52,7 @@ def move(plan: Plan, node: Node) -> None:
             given.append(sources[-1].positions() + start)
             start += sources[-1].buffer.size
         elif name and plan.value(name).array is None:
-            raise QfmtError("where elements go is computed, and C needs it constant")
+            raise QfmtError("the positions of its elements are not constant, which C requires")
         else:
             given.append(plan.value(name).array if name else None)
     operator = OPERATORS[node.operator]
@@ -79,7 +79,7 @@ def _check_moves(plan: Plan, node: Node) -> None:
     for name in node.inputs[:1] if node.operator == "Resize" else node.inputs:
         own = plan.value(name).quantization
         if (own is None) != (grid is None) or (own is not None and grid is not None and not own.same_grid(grid)):
-            raise QfmtError("has inputs and outputs that are quantized in different ways")
+            raise QfmtError("has inputs and outputs with different quantization")
 
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:

@@ -142,12 +142,12 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     assert isinstance(div, int)
     mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
     if np.abs(mul).max(initial=0) >= 1 << 31 or max(np.abs(add).max(initial=0), div) >= LARGEST_ADD >> 1:
-        raise QfmtError("its multiplier is no int32, or its divisor or what it adds is too large")
+        raise QfmtError("its multiplier is not an int32, or its divisor or addend is too large")
     x = plan.value(node.inputs[0])
     add = add + div // 2 - x.zero_point * mul
     farthest = max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max))
     if (np.abs(add) > LARGEST - farthest * np.abs(mul)).any():
-        raise QfmtError("its products and what it adds to them may leave int64")
+        raise QfmtError("its products plus the addend may exceed int64")
     mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
     none = np.full(channels, -1, np.int32)
     if div & (div - 1) == 0:
@@ -159,11 +159,11 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
 def _exact(value: Value) -> Array:
     """Integers of a constant, which may be stored as real numbers."""
     if value.array is None:
-        raise QfmtError("its multiplier is computed, and C needs it constant")
+        raise QfmtError("its multiplier is not constant, which C requires")
     numbers = np.asarray(value.array)
     whole: Array = numbers.astype(np.int64)
     if not (whole == numbers).all():
-        raise QfmtError("its multiplier or what it adds is no integer")
+        raise QfmtError("its multiplier or addend is not an integer")
     return whole
 
 

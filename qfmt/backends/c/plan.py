@@ -186,7 +186,7 @@ class Plan:
         if key not in self._packed:
             assert value.array is not None
             if value.dtype not in C_TYPES:
-                raise DestinationError(f"is {value.dtype}, and a C program is integer-only", where=value.name)
+                raise DestinationError(f"is {value.dtype}, but a C program is integer-only", where=value.name)
             array = np.asarray(value.array).astype(value.dtype)
             name = self.constant(array.transpose(order), value.name)
             self._packed[key] = View(Buffer(value.dtype, value.size, name, external=True), value.shape, order)

@@ -69,16 +69,16 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     """The weights [groups, outputs, inputs] of a node, and its bias, by the rule that it states."""
     x = plan.value(node.inputs[0])
     if x.dtype not in ("int8", "uint8", "int16", "uint16"):
-        raise QfmtError(f"takes {x.dtype}, and C is written for integers of 8 and 16 bits")
+        raise QfmtError(f"takes {x.dtype}, but C supports integers of 8 and 16 bits")
     if node.arithmetic not in RULES:
-        raise QfmtError(f"computes by the rule `{node.arithmetic or 'none'}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.arithmetic or 'none'}`, which takes real numbers")
     centred = weights.astype(np.int64)
     bias = np.zeros(bias_count, np.int64)
     added = np.zeros((1, bias_count), np.int64)
     if len(node.inputs) > 2 and node.inputs[2]:
         given = plan.value(node.inputs[2]).array
         if given is None:
-            raise QfmtError("its bias is computed, and C needs it constant")
+            raise QfmtError("its bias is not constant, which C requires")
         if _is_row(given, bias_count):
             bias = bias + given.astype(np.int64).reshape(-1)
         else:  # it is added to the sums, row by row
@@ -86,7 +86,7 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     if node.arithmetic == "exact":
         bias = bias - x.zero_point * centred.sum(2).reshape(-1)
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
-        raise QfmtError("its weights or its bias leave the integers of C that sums are made of")
+        raise QfmtError("its weights or its bias exceed the integer types that C computes sums with")
     low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
     above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
     least, most = above * low - below * high, above * high - below * low
@@ -94,7 +94,7 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     up = above * max(high, 0) + below * max(-low, 0) + np.maximum(bias, 0) + np.maximum(added, 0).max(0)
     down = above * max(-low, 0) + below * max(high, 0) - np.minimum(bias, 0) - np.minimum(added, 0).min(0)
     if max(up.max(initial=0), down.max(initial=0)) > INT32:
-        raise QfmtError("its sums may leave int32")
+        raise QfmtError("its sums may exceed int32")
     return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 
 
@@ -102,7 +102,7 @@ def constant_weights(plan: Plan, node: Node) -> Array:
     """The weights less their zero points (which are 0 by the rule `folded`)."""
     value = plan.value(node.inputs[1])
     if value.array is None:
-        raise QfmtError("its weights are computed, and C needs them constant")
+        raise QfmtError("its weights are not constant, which C requires")
     return whole(Integers(value.array, value.quantization))
 
 

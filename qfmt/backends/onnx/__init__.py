@@ -58,7 +58,7 @@ def _form(model: Model) -> str:
 def _checked(model: Model, form: str | None, opset: int | None) -> Any:
     form = form or _form(model)
     if form not in FORMS:
-        raise RunError(f"there is no form {form!r} of ONNX", hint=f"choose one of {', '.join(FORMS)}")
+        raise RunError(f"ONNX has no form {form!r} here", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
     if broken := graph_violations(model):
@@ -68,7 +68,8 @@ def _checked(model: Model, form: str | None, opset: int | None) -> Any:
         import onnx_ir  # noqa: F401
     except ImportError:
         raise MissingPackageError(
-            "an ONNX model needs onnx and onnx-ir", hint="`pip install '.[onnx]'` in a checkout of qfmt"
+            "an ONNX model requires the packages onnx and onnx-ir",
+            hint="run `pip install '.[onnx]'` in a checkout of qfmt",
         ) from None
     del onnx
     from .builder import build

@@ -100,7 +100,7 @@ def dynamic_linear(site: Site) -> ir.Value:
     if site.node.arithmetic == SYMMETRIC:
         return _symmetric(site, x)
     if site.attributes["per_token"]:
-        raise Lacks("has no unsigned grid for each row of an input")
+        raise Lacks("cannot quantize each row of an input to unsigned integers")
     return multiplier(site, 1, 2)(x)
 
 

@@ -20,7 +20,7 @@ def write_foreign(builder: Builder, node: Node) -> None:
     """The node with the tensors as the model has them; Lacks if it means something else in the opset written."""
     domain, _, name = node.operator.rpartition(".")
     if domain == "qfmt":
-        raise Lacks("is not known here")
+        raise Lacks("is not known to this onnx package")
     domain = "" if domain == "ai.onnx" else domain
     inputs = [builder.stored(each) if each else None for each in node.inputs]
     if inner := captured_names(node):
@@ -47,14 +47,14 @@ def _capture(builder: Builder, names: Sequence[str], values: Sequence[ir.Value |
         if value is not None and value.name != name:
             (made,) = builder.emit_several("Identity", [value], [name])
             if made.name != name:
-                raise Lacks(f"holds a graph that reads {name!r}, which is the name of something else here")
+                raise Lacks(f"contains a graph that reads {name!r}, a name that is taken here")
 
 
 def _check_meaning(node: ir.Node, version: int, opset: int) -> None:
     """Lacks if a node, or one of a graph within it, takes other inputs or attributes in that opset."""
     for each in (node, *_inside(node)):
         if not each.domain and _is_known(each, version, opset) and not _is_valid(each, opset):
-            raise Lacks(f"was written for opset {version}, and {each.op_type} is another in that one")
+            raise Lacks(f"was written for opset {version}, in which {each.op_type} differs")
 
 
 def _inside(node: ir.Node) -> Iterator[ir.Node]:

@@ -51,7 +51,7 @@ def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = F
     grid, name = grid_of(tensor), f"{tensor.name}_quantize"
     domain = domain_of(builder, "QuantizeLinear", tensor.dtype)
     if grid.is_blocked:
-        raise Lacks("has an output that is quantized by blocks, which nobody computes")
+        raise Lacks("has a block-wise quantized output")
     if domain is None or grid.has_float_zero_points:
         return _quantized_by_formula(builder, tensor, real)
     real = real if inside else _limited(builder, tensor, real)
@@ -116,7 +116,7 @@ def _layout(builder: Builder, grid: Quantization, domain: str) -> dict[str, int]
     if grid.blocks is None:
         return {} if grid.axis is None else {"axis": grid.axis}
     if domain or builder.opset < 21:
-        raise Lacks("has scales of blocks, which ONNX knows from opset 21 on")
+        raise Lacks("has block-wise scales, which ONNX supports from opset 21 on")
     axis = _block_axis(grid.blocks)
     return {"axis": axis, "block_size": grid.blocks.shape[axis]}
 
@@ -144,7 +144,7 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
         return "com.microsoft"
     cast = schema("Cast", builder.opset)
     if dtype.startswith("float") or not takes(cast, cast.inputs[0], dtype):
-        raise Lacks(f"has a tensor of {dtype}, which that opset does not quantize")
+        raise Lacks(f"has a tensor of {dtype}, which that opset cannot quantize")
     return None
 
 
@@ -185,7 +185,7 @@ def _dequantized_by_formula(builder: Builder, tensor: Tensor, grid: Quantization
     """f32(q - z) · f32(s), the difference exact in int64 (or, of float zero points, in float32)."""
     wide, dtype = (ir.DataType.FLOAT, f32) if grid.has_float_zero_points else (ir.DataType.INT64, np.int64)
     if tensor.shape is None and grid.is_per_channel:
-        raise Lacks("needs to know how many dimensions its input has")
+        raise Lacks("requires a known input rank")
     rank = 0 if tensor.shape is None else len(tensor.shape)
     offset = builder.constant(f"{tensor.name}.zero_point", grid.zero_points(rank).astype(dtype))
     difference = builder.emit("Cast", stored, name=f"{tensor.name}_wide", to=int(wide))

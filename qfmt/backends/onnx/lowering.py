@@ -57,7 +57,7 @@ class Site:
         """How many dimensions an input has; Lacks if that is not known."""
         shape = self.tensor(index).shape
         if shape is None:
-            raise Lacks("has an input of which the number of dimensions is not known")
+            raise Lacks("has an input of unknown rank")
         return len(shape)
 
     def real(self, index: int) -> ir.Value | None:
@@ -92,7 +92,7 @@ class Site:
         """The numbers of an input that has to be constant where it is written."""
         tensor = self.tensor(index)
         if not tensor.is_constant:
-            raise Lacks(f"takes {what} that are computed only in a later opset")
+            raise Lacks(f"takes computed {what} only in later opsets")
         return [int(each) for each in tensor.array.reshape(-1)]
 
     def emit(self, operator: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
@@ -169,7 +169,7 @@ def among_integers(*operators: str) -> Callable[[Lower], Lower]:
 
 def _sums(site: Site) -> None:
     if site.node.operator not in SUMS:
-        raise Lacks("gives sums of integers that no operator of ONNX gives")
+        raise Lacks("computes integer sums that no operator of ONNX computes")
     value = SUMS[site.node.operator](site)
     site.builder.name(value, site.name)
     site.builder.define(site.node.outputs[0], value)

@@ -47,10 +47,12 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
         inputs[2] = site.cast(2, integers)
     domain = domain_of(site.builder, name, integers)
     if domain is None:
-        raise Lacks(f"has a tensor of {integers}, which that opset does not quantize with scales that are computed")
+        raise Lacks(f"has a tensor of {integers}, which that opset cannot quantize with computed scales")
     if domain:
         if attributes["block_size"] or "output_dtype" in attributes:
-            raise Lacks(f"has a tensor of {integers}, which that opset quantizes in the plainest way only")
+            raise Lacks(
+                f"has a tensor of {integers}, which that opset quantizes only per tensor, in the range of the type"
+            )
         return [site.builder.emit(name, *inputs, name=f"{site.name}_{name}", domain=domain, axis=attributes["axis"])]
     return plain(site, inputs, attributes, name)
 

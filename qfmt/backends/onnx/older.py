@@ -70,7 +70,7 @@ def layer_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
         return one_to_one(site)
     x, shape, axis = site.real(0), site.tensor(0).shape, site.attributes["axis"]
     if shape is None and axis >= 0:
-        raise Lacks("needs to know how many dimensions its input has")
+        raise Lacks("requires a known input rank")
     axes = list(range(axis - len(shape) if shape is not None and axis >= 0 else axis, 0))
     assert x is not None
     if site.node.operator == "LayerNormalization":
@@ -88,7 +88,7 @@ def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
         return one_to_one(site)
     x, shape, groups = site.real(0), site.tensor(0).shape, site.attributes["num_groups"]
     if shape is None:
-        raise Lacks("needs to know how many dimensions its input has")
+        raise Lacks("requires a known input rank")
     grouped = site.emit("Reshape", x, site.constant("groups", np.array([0, groups, -1])))
     ones, zeros = (site.constant(what, np.full(groups, v, np.float32)) for what, v in (("ones", 1), ("zeros", 0)))
     y = site.emit("InstanceNormalization", grouped, ones, zeros, epsilon=site.attributes["epsilon"])
@@ -109,7 +109,7 @@ def padded(site: Site, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
         return plain(site, inputs, site.attributes)
     shape = site.tensor(0).shape
     if shape is None:
-        raise Lacks("needs to know how many dimensions its input has")
+        raise Lacks("requires a known input rank")
     axes, given = site.integers(3, "axes"), site.integers(1, "pads")
     pads = np.zeros((2, len(shape)), np.int64)
     pads[:, axes] = np.array(given).reshape(2, -1)
@@ -145,6 +145,6 @@ def split(site: Site) -> Sequence[ir.Value]:
     shapes = [site.output(index).shape for index in range(len(site.node.outputs))]
     sizes = [shape[axis] for shape in shapes if shape is not None]
     if len(sizes) != len(shapes) or not all(isinstance(size, int) for size in sizes):
-        raise Lacks("needs to know the size of its parts in that opset")
+        raise Lacks("requires known sizes of its parts in that opset")
     parts = site.constant("sizes", np.array(sizes, np.int64))
     return plain(site, [site.real(0), parts], {"axis": axis})

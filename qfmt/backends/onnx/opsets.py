@@ -120,7 +120,7 @@ def takes(definition: Any, parameter: Any, dtype: str) -> bool:
 def since(operator: str) -> str:
     """Why an operator is not in an opset."""
     first = min((each.since_version for each in _versions() if each.name == operator and not each.domain), default=0)
-    return f"ONNX has it from opset {first} on" if first else "ONNX does not have it"
+    return f"ONNX supports it from opset {first} on" if first else "ONNX does not have it"
 
 
 @cache

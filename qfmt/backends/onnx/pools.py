@@ -68,14 +68,14 @@ def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
     for i, pads in enumerate(zip(a["pads"][:rank], a["pads"][rank:], strict=True)):
         size, out = (tensor.shape[2 + i] if tensor.shape else None for tensor in (site.tensor(0), site.output()))
         if not isinstance(size, int) or not isinstance(out, int):
-            raise Lacks("needs to know the size of its input for ceil_mode in that opset")
+            raise Lacks("requires a known input size for ceil_mode in that opset")
         reach = a["dilations"][i] * (a["kernel_shape"][i] - 1) + 1
         missing = (out - 1) * a["strides"][i] + reach - size - sum(pads)
         if missing > 0 and a.get("count_include_pad"):
-            raise Lacks("cannot count pads, but not what is behind them, in that opset")
+            raise Lacks("cannot count pads without what lies beyond them in that opset")
         ends.append(pads[1] + max(missing, 0))
         if ends[-1] >= a["kernel_shape"][i]:
-            raise Lacks("needs pads as wide as its window in that opset")
+            raise Lacks("requires pads as wide as its window in that opset")
     return (*a["pads"][:rank], *ends)
 
 
@@ -94,7 +94,7 @@ def _binned(site: Site, x: ir.Value, axis: int, size: Dimension, count: int, ran
         column = site.emit("Unsqueeze", bins.counts, site.constant("column", np.array([1])))
         return site.emit("Div", site.emit("MatMul", site.emit("Transpose", bins.members, perm=[1, 0]), x), column)
     if rank is None:
-        raise Lacks("needs to know how many dimensions its input has")
+        raise Lacks("requires a known input rank")
     perm = list(range(rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
     y = site.emit("MatMul", site.emit("Transpose", x, perm=perm), bins.members)

@@ -29,7 +29,7 @@ def _size(site: Site) -> int:
     shape = site.tensor(2).shape
     size: Dimension = None if shape is None else shape[1]
     if not isinstance(size, int):
-        raise Lacks("needs to know the size of its state")
+        raise Lacks("requires a known state size")
     return size
 
 

@@ -148,7 +148,7 @@ def binned(site: Site) -> ir.Value:
     shape = site.tensor(0).shape
     sizes = [] if shape is None else [size for size in shape[-len(counts) :] if isinstance(size, int)]
     if len(sizes) < len(counts):
-        raise Lacks("sums up bins of an input whose sizes are not known")
+        raise Lacks("sums bins of an input whose sizes are not known")
     value, lengths = _centred(site, 0), np.ones((), np.int64)
     for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -len(counts)):
         members = np.zeros((size, count), np.int32)
@@ -171,11 +171,11 @@ def windows(site: Site) -> ir.Value:
     """ConvInteger with a kernel of ones for each channel; times L / n, where windows differ."""
     a, x = site.attributes, site.tensor(0)
     if x.shape is None or not all(isinstance(size, int) for size in x.shape[1:]):
-        raise Lacks("sums up windows of an input whose sizes are not known")
+        raise Lacks("sums windows of an input whose sizes are not known")
     channels, *sizes = (size for size in x.shape[1:] if isinstance(size, int))
     count = channels * prod(a["kernel_shape"])
     if count > MOST_ONES:
-        raise Lacks(f"sums up windows by a kernel of {count:,} ones, more than {MOST_ONES:,}")
+        raise Lacks(f"sums windows with a kernel of {count:,} ones, more than {MOST_ONES:,}")
     given = {key: value for key, value in a.items() if key != "count_include_pad"}
     factors = unit_factors(window_counts(tuple(sizes), a["count_include_pad"], given))
     before, after = a["pads"][: len(sizes)], list(a["pads"][len(sizes) :])
@@ -209,7 +209,7 @@ def _bias(site: Site) -> Array:
     if not site.has(2):
         return np.zeros((), np.int64)
     if not site.tensor(2).is_constant:
-        raise Lacks("has a bias that is computed")
+        raise Lacks("has a bias that is not constant")
     return site.tensor(2).array.astype(np.int64)
 
 

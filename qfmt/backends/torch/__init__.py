@@ -19,7 +19,7 @@ def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:
     """The model as a `torch.nn.Module`; see `Model.to_torch`."""
     name, _, kernels = engine.partition(":")
     if name not in ENGINES or (kernels and name != "native"):
-        raise RunError(f"there is no engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}, native:KERNELS")
+        raise RunError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}, native:KERNELS")
     if model.no_graph:
         raise RunError(model.no_graph)
     if broken := graph_violations(model):  # a file is not trusted to have been written by `save`

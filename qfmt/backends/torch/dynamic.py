@@ -68,7 +68,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
     x, w, rule = s.tensor(0), s.tensor(1), s.node.arithmetic
     q = w.quantization
     if rule not in DYNAMIC:
-        raise Lacks(f"knows no rule {rule!r} here")
+        raise Lacks(f"does not support the rule {rule!r}")
     if w.data is None or q is None or q.is_blocked or q.has_float_zero_points or not DTYPES[w.dtype].is_integer:
         raise Lacks("needs a constant weight of integers, quantized per tensor or per channel")
     if q.axis not in (None, 0) or not all(w.shape or ()) or DTYPES[w.dtype].bits > 8:
@@ -91,7 +91,7 @@ def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
     if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach < INT32 and _int_mm_is_exact():
         return torch.int8
     if reach >= EXACT_IN_FLOAT64:
-        raise Lacks("has sums that float64 does not hold")
+        raise Lacks("has sums that float64 cannot represent")
     return torch.float32 if reach <= EXACT_IN_FLOAT32 else torch.float64
 
 

@@ -165,7 +165,7 @@ class Builder:
         if q is None or (tensor.data is None and (tensor.name, other) not in self._values):
             raise RunError("is read before it is computed", where=f"tensor {tensor.name}")
         if q.is_per_channel:
-            raise Lacks("a tensor that is computed is quantized per channel")
+            raise Lacks("a computed tensor is quantized per channel")
         value = self.value(tensor.name, other)
         if form == PLAIN:
             return self.call(torch.ops.aten.int_repr.default, value)
@@ -206,10 +206,10 @@ class Builder:
         """Why only a table with `any_grid` computes the node; "" if others may."""
         operator = OPERATORS.get(node.operator)
         if operator is not None and node.arithmetic in operator.sum_rules:
-            return f"gives no sums by the rule {node.arithmetic!r}"
+            return f"does not compute sums with the rule {node.arithmetic!r}"
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
             if tensor.quantization is not None and tensor.quantization.is_blocked:
-                return "has no scales by blocks"
+                return "does not support block-wise scales"
             if tensor.quantization is not None and not DTYPES[tensor.dtype].is_integer:
                 return f"has no quantized {tensor.dtype}"
         return ""
@@ -319,7 +319,7 @@ class Site:
         if tensor.quantization is None:
             raise Lacks("is not quantized throughout")
         if max(map(abs, tensor.quantization.zero_point)) > EXACT_IN_FLOAT32:
-            raise Lacks("has zero points that float32 does not hold")
+            raise Lacks("has zero points that float32 cannot represent")
         return Grid.of(tensor.quantization, torch_dtype(tensor.dtype))
 
     @property

@@ -52,7 +52,7 @@ def _conv_transpose(s: Site, x: list[Any]) -> Any:
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     rank = len(strides)
     if pads[:rank] != pads[rank:]:
-        raise Lacks("crops more on one side")
+        raise Lacks("crops the two sides differently")
     target = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)[rank - 1]
     rest = (strides, pads[:rank], s.attribute("output_padding"), group, dilations)
     return s.call(target, x[0], x[1], _optional(x, 2), *rest)
@@ -156,7 +156,7 @@ def _max_pool(s: Site, x: list[Any]) -> Any:
 def _average_pool(s: Site, x: list[Any]) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     if any(step != 1 for step in dilations):
-        raise Lacks("torch has no such window")
+        raise Lacks("torch does not support this window")
     target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
     return s.call(target, x[0], kernel, strides, pads, ceil, bool(s.attribute("count_include_pad")))
 
@@ -226,10 +226,10 @@ def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:
     """Sizes or scale factors of the spatial dimensions, one of them None; Lacks where torch has no such form."""
     form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"))
     if form not in FORMS and (*form, s.attribute("nearest_mode")) not in FORMS:
-        raise Lacks(f"torch does not resize by {' '.join(form)}")
+        raise Lacks(f"torch does not support this Resize: {' '.join(form)}")
     for name in ("antialias", "axes", "exclude_outside"):
         if s.attribute(name):
-            raise Lacks(f"torch does not resize with {name} so")
+            raise Lacks(f"torch does not support this {name} in Resize")
     if s.attribute("keep_aspect_ratio_policy") != "stretch":
         raise Lacks("torch does not keep an aspect ratio")
     if not 1 <= s.rank() - 2 <= 3:

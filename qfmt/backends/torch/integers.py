@@ -101,7 +101,7 @@ def _weight(s: Site, axes: tuple[int, ...]) -> Any:
     """The weight less its zero points, in the float type that holds every sum."""
     x, w = s.tensor(0), s.tensor(1)
     if w.data is None or max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > 16:
-        raise Lacks("adds up products of integers that are not constant, or of more than 16 bits")
+        raise Lacks("sums products of integers that are not constant, or have more than 16 bits")
     weights = whole(Operand(w.array, w.quantization))
     given = Operand(np.zeros(0, x.dtype), None if s.node.arithmetic == "folded" else x.quantization)
     kind = np.float32 if exact_dtype(given, weights, axes) == np.float32 else np.float64
@@ -113,7 +113,7 @@ def _bias(s: Site, behind: int = 0) -> Any:
     if not s.has(2):
         return None
     if s.tensor(2).data is None:
-        raise Lacks("has a bias that is computed")
+        raise Lacks("has a bias that is not constant")
     array = s.tensor(2).array.astype(np.int64)
     return s.builder.derive(f"{s.node.outputs[0]}_bias", torch.from_numpy(array.reshape(array.shape + (1,) * behind)))
 
@@ -136,7 +136,7 @@ def _conv(s: Site) -> Any:
 def _conv_transpose(s: Site) -> Any:
     rank, pads = _spatial(s), s.attribute("pads")
     if pads[:rank] != pads[rank:]:
-        raise Lacks("crops more on one side")
+        raise Lacks("crops the two sides differently")
     a = {name: s.attribute(name) for name in ("strides", "output_padding", "dilations", "group")}
     weight = _weight(s, (0, *range(2, rank + 2)))
     given = (s.x(0), weight, _bias(s, rank), _zero(s, 0), a["strides"], pads[:rank])
@@ -149,7 +149,7 @@ def _linear(s: Site) -> Any:
 
 def _matmul(s: Site) -> Any:
     if any(DTYPES[s.tensor(index).dtype].bits > 8 for index in range(2)):
-        raise Lacks("has sums that float64 may not hold")
+        raise Lacks("has sums that float64 may not represent")
     q = s.tensor(1).quantization
     points = np.array(0.0 if q is None or s.node.arithmetic == "folded" else q.zero_point, np.float64)
     zero = s.builder.derive(f"{s.node.outputs[0]}_zero_point", torch.from_numpy(points))
@@ -298,7 +298,7 @@ def _emitter(operator: str) -> Emitter | None:
 
     def emit(s: Site) -> Any:
         if s.node.arithmetic not in OPERATORS[operator].sum_rules:
-            raise Lacks("gives no sums of integers")
+            raise Lacks("does not compute integer sums")
         return OF_SUMS[operator](s)
 
     return emit

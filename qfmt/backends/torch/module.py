@@ -105,7 +105,7 @@ class QuantizedModule(fx.GraphModule):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> QuantizedModule:
         """Buffers may move, and keep their types: engines compute with the numbers as they are."""
         if fn(torch.zeros(1)).dtype != torch.float32:
-            hint = "convert what it is given and what it returns instead"
+            hint = "convert its inputs and outputs instead"
             raise RunError("a quantized module cannot be converted to another floating type", hint=hint)
         before = list(self.buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ class QuantizedModule(fx.GraphModule):
         return self
 
     def __prepare_scriptable__(self) -> Any:
-        hint = "torch.jit.trace takes engine='native', torch.export engine='qdq'"
+        hint = "use engine='native' for torch.jit.trace, engine='qdq' for torch.export"
         raise RunError("torch.jit.script cannot read the generated code of a module", hint=hint)
 
     @property

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def _reshape(s: Site) -> Any:
     sizes = s.sizes(1)
     if s.attribute("allowzero") and not (isinstance(sizes, list) and 0 not in sizes):
-        raise Lacks("takes a 0 for a size")
+        raise Lacks("takes 0 as a size")
     if isinstance(sizes, list) and 0 not in sizes:
         return s.result(aten.reshape.default, s.x(0), sizes)
     if isinstance(sizes, list) and sizes.index(0) == 0 and sizes.count(0) == 1 and -1 not in sizes:
@@ -81,7 +81,7 @@ def _slice(s: Site) -> Any:
     axes = s.constant_sizes(3) if s.has(3) else list(range(count))
     steps = s.constant_sizes(4) if s.has(4) else [1] * count
     if any(step < 0 for step in steps):
-        raise Lacks("torch does not step backwards")
+        raise Lacks("torch does not support negative steps")
     value = s.x(0)
     for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
         bounds = [each[i] if isinstance(each, list) else s.call(_item, each, i) for each in (starts, ends)]
@@ -92,7 +92,7 @@ def _slice(s: Site) -> Any:
 def _length(s: Site, index: int) -> int:
     shape = s.tensor(index).shape
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
-        raise Lacks("needs to know how many axes are cut")
+        raise Lacks("requires a known number of axes")
     return shape[0]
 
 
@@ -167,10 +167,10 @@ def _pad(s: Site) -> Any:
     if mode == "constant":
         return s.result(aten.constant_pad_nd.default, s.x(0), _trimmed(listed), _fill(s))
     if mode == "wrap" or any(width < 0 for width in listed) or len(_trimmed(listed)) // 2 > rank - 2:
-        raise Lacks(f"torch does not pad so ({mode})")
+        raise Lacks(f"torch does not support this padding ({mode})")
     count = max(1, len(_trimmed(listed)) // 2)
     if count > 3 or (mode == "edge" and s.form == QUANTIZED):
-        raise Lacks(f"torch does not pad so ({mode})")
+        raise Lacks(f"torch does not support this padding ({mode})")
     target = getattr(aten, f"{'reflection' if mode == 'reflect' else 'replication'}_pad{count}d").default
     return s.result(target, s.x(0), listed[: 2 * count])
 
@@ -209,7 +209,7 @@ def _reduce_min(s: Site) -> Any:
 
 def _extreme(s: Site, target: Any) -> Any:
     if s.form == QUANTIZED and not s.is_float:
-        raise Lacks("torch does not reduce quantized tensors so")
+        raise Lacks("torch does not support this reduction of quantized tensors")
     _check_type(s)
     return s.result(target, s.x(0), s.axes(), bool(s.attribute("keepdims")))
 

@@ -28,7 +28,7 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
     tensor = s.tensor(index)
     q, values = tensor.quantization, s.constant(index).contiguous()
     if q is None or tensor.dtype not in ("int8", "uint8"):
-        raise Lacks(f"torch packs no weights of {tensor.dtype}")
+        raise Lacks(f"torch does not pack weights of {tensor.dtype}")
     kind = torch.qint8 if tensor.dtype == "int8" else torch.quint8
     if q.axis is None:
         made = torch._empty_affine_quantized(
@@ -60,7 +60,7 @@ def geometry(s: Site) -> tuple[list[int], list[int], list[int], int]:
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     rank = len(strides)
     if pads[:rank] != pads[rank:] or rank > 3:
-        raise Lacks("torch pads both sides alike")
+        raise Lacks("torch pads both sides equally")
     return strides, pads[:rank], dilations, group
 
 
@@ -141,7 +141,7 @@ def _largest_first(s: Site) -> tuple[Any, Any]:
     if _takes(a, b):
         return s.x(0), s.x(1)
     if not _takes(b, a):
-        raise Lacks("torch broadcasts one input to the other here")
+        raise Lacks("torch broadcasts only one input here")
     return s.x(1), s.x(0)
 
 
@@ -232,7 +232,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         if scale_and_zero_point(s) == standard:
             return within_range(s, target, s.x(0), relu=False)
         if general is None or s.builder.engine.kernels == "qnnpack":
-            raise Lacks("torch has another grid for its output")
+            raise Lacks("torch uses a different grid for its output")
         return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 
     return emit
@@ -262,9 +262,9 @@ def _prelu(s: Site) -> Any:
 def _relu(s: Site) -> Any:
     same_grid(s)
     if s.out_grid.minimum not in (DTYPES[s.out.dtype].minimum, s.out_grid.zero_point):
-        raise Lacks("has a range of its own")
+        raise Lacks("has a range that torch's relu does not support")
     if s.out_grid.maximum != DTYPES[s.out.dtype].maximum:
-        raise Lacks("has a range of its own")
+        raise Lacks("has a range that torch's relu does not support")
     return s.result(aten.relu.default, s.x(0))
 
 

@@ -74,7 +74,7 @@ def _average_pool(s: Site) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     same_grid(s)
     if any(step != 1 for step in dilations):
-        raise Lacks("torch has no such window")
+        raise Lacks("torch does not support this window")
     target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
     count_pads = bool(s.attribute("count_include_pad"))
     return within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)

@@ -41,7 +41,7 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
         raise Lacks("oneDNN takes constant int8 weights with zero point 0")
     if s.grid(0).dtype != torch.uint8 or (s.out.quantization is not None and s.out_grid.dtype != torch.uint8):
-        raise Lacks("oneDNN takes uint8 here, and gives uint8 or float32")
+        raise Lacks("oneDNN takes uint8 here, and outputs uint8 or float32")
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
     bias = real_bias(s)
@@ -56,7 +56,7 @@ def _conv(s: Site) -> Any:
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     rank = len(strides)
     if pads[:rank] != pads[rank:] or rank not in CONV:
-        raise Lacks("oneDNN pads both sides alike here")
+        raise Lacks("oneDNN pads both sides equally here")
     kernel = s.attribute("kernel_shape")
     if kernel[-1] == 1 and max(kernel) > 1 and any(pads) and s.grid(0).zero_point:
         raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
@@ -243,7 +243,7 @@ def _add_is_fused() -> bool:
 def _max_pool(s: Site) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     if s.is_float or len(kernel) != 2 or s.out.dtype != "uint8":
-        raise Lacks("torch pools images of uint8 so")
+        raise Lacks("torch supports this pool only for images of uint8")
     return s.result(torch.ops.quantized.max_pool2d.default, s.x(0), kernel, strides, pads, dilations, ceil)
 
 
@@ -261,7 +261,7 @@ def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
         product = s.call(aten.mul.Tensor, total, s.call(aten.reciprocal.default, count))
         value = s.call(aten.to.dtype, s.call(aten.add.Scalar, product, y.zero_point), torch.float32)
     else:
-        raise Lacks(f"averages by another rule than {rule!r}")
+        raise Lacks(f"averages with a rule other than {rule!r}")
     return _integers(s, s.call(aten.round.default, value))
 
 
@@ -286,7 +286,7 @@ def _concat(s: Site) -> Any:
     """Inputs on the output's grid are joined as they are; the others go through a table of 256 results."""
     grids, y, axis = [s.grid(index) for index in range(len(s.node.inputs))], s.out_grid, s.attribute("axis")
     if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in grids):
-        raise Lacks("joins tensors of other types")
+        raise Lacks("joins tensors of different types")
     values = [_regridded(s, index, grid) for index, grid in enumerate(grids)]
     return s.result(aten.cat.default, values, axis)
 

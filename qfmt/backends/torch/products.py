@@ -141,7 +141,7 @@ def _accumulates(s: Site) -> dict[str, Any]:
     """What every emitter of an accumulating operator passes on."""
     x, w = s.grid(0), s.grid(1)
     if s.node.arithmetic not in REQUANTIZE:
-        raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
+        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
     if x.axis is not None or s.tensor(1).data is None or s.out_grid.axis is not None:
         raise Lacks("needs an input quantized per tensor and a constant weight")
     if s.has(2) and not _is_added(s):
@@ -152,7 +152,7 @@ def _accumulates(s: Site) -> dict[str, Any]:
     symmetric = not any(w.zero_point) if isinstance(w.zero_point, list) else w.zero_point == 0
     exact = exact_dtype(x, w.dtype, count) if symmetric else torch.float64
     if count << 8 * (x.dtype.itemsize + w.dtype.itemsize) + 2 > EXACT_IN_FLOAT64:
-        raise Lacks("has sums that float64 does not hold")
+        raise Lacks("has sums that float64 cannot represent")
     return {"x_grid": x, "y_grid": s.out_grid, "rule": s.node.arithmetic, "exact": exact, "weight_axis": w.axis}
 
 
@@ -194,7 +194,7 @@ def _conv_transpose(s: Site) -> Any:
     geometry = _geometry(s) | {"output_padding": s.attribute("output_padding")}
     rank = len(geometry["strides"])
     if geometry["pads"][:rank] != geometry["pads"][rank:]:
-        raise Lacks("crops more on one side")
+        raise Lacks("crops the two sides differently")
     return s.result(conv_transpose, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s), **geometry)
 
 
@@ -207,7 +207,7 @@ def _matmul(s: Site) -> Any:
     if b.axis is not None or s.node.arithmetic not in REQUANTIZE:
         raise Lacks("has a second input quantized per channel")
     if a.dtype.itemsize + b.dtype.itemsize > 4:
-        raise Lacks("has sums that float64 may not hold")
+        raise Lacks("has sums that float64 may not represent")
     return s.result(matmul, s.x(0), s.x(1), a, b, y, s.node.arithmetic)
 
 

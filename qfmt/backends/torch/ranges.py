@@ -23,7 +23,7 @@ def scale_and_zero_point(s: Site) -> tuple[float, int]:
     if grid.axis is not None:
         raise Lacks("has an output quantized per channel")
     if s.node.operator != "QuantizeLinear" and s.tensor(0).dtype != s.out.dtype:
-        raise Lacks(f"torch's kernels give the type of the input, {s.tensor(0).dtype}, not {s.out.dtype}")
+        raise Lacks(f"torch's kernels output the type of the input, {s.tensor(0).dtype}, not {s.out.dtype}")
     if s.node.operator != "QuantizeLinear":
         _check_bits(s)
     return grid.scale, grid.zero_point

@@ -108,7 +108,7 @@ def _kept_grid(s: Site) -> Grid:
     if q is None or not q.same_grid(s.out.quantization) or q.is_per_channel:
         raise Lacks("changes the grid")
     if s.node.arithmetic not in MEAN:
-        raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
+        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
     return s.out_grid
 
 
@@ -137,7 +137,7 @@ def _average_pool(s: Site) -> Any:
         raise Lacks("sums floats")
     halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     if pads[:rank] != pads[rank:] or any(step != 1 for step in s.attribute("dilations")) or not halves or rank > 3:
-        raise Lacks("torch has no such window")
+        raise Lacks("torch does not support this window")
     ceil, count_pads = bool(s.attribute("ceil_mode")), bool(s.attribute("count_include_pad"))
     grid = _kept_grid(s)
     return s.result(
@@ -163,7 +163,7 @@ def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
     rank = len(kernel)
     halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     if pads[:rank] != pads[rank:] or not halves or rank > 3:
-        raise Lacks("torch has no such window")
+        raise Lacks("torch does not support this window")
     return kernel, s.attribute("strides"), pads[:rank], s.attribute("dilations"), bool(s.attribute("ceil_mode"))
 
 
@@ -236,7 +236,7 @@ def rounded(s: Site, value: Any) -> Any:
     if s.out.quantization is None:
         return value
     if s.node.arithmetic not in QUANTIZE:
-        raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
+        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
     return s.result(quantize, value, s.out_grid, s.node.arithmetic)
 
 
@@ -265,7 +265,7 @@ def _concat(s: Site) -> Any:
 
 def _prelu(s: Site) -> Any:
     if s.node.arithmetic not in QUANTIZE and not s.is_float:
-        raise Lacks(f"knows no rule {s.node.arithmetic!r} here")
+        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
     x, slope = real(s, 0), real(s, 1)
     return rounded(s, s.call(prelu, x, slope))
 

@@ -54,7 +54,7 @@ def check_input(
         raise RunError("is missing", where=f"input {name}")
     if not isinstance(value, torch.Tensor):
         nested = isinstance(value, tuple | list | dict)
-        hint = "pass the tensors in it one by one: each is an input of its own" if nested else ""
+        hint = "pass its tensors one by one: each is a separate input" if nested else ""
         raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return value

@@ -40,7 +40,7 @@ def _on_weights(operator: str) -> Emitter | None:
 
     def emit(s: Site) -> Any:
         if s.is_float or s.out.quantization is not None:
-            raise Lacks("is quantized otherwise than in its weights")
+            raise Lacks("is quantized, but not in its weights")
         return REAL[operator](s, operands(s, lambda index: _real(s, index)))
 
     return emit

@@ -53,7 +53,9 @@ class Archive:
         self._tensors: dict[tuple[str, str], StoredTensor] = {}
         byteorder = f"{self._root}byteorder"
         if byteorder in self._zip.entries and self._zip.read(byteorder, 256).strip() != b"little":
-            raise SourceError("was saved on a big-endian machine", hint="load and save it again on another one")
+            raise SourceError(
+                "was saved on a big-endian machine", hint="load it on a little-endian machine and save it again"
+            )
 
     def tensor(self, kind: str, name: str) -> StoredTensor:
         """A tensor by its qualified name; `kind` is "weights" (parameters and buffers) or "constants"."""
@@ -92,7 +94,7 @@ class Archive:
         except (KeyError, TypeError):
             raise _damaged(folder) from None
         if not isinstance(code, int) or code not in DTYPES:
-            raise SourceError(f"has the element type {code}, which qfmt does not know")
+            raise SourceError(f"has the element type {code}, which is not supported")
         storage = Storage(entry, DTYPES[code], lambda: self._zip.view(entry), self.budget)
         if entry not in self._zip.entries:
             raise SourceError("the archive lacks the bytes of this tensor", hint="the file is damaged")
@@ -117,9 +119,11 @@ class Archive:
         if "model" in models or len(models) == 1:
             return "model" if "model" in models else models[0]
         if models:
-            raise SourceError(f"holds several programs ({', '.join(sorted(models)[:5])})", hint="save them one by one")
+            raise SourceError(
+                f"holds several programs ({', '.join(sorted(models)[:5])})", hint="save each program to its own file"
+            )
         if "serialized_exported_program.json" in inner:
-            raise SourceError("is a torch.export archive in the form of before PyTorch 2.9", hint=SAVE_AGAIN)
+            raise SourceError("is a torch.export archive from before PyTorch 2.9", hint=SAVE_AGAIN)
         raise SourceError("is a .pt2 archive without an exported program", hint="save it with torch.export.save")
 
     def _json(self, name: str) -> Any:
@@ -128,7 +132,7 @@ class Archive:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            raise SourceError("is not JSON that makes sense", where=name, hint="the file is damaged") from None
+            raise SourceError("is not valid JSON", where=name, hint="the file is damaged") from None
 
     def _config(self, name: str) -> Mapping[str, Any]:
         if f"{self._root}{name}" not in self._zip.entries:

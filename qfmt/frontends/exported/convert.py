@@ -91,7 +91,7 @@ def _refuse_state(program: Program, live: set[str]) -> None:
     in_place = [("in place", program.stored[value].name) for value in written(program)]
     for kind, name in [*((kind, name) for kind, name, _ in program.changed), *in_place]:
         if stored.get(name) in live or kind == "user_input_mutation":
-            what = "the program changes it while it runs; a network in a file has no state"
+            what = "the program changes it at run time; a network in a file has no state"
             raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
 
 
@@ -162,7 +162,7 @@ class Evaluation:
     def _resolved(self, argument: Any, values: Mapping[str, Any]) -> Any:
         if isinstance(argument, Ref):
             if argument.name not in values:
-                raise SourceError("uses a value that nothing computes", where=argument.name, hint="the file is damaged")
+                raise SourceError("uses a value that no node computes", where=argument.name, hint="the file is damaged")
             return values[argument.name]
         if isinstance(argument, list | tuple):
             return [self._resolved(item, values) for item in argument]
@@ -176,6 +176,6 @@ def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
     elif isinstance(outputs, list | tuple):
         results = result if isinstance(result, list | tuple) else [result] * len(outputs)
         if len(results) < len(outputs):
-            raise SourceError(f"gives {len(results)} results where {len(outputs)} are used", hint="the file is damaged")
+            raise SourceError(f"has {len(results)} results, but {len(outputs)} are used", hint="the file is damaged")
         for output, each in zip(outputs, results, strict=False):
             _bind(output, each, values)

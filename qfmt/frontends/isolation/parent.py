@@ -125,7 +125,7 @@ class Worker:
         except wire.Closed:
             self.stop(patience=5)  # how it ended is known when it has
             what, where = session.call(at) if at >= 0 else ("", "")
-            when = f"while carrying out {what}" if what else "before its first call"
+            when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
             raise RunError(f"what {session.name} computes does not fit into memory") from None

@@ -156,7 +156,7 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
 
     if example_inputs is None:
         raise SourceError(
-            f"a {type(module).__name__} is converted by tracing it, which needs inputs",
+            f"a {type(module).__name__} is converted by tracing it, which requires inputs",
             hint="pass example_inputs=(x,) with tensors that the model takes",
         )
     _refuse_names(module)

@@ -44,7 +44,7 @@ def with_module(model: Model, prepared: Any) -> Model:
     import torch
 
     if not isinstance(prepared, torch.nn.Module) or not any(map(is_observer, prepared.modules())):
-        raise no_observers("pass the model as it was after calibration, before convert (which must not be in place)")
+        raise no_observers("pass the model after calibration and before convert (which must not be in place)")
     seen = list(_activations(prepared))
     return with_observations(model, seen, lambda tensor: _of_weight(tensor, prepared, seen))
 

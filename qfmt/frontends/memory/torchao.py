@@ -76,7 +76,7 @@ def _weights(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Opened]
                 continue
             where = f"{path}.{name}" if path else name
             if name != "weight" or not _is_linear(owner):
-                what = f"is a tensor of torchao in a {type(owner).__name__}; only linear layers are converted"
+                what = f"is a tensor of torchao in a {type(owner).__name__}; only linear layers are supported"
                 raise SourceError(what, where=where, hint="quantize nn.Linear only")
             if id(tensor) not in known:
                 known[id(tensor)] = _opened(where, tensor, len(known))
@@ -92,7 +92,9 @@ def _is_linear(module: torch.nn.Module) -> bool:
 def _opened(where: str, tensor: Any, number: int) -> Opened:
     kind = type(tensor).__name__
     if not hasattr(tensor, "qdata"):
-        raise SourceError(f"is a {kind}, which is not read", where=where, hint="quantize with IntxWeightOnlyConfig")
+        raise SourceError(
+            f"is a {kind}, which is not supported", where=where, hint="quantize with IntxWeightOnlyConfig"
+        )
     names = (*tensor.tensor_attribute_names, *getattr(tensor, "optional_tensor_attribute_names", ()))
     told = {name: _encoded(getattr(tensor, name)) for name in names}
     parts = {name: getattr(tensor, name, None) for name in PARTS}

@@ -58,7 +58,7 @@ def open_proto(path: Path, *, mapped: bool = False) -> Any:
     try:
         proto = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError:
-        raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; get it again") from None
+        raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; download it again") from None
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror or error}") from None
     external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]
@@ -162,7 +162,7 @@ class _Folder:
         total, there = sum(place.nbytes for place in found), sum(dict(self.files.values()).values())
         if total > 2 * there + SHARED:
             what = f"its tensors have {total} bytes of external data in files of {there} bytes"
-            raise SourceError(what, hint="write each tensor to a place of its own")
+            raise SourceError(what, hint="store each tensor separately")
         return found
 
     def _place(self, tensor: Any, where: str) -> Place:
@@ -174,7 +174,9 @@ class _Folder:
     def _checked(self, tensor: Any, entries: Mapping[str, str]) -> Place:
         location = entries.get("location", "")
         if not isinstance(location, str):  # protobuf gives bytes where a string is not UTF-8
-            raise SourceError("the location of its external data is not text", hint="the file is damaged; get it again")
+            raise SourceError(
+                "the location of its external data is not text", hint="the file is damaged; download it again"
+            )
         if location not in self.files:
             self.files[location] = self._file(location)
         path, size = self.files[location]
@@ -183,13 +185,13 @@ class _Folder:
             offset = int(entries.get("offset", 0))
             length = int(entries.get("length", min(needed, size - offset)))
         except ValueError:
-            raise SourceError("the place of its external data is not a number") from None
+            raise SourceError("the offset or length of its external data is not a number") from None
         if not 0 <= offset <= offset + length <= size:
-            what = f"bytes {offset} to {offset + length} of {location!r} are stated, which has {size}"
-            raise SourceError(what, hint="the file was cut off; get it again")
+            what = f"refers to bytes {offset} to {offset + length} of {location!r}, which has {size} bytes"
+            raise SourceError(what, hint="the file was cut off; download it again")
         if length != needed:
-            what = f"holds {length} bytes, its shape needs {needed}"
-            raise SourceError(what, hint="the file is damaged; get it again")
+            what = f"has {length} bytes, but its shape needs {needed}"
+            raise SourceError(what, hint="the file is damaged; download it again")
         return Place(path, offset, length)
 
     def _file(self, location: str) -> tuple[str, int]:
@@ -204,14 +206,14 @@ class _Folder:
                 raise SourceError(f"its external data {location!r} is outside the model's folder", hint=hint)
             found = path.stat()
         except FileNotFoundError:
-            raise SourceError(f"its external data {location!r} is missing", hint="put it beside the model") from None
+            raise SourceError(f"its external data {location!r} is missing", hint="put it next to the model") from None
         except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
             raise SourceError(f"its external data {location!r} cannot be opened") from None
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"its external data {location!r} is not a regular file")
         if found.st_nlink > 1:
             what = f"its external data {location!r} has {found.st_nlink} hard links, and one may be outside the folder"
-            raise SourceError(what, hint="put a copy in its place")
+            raise SourceError(what, hint="replace it with a copy")
         return str(path), found.st_size
 
 

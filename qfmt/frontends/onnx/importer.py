@@ -101,8 +101,8 @@ class Importer(Emitter):
             raise SourceError(error.what, where=where, hint=error.hint) from None
         except UNSOUND as error:
             where = f"node {call.name or next(iter(call.outputs), '')} ({call.operator})"
-            what = f"its inputs and attributes are not those of the operator ({type(error).__name__}: {error})"
-            raise SourceError(what, where=where, hint="onnx.checker tells more") from None
+            what = f"its inputs and attributes do not fit the operator ({type(error).__name__}: {error})"
+            raise SourceError(what, where=where, hint="run onnx.checker for details") from None
 
     def _outputs(self, node: ir.Node) -> tuple[str, ...]:
         """Its outputs; one that nobody asks for, but stands before another one, gets a name."""

@@ -89,7 +89,7 @@ def _original(name: str, value: Attribute) -> Any:
     except Exception as error:  # a stranger's bytes: protobuf and onnx-ir may raise anything
         raise QfmtError(f"its attribute {name!r} is not an AttributeProto ({type(error).__name__})") from None
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(proto)):
-        raise QfmtError(f"its attribute {name!r} names another file, in which its values are")
+        raise QfmtError(f"its attribute {name!r} refers to another file for its values")
     return made
 
 

@@ -36,7 +36,8 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         from onnx_ir.passes.common import InlinePass
     except ImportError:
         raise MissingPackageError(
-            "reading ONNX needs onnx and onnx-ir", hint="`pip install '.[onnx]'` in a checkout of qfmt"
+            "reading ONNX requires the packages onnx and onnx-ir",
+            hint="run `pip install '.[onnx]'` in a checkout of qfmt",
         ) from None
     if isinstance(source, str | PathLike):
         model = _from_checked(open_proto(Path(source), mapped=True))
@@ -44,12 +45,12 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     else:
         model, budget = _from_proto(source), Budget(None)
     if not model.opset_imports and model.ir_version >= OPSETS_SINCE:
-        raise SourceError("is an ONNX model that states no opset", hint="it was cut off or damaged; get it again")
+        raise SourceError("is an ONNX model that states no opset", hint="it was cut off or damaged; download it again")
     opset = model.opset_imports.get("", 1)
     if opset > NEWEST_OPSET:
         raise SourceError(
-            f"is written for opset {opset}, newer than {NEWEST_OPSET}, the newest known",
-            hint="onnx.version_converter makes it older",
+            f"is written for opset {opset}; the newest supported is {NEWEST_OPSET}",
+            hint="convert it with onnx.version_converter",
         )
     if model.functions:
         _count_calls(model, budget)
@@ -58,7 +59,7 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         except Exception as error:  # whatever the library meets
             raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
     if not model.graph.outputs:
-        raise SourceError("is an ONNX model without outputs", hint="state what it computes as outputs of its graph")
+        raise SourceError("is an ONNX model without outputs", hint="declare what it computes as outputs of the graph")
     _check_links(model.graph)
     return model, budget
 
@@ -86,7 +87,11 @@ def _count_calls(model: ir.Model, budget: Budget) -> None:
         if function not in model.functions:
             return 0
         if function in calls or len(calls) == DEEPEST:
-            what = "call each other in a circle" if function in calls else f"call each other over {DEEPEST} deep"
+            what = (
+                "call each other in a circle"
+                if function in calls
+                else f"call each other more than {DEEPEST} levels deep"
+            )
             raise SourceError(f"its functions {what}", hint="inline them with onnx.inliner")
         if function not in sizes:
             calls.append(function)
@@ -103,7 +108,7 @@ def _count_calls(model: ir.Model, budget: Budget) -> None:
 def _from_proto(proto: Any) -> ir.Model:
     for tensor, where in tensors_within(proto):
         if is_external(tensor):
-            hint = "convert the file, or onnx.load_external_data_for_model"
+            hint = "convert the file, or call onnx.load_external_data_for_model"
             raise SourceError("its data is in another file", where=where, hint=hint)
     return _from_checked(proto)
 
@@ -117,13 +122,13 @@ def _from_checked(proto: Any) -> ir.Model:
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *_texts(proto.graph))):
-        raise SourceError("holds names that are not text", hint="the file is damaged; get it again")
+        raise SourceError("holds names that are not text", hint="the file is damaged; download it again")
     _check_names(proto.graph)
     quiet()
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # the library's own exceptions for whatever is inconsistent
-        raise SourceError(f"is not a sound ONNX model: {_root(error)}") from None
+        raise SourceError(f"is not a valid ONNX model: {_root(error)}") from None
     return model
 
 
@@ -150,17 +155,17 @@ def _texts(graph: Any) -> Iterator[str | bytes]:
 
 
 def _check_names(graph: Any) -> None:
-    """SourceError for two values of one name: an input, or outputs of nodes."""
+    """SourceError for two values with the same name: an input, or outputs of nodes."""
     seen: set[str] = set()
     for name in (*(value.name for value in graph.input), *(name for node in graph.node for name in node.output)):
         if name and name in seen:
-            raise SourceError("is given twice", where=f"value {name!r}", hint="give each value a name of its own")
+            raise SourceError("is defined twice", where=f"value {name!r}", hint="give each value its own name")
         seen.add(name)
     seen.difference_update(value.name for value in graph.input)  # of which an initializer is the default
     for tensor in graph.initializer:
         if tensor.name in seen:
             raise SourceError(
-                "is given twice", where=f"initializer {tensor.name!r}", hint="give each value its own name"
+                "is defined twice", where=f"initializer {tensor.name!r}", hint="give each value its own name"
             )
         seen.add(tensor.name)
 
@@ -173,10 +178,10 @@ def _check_links(graph: ir.Graph) -> None:
         for node in each:
             for value in node.inputs:
                 if value is not None and value.producer() is None and id(value) not in given:
-                    raise SourceError(f"reads {value.name!r}, which nothing gives", where=_place(node))
+                    raise SourceError(f"reads {value.name!r}, which nothing computes", where=_place(node))
         for value in each.outputs:
             if value.producer() is None and id(value) not in given:
-                raise SourceError("is given by nothing", where=f"output {value.name!r}")
+                raise SourceError("is not computed by any node", where=f"output {value.name!r}")
     if _is_sorted(graph):
         return
     try:

@@ -56,7 +56,7 @@ class Engine:
                 return self._by_reference(inputs, names)
             return self._by_onnxruntime(inputs, names, engine)
         except Exception as error:  # whatever the library raises
-            hint = "`--engine reference` asks another one" if engine != REFERENCE else ""
+            hint = "try another one with `--engine reference`" if engine != REFERENCE else ""
             raise RunError(f"{self.version} cannot run it: {first_line(error)}", hint=hint) from None
 
     def _by_onnxruntime(self, inputs: Mapping[str, Array], names: Sequence[str], engine: str) -> dict[str, Array]:

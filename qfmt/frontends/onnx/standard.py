@@ -111,7 +111,7 @@ def _windowed(im: Importer, call: Call, kernel: list[int]) -> Any:
 
 def _same_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> list[int]:
     if any(not isinstance(size, int) for size, stride in zip(sizes, a["strides"], strict=True) if stride != 1):
-        raise SourceError(f"auto_pad {auto_pad} needs to know the size of its input", hint="fix the input's shape")
+        raise SourceError(f"auto_pad {auto_pad} requires a known input size", hint="fix the input's shape")
     totals = []
     for size, kernel, stride, dilation in zip(sizes, a["kernel_shape"], a["strides"], a["dilations"], strict=True):
         positions = -(-size // stride) if stride != 1 else None
@@ -126,7 +126,7 @@ def _transposed_pads(a: dict[str, Any], sizes: Sequence[Any], auto_pad: str) -> 
     if wanted is None and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         return
     if any(not isinstance(size, int) for size in sizes):
-        raise SourceError("the shape of its output needs to know the size of its input", hint="fix the input's shape")
+        raise SourceError("its output shape requires a known input size", hint="fix the input's shape")
     totals = []
     for index, size in enumerate(sizes):
         target = size * a["strides"][index] if wanted is None else wanted[-len(sizes) :][index]
@@ -181,7 +181,7 @@ def stretched(im: Importer, call: Call) -> Any:
     axis = call.attributes.get("axis", 1 if call.operator == "PRelu" else None)
     first, second = (im.shape(name) for name in call.inputs[:2])
     if first is None or second is None or None in second:
-        raise SourceError("of opset 6 or older needs to know the shapes of its inputs", hint="run onnx.shape_inference")
+        raise SourceError("of opset 6 or older requires known input shapes", hint="run onnx.shape_inference")
     behind = 0 if axis is None or not second else len(first) - len(second) - axis_of(axis, len(first))
     other = call.inputs[1]
     if behind > 0:

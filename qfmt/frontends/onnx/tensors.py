@@ -79,8 +79,12 @@ def stored(name: str, tensor: Any) -> Tensor:
     except SourceError as error:
         raise error.at(where) from None
     if found != needed:
-        hint = "its weights were stripped; get the whole model" if not found else "the file is damaged; get it again"
-        raise SourceError(f"holds {found} bytes, its shape needs {needed}", where=where, hint=hint)
+        hint = (
+            "its weights were stripped; download the whole model"
+            if not found
+            else "the file is damaged; download it again"
+        )
+        raise SourceError(f"has {found} bytes, but its shape needs {needed}", where=where, hint=hint)
     import onnx_ir as ir
 
     if isinstance(tensor, ir.ExternalTensor):
@@ -108,8 +112,8 @@ def _bytes_of(tensor: Any, count: int, bits: int) -> int:
     belongs = onnx.helper.tensor_dtype_to_field(tensor.raw.data_type)
     filled = [each for each in _LISTS if len(getattr(tensor.raw, each))]
     if set(filled) - {belongs}:
-        what = f"holds its data in {', '.join(filled)}, those of its type belong in {belongs}"
-        raise SourceError(what, hint="the file is damaged; get it again")
+        what = f"has its data in {', '.join(filled)}, but data of its type belongs in {belongs}"
+        raise SourceError(what, hint="the file is damaged; download it again")
     numbers = len(getattr(tensor.raw, belongs))
     return numbers if bits < 8 else numbers * bits // 8
 

@@ -69,7 +69,7 @@ class Witness:
     def __init__(self, path: Path, file: Model, engine: str | None = None) -> None:
         self.engine = engine or (RUNTIMES[0] if is_installed("onnxruntime") else REFERENCE)
         if self.engine not in RUNTIMES:
-            raise RunError(f"{engine} cannot run ONNX", hint=f"what can is {', '.join(RUNTIMES)}")
+            raise RunError(f"{engine} cannot run ONNX", hint=f"use one of {', '.join(RUNTIMES)}")
         self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
         self.model = _like(path, file)
         proto = open_proto(path, mapped=True)
@@ -93,8 +93,8 @@ class Witness:
         try:
             return np.frombuffer(self.proto.SerializeToString(), np.uint8), self.arrays, self.engine
         except Exception:  # protobuf's own: no message of it has more than 2 GB
-            what = f"the model is larger than {self.package} can be given it: it has more than 2 GB"
-            raise RunError(f"{what} in tensors that are no initializers, or of types that NumPy lacks") from None
+            what = f"the model is too large for {self.package}: it has more than 2 GB"
+            raise RunError(f"{what} in tensors that are not initializers, or of types that NumPy lacks") from None
 
     def example_shapes(self) -> list[tuple[int, ...] | None]:
         return []

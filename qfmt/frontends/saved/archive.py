@@ -60,7 +60,9 @@ def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
     """The same of tensors, each with its names; SourceError if two have the same."""
     entries = {entry.name: entry for entry in several}
     if len(entries) != len(several) or "" in entries:
-        raise SourceError("has a tensor without a name, or two of one name", hint="give every tensor a name of its own")
+        raise SourceError(
+            "has a tensor without a name, or two with the same name", hint="give every tensor its own name"
+        )
     outputs = {tensor.name: tensor for tensor in _outputs(entries)}
     tensors = outputs | {
         name: _constant(entry)
@@ -107,7 +109,7 @@ def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
         prefix, state = f"{prefix}{filled[0]}.", inner
     entries = walk.entries
     if not entries:
-        raise SourceError("holds no tensors", hint="there is nothing to convert")
+        raise SourceError("contains no tensors", hint="there is nothing to convert")
     if prefix:
         entries = [_also_below(prefix, entry) for entry in entries]
     return entries
@@ -133,7 +135,7 @@ class _Walk:
         self._budget.spend(VISIT)
         self._budget.allocate(len(name))
         if depth > DEPTH_LIMIT:
-            raise SourceError("things are nested in it without end", hint="the file is hostile or damaged")
+            raise SourceError("it is nested without end", hint="the file is hostile or damaged")
         packed = _packed(name, value)
         if packed is not None:
             self.entries += _parts(name, packed)
@@ -200,7 +202,7 @@ def unpacked(value: Inert) -> Packed | PackedState:
     match value.state:
         case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
             return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state))
-    raise SourceError("a packed object does not say of which class it is", hint="the file is damaged")
+    raise SourceError("a packed object does not state its class", hint="the file is damaged")
 
 
 def _live(state: Any) -> Any:

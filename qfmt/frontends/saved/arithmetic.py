@@ -43,7 +43,7 @@ def computed(call: Call, target: str, function: Callable[..., Any], *args: Any) 
     except (ArithmeticError, TypeError):
         result = None
     if result is None or abs(result) >= NUMBER_LIMIT:
-        raise SourceError("computes a number that is not finite, or too large")
+        raise SourceError("computes a number that is infinite, NaN or too large")
     return result
 
 

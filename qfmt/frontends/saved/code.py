@@ -46,7 +46,7 @@ def parameters(module: Module) -> list[str]:
         return [INPUT_NAMES.get(module.kind, "input")]
     given = _function(module).args
     if given.vararg or given.kwarg or given.kwonlyargs:
-        raise SourceError("takes a number of arguments that is not fixed", where=_where(module))
+        raise SourceError("takes a variable number of arguments", where=_where(module))
     required = len(given.args) - len(given.defaults)
     return [argument.arg for argument in given.args[1:required]]
 
@@ -280,7 +280,7 @@ class _Walker:
         try:
             inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
-            raise SourceError("calls something in a form that qfmt does not know", where=self._here()) from None
+            raise SourceError("calls a function with arguments that are not supported", where=self._here()) from None
         return function(*args, **kwargs)
 
     def _builtin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
@@ -324,7 +324,7 @@ class _Walker:
         try:
             return container[index]  # type: ignore[index]
         except (LookupError, TypeError, ValueError):
-            raise SourceError("takes an element that is not there", where=self._here()) from None
+            raise SourceError("reads an element that does not exist", where=self._here()) from None
 
     # -- places ----------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class _Walker:
     def _refused(self, node: ast.AST) -> SourceError:
         line = self.module.code.strip().split("\n")[self.line - 1 : self.line]
         shown = line[0].strip()[:200] if line else ""
-        what = f"the code has a {type(node).__name__} here that qfmt does not follow: `{shown}`"
+        what = f"the code has a {type(node).__name__} here that is not supported: `{shown}`"
         return SourceError(what, where=self._here())
 
 

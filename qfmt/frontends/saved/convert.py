@@ -28,7 +28,7 @@ def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Mode
     try:
         return _converted(saved, given, source)
     except RecursionError:
-        raise SourceError("things are nested too deeply in it", hint="the file is hostile or damaged") from None
+        raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
 
 
 def network(saved: Saved) -> Module | None:
@@ -65,9 +65,9 @@ def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Bud
     """Tensors by name, those of several modules among them."""
     modules, beside = _parted(value)
     model = archive(beside | {key: state(tree(item, budget)) for key, item in modules.items()}, source, budget)
-    why = "a state_dict holds tensors and no graph"
+    why = "a state_dict holds tensors, but no graph"
     if not any(tensor.is_constant for tensor in model.tensors.values()):
-        why = f"{why}, and this one no weights: that of a TorchScript module lacks its packed parameters"
+        why = f"{why}; this one, of a TorchScript module, lacks the packed parameters, too"
     would = IN_MEMORY if _has_subclass(value) else WHAT_WOULD
     return model.replace(source={**model.source, "no_graph": f"{why}; {would}"})
 
@@ -85,7 +85,7 @@ def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
     except SourceError as error:
         if given.shapes or given.quantization or isinstance(error, BudgetError):
             raise
-        why = f"what this pickled module computes could not be found ({error})"
+        why = f"what this pickled module computes could not be determined ({error})"
     return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"}, root.budget)
 
 

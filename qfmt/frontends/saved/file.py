@@ -78,7 +78,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
     pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
     _magic, protocol, machine, value, keys = (pickles.next() for _ in range(5))
     if protocol != _PROTOCOL:
-        raise SourceError(f"is of version {str(protocol)[:20]} of the form without zip, which PyTorch never wrote")
+        raise SourceError(f"has version {str(protocol)[:20]} of the format without zip, which PyTorch never wrote")
     if isinstance(machine, dict) and machine.get("little_endian") is False:
         raise _big_endian()
     places.update(_storages(data, pickles.position, keys, dtypes))
@@ -111,4 +111,4 @@ def _element_bytes(dtype: str) -> int:
 
 
 def _big_endian() -> SourceError:
-    return SourceError("was saved on a big-endian machine", hint="load and save it again on another one")
+    return SourceError("was saved on a big-endian machine", hint="load it on a little-endian machine and save it again")

@@ -34,14 +34,14 @@ def interpolate(
         return dimensions  # of an operator that is not supported, which is reported
     rank = dimensions - 2
     if antialias or rank not in RANKS or (recompute_scale_factor and scale_factor is not None):
-        raise SourceError(f"interpolates in a way that qfmt does not know (mode {mode!r})")
+        raise SourceError(f"interpolates with the mode {mode!r}, which is not supported")
     sizes = None if size is None else _each(size, rank)
     factors = None if scale_factor is None else [float(factor) for factor in _each(scale_factor, rank)]
     if mode in ("nearest", "nearest-exact"):
         name = "upsample_nearest" if mode == "nearest" else "_upsample_nearest_exact"
         return call(f"aten::{name}{rank}d", input, sizes, factors)
     if mode != RANKS[rank][0]:
-        raise SourceError(f"interpolates in a way that qfmt does not know (mode {mode!r})")
+        raise SourceError(f"interpolates with the mode {mode!r}, which is not supported")
     return call(f"aten::{RANKS[rank][1]}", input, sizes, bool(align_corners), factors)
 
 

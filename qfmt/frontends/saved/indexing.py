@@ -34,5 +34,5 @@ def indexed(call: Call, x: Any, index: Any) -> Any:
         elif isinstance(item, int | Value) and not isinstance(item, bool):
             x = call("aten::select", x, axis, item)
         else:
-            raise SourceError("indexes in a way that qfmt does not know")
+            raise SourceError("indexes in a way that is not supported")
     return x

@@ -36,7 +36,7 @@ def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Map
     try:
         inspect.signature(function).bind(call, module, *args, **kwargs)
     except TypeError:
-        what = f"a {module.kind} is called in a form that qfmt does not know"
+        what = f"a {module.kind} is called with arguments that are not supported"
         raise SourceError(what, where=module.path) from None
     return function(call, module, *args, **kwargs)
 
@@ -152,7 +152,7 @@ def _quantize(call: Call, module: Module, x: Any) -> Any:
     codes = {"qint8": 12, "quint8": 13, "qint32": 14}
     code = codes.get(getattr(module["dtype"], "name", ""), 0)
     if DTYPE_CODES.get(code) is None or not code:
-        raise SourceError("quantizes to a type that is not known", where=module.path)
+        raise SourceError("quantizes to an unknown type", where=module.path)
     return call("aten::quantize_per_tensor", x, module["scale"], module["zero_point"], code)
 
 

@@ -99,7 +99,7 @@ class Module:
             geometry.append(self["dilation"])
         result = packing.apply(target, [self["weight"], self["bias"], *geometry, self["groups"]])
         if not isinstance(result, Packed):
-            raise SourceError("is a convolution that makes no sense", where=self.path, hint="the file is damaged")
+            raise SourceError("is a convolution with invalid parameters", where=self.path, hint="the file is damaged")
         result.path = _joined(self.path, "_packed_params")
         return result
 
@@ -146,7 +146,7 @@ class _Builder:
 
     def module(self, pickled: Inert, path: str, depth: int) -> Module:
         if depth > DEPTH_LIMIT:
-            raise SourceError("modules are nested in it without end", hint="the file is hostile or damaged")
+            raise SourceError("its modules are nested without end", hint="the file is hostile or damaged")
         self._budget.spend(MODULE)
         self._budget.allocate(MODULE_BYTES + len(path))
         made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)

@@ -33,13 +33,13 @@ class ArgumentReader(Emitter):
             value = self.tensors[value.key].array.reshape(-1)[0].item()
         if isinstance(value, bool | int | float):
             return value
-        raise SourceError(f"{self.target} takes a number here that is known only when the network runs")
+        raise SourceError(f"{self.target} takes a number here that is known only at run time")
 
     def whole(self, value: Any) -> int:
         """A whole number that is known now."""
         number = self.number(value)
         if number != number or abs(number) == float("inf") or int(number) != number:
-            raise SourceError(f"{self.target} is called with {number} where a whole number is needed")
+            raise SourceError(f"{self.target} is called with {number} where an integer is needed")
         return int(number)
 
     def flag(self, value: Any) -> int:
@@ -54,7 +54,7 @@ class ArgumentReader(Emitter):
         what = "gets an input that is not quantized"
         if x.origin:
             in_python = f"in Python, input_quantization={{{x.origin!r}: (scale, zero_point, 'uint8')}}"
-            hint = f"a quantized input is declared with --input-quantization {x.origin}=SCALE,ZERO_POINT; {in_python}"
+            hint = f"declare a quantized input with --input-quantization {x.origin}=SCALE,ZERO_POINT; {in_python}"
             raise SourceError(what, hint=hint)
         raise SourceError(what)
 

@@ -99,7 +99,7 @@ class Given(NamedTuple):
         if dtype not in DTYPES or not DTYPES[dtype].is_integer:
             raise SourceError(f"a quantized input cannot be {dtype}", where=where)
         if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
-            raise SourceError(f"scale {scale}, zero point {zero_point} do not quantize to {dtype}", where=where)
+            raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
         grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
         return replace(spec, dtype=dtype, quantization=grid)
 
@@ -114,7 +114,7 @@ def _given_shape(name: str, shape: Any) -> tuple[Dimension, ...]:
         raise SourceError(f"{shape!r} is not a shape", where=f"input {name}", hint=hint) from None
     for size in sizes:
         if size == "" or (isinstance(size, int) and size < 0):
-            raise SourceError(f"a size cannot be {size!r}", where=f"input {name}")
+            raise SourceError(f"{size!r} is not a size", where=f"input {name}")
     return sizes
 
 
@@ -189,7 +189,7 @@ class _Attempt:
                 shape = _numbered(more.shape, numbers)
                 shape = None if shape is None else own_names(more.name, shape, len(specs))
                 specs[more.name] = replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)
-        raise SourceError("the sizes of its inputs cannot be worked out", hint=self.lifter.shape_hint)
+        raise SourceError("the sizes of its inputs cannot be determined", hint=self.lifter.shape_hint)
 
 
 def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:

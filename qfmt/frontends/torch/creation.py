@@ -19,15 +19,15 @@ ELEMENTS = 1 << 24
 def filled(lift: Lifter, sizes: Any, value: float, dtype: str) -> TensorValue:
     """A tensor of one value; its sizes may be known only when the network runs."""
     if not isinstance(sizes, list | tuple):
-        raise SourceError("makes a tensor of sizes that are not known here", hint=lift.shape_hint)
+        raise SourceError("creates a tensor whose sizes are not known here", hint=lift.shape_hint)
     shape = [size if isinstance(size, Size) else lift.whole(size) for size in sizes]
     known = [size for size in shape if isinstance(size, int)]
     if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
-        raise SourceError(f"makes a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are made")
+        raise SourceError(f"creates a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are created")
     try:
         scalar = np.array(value, dtype)
     except (ValueError, OverflowError):
-        raise SourceError(f"makes a tensor of {dtype} out of {value}") from None
+        raise SourceError(f"creates a tensor of {dtype} from {value}") from None
     result: TensorValue = lift.emit("Expand", [scalar, lift.shape_tensor(shape)])
     if not lift.is_constant(result):
         lift.know(result, [size.dimension if isinstance(size, Size) else size for size in shape])
@@ -64,7 +64,7 @@ def arange(lift: Lifter, *bounds: Any, dtype: Any = None, **options: Any) -> Any
         first, last, by = (float(lift.number(each)) for each in ends)
         if not by or not abs(last - first) <= ELEMENTS * abs(by):
             raise SourceError(
-                f"makes numbers from {first:g} to {last:g} by {by:g}", hint=f"at most {ELEMENTS} are made"
+                f"creates numbers from {first:g} to {last:g} in steps of {by:g}", hint=f"at most {ELEMENTS} are created"
             )
         lift.budget.allocate(int(abs(last - first) / abs(by)) * 8)
     return lift.emit("Range", ends)

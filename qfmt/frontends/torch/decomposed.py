@@ -98,7 +98,7 @@ def _dequantize(lift: Lifter, value: Any, grid: Quantization, out_dtype: int | N
     if q.quantization is None:
         _declare(lift, q, grid)
     elif not q.quantization.same_grid(grid):
-        raise SourceError("reads integers with another scale or zero point than they were made with")
+        raise SourceError("reads integers with a different scale or zero point than they were quantized with")
     real: TensorValue = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
     if out_dtype is None or dtype_of(out_dtype) == "float32":
         return real
@@ -120,7 +120,7 @@ def _declare(lift: Lifter, q: TensorValue, grid: Quantization) -> None:
     """An input or a result of integers is what the first that reads it says."""
     tensor = lift.tensors[q.key]
     if not DTYPES[tensor.dtype].is_integer:
-        raise SourceError(f"dequantizes {tensor.dtype}, which are no integers")
+        raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")
     if tensor.data is None and q.key not in lift.inputs:
         raise SourceError("dequantizes integers that were not quantized but computed")
     lift.tensors[q.key] = replace(tensor, quantization=grid)
@@ -171,7 +171,7 @@ def _by_blocks(
 ) -> TensorValue:
     """Stored integers with a scale for each block."""
     if not isinstance(value, StoredTensor) or not isinstance(scales, StoredTensor):
-        raise SourceError("dequantizes by blocks what is known only when the network runs")
+        raise SourceError("dequantizes block-wise a tensor that is known only at run time")
     points = 0 if zero_points is None else zero_points.array()
     known = None if None in limits else limits_of(lift, value.dtype, limits)
     grid = Quantization.of_blocks(value.dtype, value.shape, blocks, scales.array(), points, limits=known)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-INSTALL = "`pip install '.[torch]'` in a checkout of qfmt brings it"
+INSTALL = "run `pip install '.[torch]'` in a checkout of qfmt"
 
 
 class Engine:
@@ -70,7 +70,7 @@ class Engine:
                 return apply(call.target, args, kwargs)
             return fold(on_values, call.target, args, kwargs)
         except Exception as error:  # whatever torch raises for arguments that do not go together
-            raise RunError(f"torch cannot carry out {call.target}: {first_line(error)}", where=call.place) from None
+            raise RunError(f"torch cannot run {call.target}: {first_line(error)}", where=call.place) from None
 
     def _resolved(self, value: Any, values: Mapping[str | int, Any]) -> Any:
         if isinstance(value, Slot):
@@ -91,7 +91,7 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return _QUERIES[target](*args)
     namespace, _, name = target.partition("::")
     if namespace not in ("aten", "quantized", "quantized_decomposed") or not (is_known(target) or target in _PACKING):
-        raise ValueError("it is not on the list of operators that are carried out")
+        raise ValueError("it is not on the list of operators that qfmt runs")
     import torch
 
     if namespace == "quantized_decomposed":

@@ -14,7 +14,7 @@ from .values import DTYPE_CODES, TensorValue, narrowest
 def dtype_of(code: Any) -> str:
     kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
     if kind not in DTYPES:
-        raise SourceError(f"quantizes to the element type {code}, which qfmt does not know")
+        raise SourceError(f"quantizes to the element type {code}, which is not supported")
     return kind
 
 
@@ -45,7 +45,7 @@ def _positive(scale: float) -> float:
 def limits_of(lift: Lifter, dtype: str, limits: tuple[Any, Any]) -> tuple[int, int]:
     low, high = (lift.whole(limit) for limit in limits)
     if not DTYPES[dtype].minimum <= low < high <= DTYPES[dtype].maximum:
-        raise SourceError(f"quantizes to {low}..{high}, which is no range of {dtype}")
+        raise SourceError(f"quantizes to {low}..{high}, which is not a range of {dtype}")
     return low, high
 
 
@@ -53,7 +53,7 @@ def _constants(lift: Lifter, value: Any) -> list[Any]:
     if isinstance(value, TensorValue) and lift.is_constant(value):
         return list(lift.tensors[value.key].array.reshape(-1).tolist())
     if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only when the network runs")
+        raise SourceError("takes scales that are known only at run time")
     return list(value.array().reshape(-1).tolist())
 
 

@@ -43,7 +43,7 @@ def _integers(lift: Lifter, value: Any) -> TensorValue | None:
         return lift.indices(x)
     places = lift.tensors[x.key].array.nonzero() if lift.is_constant(x) else ()
     if len(places) != 1:
-        raise SourceError("picks elements by a mask, so that the sizes depend on the data")
+        raise SourceError("selects elements by a mask, so the sizes depend on the data")
     return lift.constant(np.asarray(places[0], np.int64))
 
 

@@ -83,7 +83,9 @@ def squeeze(lift: Lifter, self: Any, dim: Any = None) -> Any:
     axes = range(rank) if dim is None else [axis_of(a, rank) for a in (dim if isinstance(dim, list) else [dim])]
     sizes = [lift.size(x, axis) for axis in axes]
     if any(not isinstance(size, int) for size in sizes):
-        raise SourceError("drops dimensions of size 1, and which those are is not known here", hint=lift.shape_hint)
+        raise SourceError(
+            "drops dimensions of size 1, but does not know here which ones have that size", hint=lift.shape_hint
+        )
     gone = [axis for axis, size in zip(axes, sizes, strict=True) if size == 1]
     return lift.emit("Squeeze", [x, lift.constant(np.array(gone, np.int64))]) if gone else x
 

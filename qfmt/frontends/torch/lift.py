@@ -164,7 +164,7 @@ def _attribute(value: Any, kind: str) -> Attribute:
         items = value if isinstance(value, list | tuple) else (value,)
         return tuple(_attribute(item, kind[0]) for item in items)  # type: ignore[return-value]
     if isinstance(value, Value) or not isinstance(value, bool | int | float | str):
-        raise SourceError("takes a parameter that is known only when the network runs")
+        raise SourceError("takes a parameter that is known only at run time")
     return float(value) if kind == "f" else str(value) if kind == "s" else int(value)
 
 

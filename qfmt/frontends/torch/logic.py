@@ -40,7 +40,7 @@ def in_type(lift: Lifter, value: Any, dtype: Any, *, whole: str = "") -> TensorV
     x = lift.tensor(value)
     if dtype is not None:
         if dtype not in DTYPE_CODES:
-            raise SourceError(f"computes in the element type {dtype}, which qfmt does not know")
+            raise SourceError(f"computes in the element type {dtype}, which is not supported")
         return cast(lift, x, DTYPE_CODES[dtype])
     counts = x.dtype == "bool" or DTYPES[x.dtype].is_integer
     return cast(lift, x, whole) if whole and counts and x.quantization is None else x

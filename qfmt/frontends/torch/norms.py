@@ -48,7 +48,7 @@ def batch_norm(
     cudnn_enabled: bool = False,
 ) -> Any:
     if training or running_mean is None:
-        raise SourceError("normalizes by the statistics of the batch", hint="call model.eval() before saving")
+        raise SourceError("normalizes with the statistics of the batch", hint="call model.eval() before saving")
     return _batch_norm(lift, input, [weight, bias, running_mean, running_var], eps, None)
 
 

@@ -37,14 +37,14 @@ def with_observations(
         pairs = ((each.of(tensor), tensor.name) for tensor in outputs for each in seen if each.scope == tensor.name)
         found.update((name, observed) for observed, name in pairs if observed)
     if seen and not found:
-        hint = "pass the very model that convert was called on, as it was after calibration"
-        raise SourceError("no observer of what was given as prepared gives the scales of the model", hint=hint)
+        hint = "pass the same model that convert was called on, as it was after calibration"
+        raise SourceError("no observer of the prepared model has the scales of the model", hint=hint)
     tensors = {name: _observed(tensor, found.get(name)) for name, tensor in model.tensors.items()}
     return model.replace(graph=replace(model.graph, tensors=tensors))
 
 
 def no_observers(hint: str) -> SourceError:
-    return SourceError("what was given as prepared has no observers", hint=hint)
+    return SourceError("the prepared model has no observers", hint=hint)
 
 
 def _observed(tensor: Tensor, observed: Observed | None) -> Tensor:

@@ -39,13 +39,13 @@ def quantized_type(code: Any) -> str:
     """The element type of integers by its code."""
     kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
     if not kind or not DTYPES[kind].is_quantizable:
-        raise SourceError(f"quantizes to the element type {str(code)[:20]}, which qfmt does not know")
+        raise SourceError(f"quantizes to the element type {str(code)[:20]}, which is not supported")
     return kind
 
 
 def _constants(value: Any) -> list[Any]:
     if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only when the network runs")
+        raise SourceError("takes scales that are known only at run time")
     return list(value.array().reshape(-1).tolist())
 
 
@@ -198,7 +198,7 @@ def _plus(lift: Lifter, x: TensorValue, q: Quantization, addend: float) -> Any:
     that leaves the range, the scale grows until it fits."""
     scale, low, high = q.scale[0], DTYPES[x.dtype].minimum, DTYPES[x.dtype].maximum
     if not np.isfinite(addend / scale):
-        raise SourceError(f"adds {addend} to a quantized tensor of the scale {scale}")
+        raise SourceError(f"adds {addend} to a quantized tensor with the scale {scale}")
     steps = int(np.rint(addend / scale))
     zero_point = q.zero_point[0] - steps
     if zero_point < low:

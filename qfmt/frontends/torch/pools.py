@@ -18,7 +18,7 @@ def _batched(lift: Lifter, x: Any, rank: int) -> TensorValue:
     value = lift.tensor(x)
     lift.need(value, (None,) * (rank + 2))
     if value.shape is not None and len(value.shape) != rank + 2:
-        raise SourceError(f"takes {rank + 2} dimensions here, its input has {len(value.shape)}")
+        raise SourceError(f"takes {rank + 2} dimensions here, but its input has {len(value.shape)}")
     return value
 
 

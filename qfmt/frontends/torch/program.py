@@ -120,7 +120,7 @@ def made(value: Any) -> Stored | Made:
         case PackedState(state=("quantized_fp16", _, _, _, [w_ih, w_hh])):
             return Made("quantized::make_quantized_cell_params_fp16", (made(w_ih), made(w_hh)))
     kind = value.class_name if isinstance(value, PackedState) else type(value).__name__
-    raise RunError(f"packed parameters of the class {kind} cannot be made here")
+    raise RunError(f"packed parameters of the class {kind} are not supported")
 
 
 def _stored(tensor: StoredTensor) -> Stored:

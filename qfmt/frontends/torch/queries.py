@@ -63,7 +63,7 @@ def is_floating_point(lift: Lifter, self: Any) -> bool:
 def q_parameter(lift: Lifter, self: Any) -> Any:
     quantization = lift.tensor(self).quantization
     if quantization is None:
-        raise SourceError("asks a tensor for its scale that is not quantized")
+        raise SourceError("asks for the scale of a tensor that is not quantized")
     return quantization.scale[0] if lift.target == "aten::q_scale" else quantization.zero_point[0]
 
 

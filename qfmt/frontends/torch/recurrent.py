@@ -54,7 +54,7 @@ def quantized_lstm(
     if not isinstance(hx, list | tuple):
         return lift.unsupported("aten::quantized_lstm on a packed sequence")
     if len(hx) != 2:
-        raise SourceError("begins without the two states that an LSTM has")
+        raise SourceError("starts without the two states of an LSTM")
     return _layers(lift, "qfmt.LSTM", input, hx, params, num_layers, dropout, train, bidirectional, batch_first)
 
 
@@ -92,7 +92,7 @@ def _layers(
     """[output, last states…], as torch gives them."""
     layers, directions = lift.whole(num_layers), 1 + lift.flag(bidirectional)
     if lift.flag(train) and lift.number(dropout) and layers > 1:
-        raise SourceError("drops values at random: the network was saved in training mode", hint="call .eval() first")
+        raise SourceError("drops random values: the network was saved in training mode", hint="call .eval() first")
     if not isinstance(params, list | tuple) or not 0 < len(params) == directions * layers:
         raise SourceError(f"needs the parameters of {directions * layers} cells")
     states = [lift.tensor(state) for state in initial]
@@ -140,7 +140,7 @@ def _inputs(params: Any) -> int | None:
 def _cell(lift: Lifter, params: Any, suffix: str) -> Parameters:
     """The parameters of one layer in one direction, as PyTorch calls them: `weight_ih_l0`, `bias_hh_l1_reverse`."""
     if not isinstance(params, PackedState):
-        raise SourceError("is called with cell parameters of a PyTorch before 1.6, which no later one reads")
+        raise SourceError("is called with cell parameters from before PyTorch 1.6, which later versions cannot read")
     owner = _LAYER.fullmatch(params.path)
     module = params.path if owner is None else owner[1] or ""
     lift.within(module if owner else "")
@@ -197,7 +197,7 @@ def _step(lift: Lifter, operator: str, input: Any, states: Sequence[Any], w_ih: 
 @lifts("quantized::quantized_lstm_cell_dynamic")
 def lstm_cell(lift: Lifter, input: Any, hx: Any, w_ih: Any, w_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
     if not isinstance(hx, list | tuple) or len(hx) != 2:
-        raise SourceError("begins without the two states that an LSTM has")
+        raise SourceError("starts without the two states of an LSTM")
     return _step(lift, "qfmt.LSTMCell", input, hx, w_ih, w_hh)
 
 

@@ -26,7 +26,7 @@ def check_arguments(target: str, function: Callable[..., Any], args: Sequence[An
     try:
         bound = signature.bind(None, *args, **kwargs).arguments
     except TypeError:
-        raise SourceError(f"{target} is called in a form that qfmt does not know") from None
+        raise SourceError(f"{target} is called with arguments that are not supported") from None
     for name, allowed in types.items():
         if name in bound and not isinstance(bound[name], allowed):
             raise SourceError(f"{target} is called with a {type(bound[name]).__name__} for {name}")

@@ -40,5 +40,5 @@ def size_arithmetic(lift: Lifter, operator: str, a: Any, b: Any) -> Any:
     """A Size computed from sizes and integers; Div is rounded down, as sizes are not negative."""
     for value in (a, b):
         if not isinstance(value, Size | int):
-            raise SourceError("computes with a size in a way that qfmt does not know", hint=lift.shape_hint)
+            raise SourceError("computes with a size in a way that is not supported", hint=lift.shape_hint)
     return Size(lambda: lift.emit(operator, [lift.shape_tensor([a]), lift.shape_tensor([b])]))

@@ -36,7 +36,7 @@ class Spelling(NamedTuple):
         """Arguments by their target in the operator; None if a `==` says that this is another operator."""
         names = [parameter.torch_name for parameter in self.parameters]
         if len(args) > len(names) or not kwargs.keys() <= set(names):
-            raise SourceError(f"{target} is called in a form that qfmt does not know")
+            raise SourceError(f"{target} is called with arguments that are not supported")
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
         bound: dict[str, Any] = {}
         for parameter in self.parameters:

@@ -49,7 +49,7 @@ def embedding_bag(
 def _mode(lift: Lifter, code: Any) -> str:
     number = lift.number(code)
     if number not in range(len(MODES)):
-        raise SourceError(f"reduces bags in the way {number}, which torch does not have")
+        raise SourceError(f"reduces bags with mode {number}, which torch does not have")
     return MODES[int(number)]
 
 
@@ -89,7 +89,7 @@ def quantized_embedding_bag(
 ) -> Any:
     """Whatever the mode, torch sums a quantized table up."""
     if lift.flag(pruned_weights) and compressed_indices_mapping is not None:
-        raise SourceError("looks rows up in a pruned table, which qfmt does not keep")
+        raise SourceError("looks up rows in a pruned table, which is not supported")
     table, at = _table(lift, weight), lift.indices(indices)
     lift.need(at, (None, None) if offsets is None else (None,))
     inputs = [table, at, None if offsets is None else _list(lift, offsets), per_sample_weights]

@@ -96,10 +96,10 @@ def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]
     """The weight of a class `kind` that holds these tensors, and is described so."""
     if kind not in (INT8, INTX, FLOAT8):
         hint = f"those of {INT8}, {INTX} and {FLOAT8} are: quantize with IntxWeightOnlyConfig, for example"
-        raise SourceError(f"is a {kind[:100]}, which is not read", hint=hint)
+        raise SourceError(f"is a {kind[:100]}, which is not supported", hint=hint)
     for name in ("qdata", "scale"):
         if name not in parts:
-            hint = "the file is damaged, or one of multiple shards: merge them"
+            hint = "the file is damaged, or one of several shards: merge them"
             raise SourceError(f"is a {kind} without {name}", hint=hint)
     qdata = parts["qdata"]
     dtype, limits = _grid(kind, qdata, told)
@@ -126,10 +126,10 @@ def _with_input(state: Mapping[str, Any]) -> Weight:
     """torchao/quantization/linear_activation_quantized_tensor.py: a weight, and what quantizes the input."""
     inner, function = state.get("original_weight_tensor"), state.get("input_quant_func")
     if not isinstance(inner, Subclass) or _last(inner.class_name) != "AffineQuantizedTensor":
-        raise SourceError("holds a weight that is not read", hint="the weight of an AffineQuantizedTensor is")
+        raise SourceError("has a weight that is not supported", hint="the weight of an AffineQuantizedTensor is")
     name = _last(function.name) if isinstance(function, InertClass) else ""
     if name not in INPUTS:
-        raise SourceError(f"quantizes its input by {name[:100] or 'something'}, which qfmt does not know")
+        raise SourceError(f"quantizes its input by {name[:100] or 'something'}, which is not supported")
     return of_pickle(inner)._replace(activation=INPUTS[name])
 
 
@@ -138,9 +138,9 @@ def _affine(dtype: str, state: Mapping[str, Any]) -> Weight:
     held = state.get("tensor_impl")
     layout = _last(held.class_name) if isinstance(held, Subclass) else "nothing"
     if not isinstance(held, Subclass) or layout != "PlainAQTTensorImpl" or held.state is None:
-        raise SourceError(f"is laid out as {layout[:100]}, which is not read", hint="quantize with PlainLayout()")
+        raise SourceError(f"has the layout {layout[:100]}, which is not supported", hint="quantize with PlainLayout()")
     if _unpickled(state.get("zero_point_domain")) not in (1, 3):  # integers, or none
-        raise SourceError("has zero points that are real numbers", hint="quantize with ZeroPointDomain.INT")
+        raise SourceError("has zero points that are not integers", hint="quantize with ZeroPointDomain.INT")
     named = {"qdata": "int_data", "scale": "scale", "zero_point": "zero_point"}
     parts = {own: held.state.get(name) for own, name in named.items()}
     stored = {name: part for name, part in parts.items() if isinstance(part, StoredTensor)}
@@ -183,7 +183,7 @@ def _bits(dtype: Any) -> int:
     """Those of torch.int1 to torch.int8."""
     number = str(dtype).removeprefix("int")
     if number not in map(str, range(1, 9)):
-        raise _damaged(f"holds integers of the type {str(dtype)[:40]}")
+        raise _damaged(f"holds integers of type {str(dtype)[:40]}")
     return int(number)
 
 
@@ -224,7 +224,7 @@ def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
         return
     values = qdata.array()
     if values.size and not low <= values.min() <= values.max() <= high:
-        raise _damaged(f"has values from {values.min()} to {values.max()} where {low} to {high} are possible")
+        raise _damaged(f"has values from {values.min()} to {values.max()} but {low} to {high} are allowed")
 
 
 # -- how inputs are quantized ----------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
 def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Activation | None:
     if (known := told.get("activation_quantization")) is not None:
         if known != "int8_asym_per_token":
-            raise SourceError(f"quantizes its input by {str(known)[:100]}, which qfmt does not know")
+            raise SourceError(f"quantizes its input by {str(known)[:100]}, which is not supported")
         return Activation("int8", "token", symmetric=False)
     given = told.get("act_quant_kwargs")
     if given is None:
@@ -246,7 +246,7 @@ def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str,
         dtype, mapping = str(fields.get("float8_dtype", "float8_e4m3fn")), "SYMMETRIC"
     if not per or dtype not in DTYPES or mapping not in ("SYMMETRIC", "ASYMMETRIC"):
         what = f"quantizes its input by {_words(granularity)}, {_words(mapping)}"
-        raise SourceError(f"{what}, which qfmt does not know", hint="quantize with PerRow() or PerTensor()")
+        raise SourceError(f"{what}, which is not supported", hint="quantize with PerRow() or PerTensor()")
     limits = REDUCED if fields.get("reduce_range") else FULL
     activation = Activation(dtype, per, mapping == "SYMMETRIC", limits)
     return activation._replace(grid=_static(activation, parts)) if "act_quant_scale" in parts else activation

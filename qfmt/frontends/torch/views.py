@@ -26,7 +26,7 @@ VIEWS = {
 _SAME_ONLY = {"aten::to", "aten::type_as"}
 """Calls that give a view only where there is nothing to do."""
 
-HINT = "export it, and convert program.run_decompositions(), or write the model without in-place operators"
+HINT = "export it and convert program.run_decompositions(), or remove in-place operators from the model"
 
 
 def share(target: str, args: Sequence[Any], result: Any) -> None:

@@ -41,7 +41,7 @@ def quantized_linear(
     read = of_json(described["kind"], parts, described["told"])
     if read.real_dtype != "float32":
         hint = "call model.float() before quantize_"
-        raise SourceError(f"computes in {read.real_dtype}, which is not converted", hint=hint)
+        raise SourceError(f"computes in {read.real_dtype}, which is not supported", hint=hint)
     value = lift.tensor(x)
     if value.shape is not None:
         lift.need(value, (*[None] * (len(value.shape) - 1), qdata.shape[1]))
@@ -56,7 +56,7 @@ def quantized_linear(
         q = lift.emit("QuantizeLinear", [value], quantization=activation.grid, dtype="int8", rule=RECIPROCAL)
         return lift.emit("qfmt.Linear", [lift.emit("DequantizeLinear", [q], dtype="float32"), *inputs])
     if activation.dtype != "int8":
-        raise SourceError(f"quantizes its input while the network runs, {activation}, which is not converted")
+        raise SourceError(f"quantizes its input at run time, {activation}, which is not supported")
     if activation.symmetric:
         attributes = {"reduce_range": int(activation.reduce_range), "per_token": int(activation.per == "token")}
         return lift.emit("qfmt.DynamicLinear", [value, *inputs], attributes, rule="dynamic_symmetric")

@@ -47,7 +47,9 @@ class Archive:
         """The module tree brought to life, kept by the evaluator."""
         self._storages: dict[tuple[str, str], Storage] = {}
         if self._text("byteorder", "little") != "little":
-            raise SourceError("was saved on a big-endian machine", hint="load and save it again on another one")
+            raise SourceError(
+                "was saved on a big-endian machine", hint="load it on a little-endian machine and save it again"
+            )
         code = {
             name.removeprefix(self.root): name
             for name in self.zip.entries

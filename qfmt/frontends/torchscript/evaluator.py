@@ -104,7 +104,7 @@ class Evaluator(Expressions):
         surplus = len(args) > len(names) or not set(given) <= set(names)
         missing = [name for name in names if name not in given and name not in defaults]
         if surplus or missing:
-            what = f"needs {', '.join(missing)}" if missing else "is called with arguments that it does not take"
+            what = f"needs {', '.join(missing)}" if missing else "is called with arguments that it does not have"
             raise SourceError(f"`{frame.function.name}` {what}", where=frame.where(frame.function.node))
         for name in names:
             frame.variables[name] = given[name] if name in given else self.value(defaults[name], frame)
@@ -138,7 +138,7 @@ class Evaluator(Expressions):
             if isinstance(value, Value):
                 value = self.operators.record("prim::ListUnpack", (value, len(target.elts)), {}, target, frame)
             if not isinstance(value, list | tuple) or len(value) != len(target.elts):
-                raise SourceError(f"{len(target.elts)} values were to come here", where=frame.where(target))
+                raise SourceError(f"{len(target.elts)} values were expected here", where=frame.where(target))
             for each, element in zip(target.elts, value, strict=True):
                 self._assign(each, element, frame)
         elif isinstance(target, ast.Attribute):
@@ -225,8 +225,8 @@ class Evaluator(Expressions):
         raise not_followed(test, frame)
 
     def _undecided(self, test: ast.expr, frame: Frame) -> branches.Undecided:
-        what = f"the code takes a decision that depends on the data: `{frame.shown(test)}`"
-        hint = "trace the network with an example, or state the input's shape, so that there is one path"
+        what = f"the code makes a decision that depends on the data: `{frame.shown(test)}`"
+        hint = "trace the network with an example, or state the shape of the input, so that there is only one path"
         return branches.Undecided(ControlFlowError(what, where=frame.where(test), hint=hint))
 
 

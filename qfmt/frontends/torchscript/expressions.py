@@ -192,7 +192,7 @@ class Expressions:
             return None
         if name == "fork":
             raise runs_in_parallel(node, frame)
-        raise SourceError(f"`{name[:100]}` is not something that TorchScript calls", where=frame.where(node))
+        raise SourceError(f"`{name[:100]}` cannot be called in TorchScript", where=frame.where(node))
 
     def _method(
         self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame
@@ -216,7 +216,7 @@ def _target(symbol: str) -> str:
 
 def runs_in_parallel(node: ast.AST, frame: Frame) -> ControlFlowError:
     """For torch.jit.fork."""
-    hint = "qfmt writes down one sequence of operators; save the network without fork"
+    hint = "save the network without fork: qfmt writes one sequence of operators"
     return ControlFlowError(
         "runs parts of the network in parallel (torch.jit.fork)", where=frame.where(node), hint=hint
     )

@@ -35,9 +35,9 @@ def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[An
     except (TypeError, AttributeError):
         return NotImplemented
     if isinstance(result, int) and result not in INT_RANGE:
-        raise SourceError(f"{target} gives an integer beyond 64 bits")
+        raise SourceError(f"the result of {target} exceeds 64 bits")
     if isinstance(result, str | list | tuple | dict) and len(result) > SIZE_LIMIT:
-        raise SourceError(f"{target} builds something of {len(result)} elements", hint="qfmt does not follow that")
+        raise SourceError(f"{target} creates {len(result)} elements", hint="this is not supported")
     return result
 
 

@@ -45,7 +45,7 @@ class NamedTuple(tuple[Any, ...]):
     def of(cls, declared: Class, values: tuple[Any, ...]) -> NamedTuple:
         fields = tuple(declared.fields)
         if len(values) > len(fields):
-            raise SourceError(f"{declared.name} is given {len(values)} elements, and has {len(fields)}")
+            raise SourceError(f"{declared.name} gets {len(values)} elements, but has {len(fields)}")
         result = cls(values)
         result.fields = fields
         return result
@@ -110,7 +110,7 @@ class Restorer:
             elif isinstance(inert.state, dict):
                 live.attributes = self.restore(inert.state)
             elif inert.state is not None:
-                raise SourceError(f"{cls.name} has a state but no `__setstate__` to set it", hint="the file is damaged")
+                raise SourceError(f"{cls.name} has a state, but no `__setstate__`", hint="the file is damaged")
 
     def name(self, value: Any, path: str) -> None:
         """Tell all that is reachable from a live value its place in the module tree."""

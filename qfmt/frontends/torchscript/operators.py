@@ -150,5 +150,5 @@ def placed(action: Callable[[], Any], node: ast.AST, frame: Frame) -> Any:
 
 def keeps_state(what: str, node: ast.AST, frame: Frame) -> SourceError:
     """For code that remembers something from one run to the next."""
-    hint = "a .qfb holds a network without memory"
+    hint = "a .qfb holds a stateless network"
     return SourceError(f"the network changes {what} from one run to the next", where=frame.where(node), hint=hint)

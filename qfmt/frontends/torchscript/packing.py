@@ -52,7 +52,7 @@ def _configured(config: Sequence[Any], weight: StoredTensor, bias: StoredTensor 
     """`config`: rank; so many of stride, padding, dilation and output padding; groups; flags (1: transposed)."""
     rank = config[0] if config and isinstance(config[0], int) else 0
     if not 1 <= rank <= 3 or len(config) != 4 * rank + 3:
-        raise SourceError("packed convolution parameters have a geometry that makes no sense")
+        raise SourceError("packed convolution parameters have an invalid geometry")
     stride, padding, dilation, output_padding = (config[1 + i * rank : 1 + (i + 1) * rank] for i in range(4))
     groups, flags = config[-2:]
     return _conv(weight, bias, stride, padding, dilation, output_padding, groups, bool(flags & 1), version)
@@ -198,4 +198,4 @@ def method(packed: Packed | PackedState, name: str) -> Any:
     if isinstance(packed, Packed) and name in _METHODS:
         return _METHODS[name](packed)
     kind = packed.kind if isinstance(packed, Packed) else packed.class_name
-    raise SourceError(f"the code asks packed {kind} parameters for `{name}`, which qfmt does not know")
+    raise SourceError(f"the code asks packed {kind} parameters for `{name}`, which is not supported")

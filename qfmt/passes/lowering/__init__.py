@@ -56,11 +56,15 @@ def lower_integer(
     for a model that is lowered already.
     """
     if form not in FORMS:
-        raise QfmtError(f"no form {form!r} of requantization", hint=f"known are {', '.join(FORMS)}")
+        raise QfmtError(f"unknown form {form!r} of requantization", hint=f"known are {', '.join(FORMS)}")
     if bits not in WIDTHS:
-        raise QfmtError(f"multipliers of {bits} bits are not known", hint=f"known are {', '.join(map(str, WIDTHS))}")
+        raise QfmtError(
+            f"multipliers of {bits} bits are not supported", hint=f"known are {', '.join(map(str, WIDTHS))}"
+        )
     if bits != WIDTHS[0] and form not in NARROWED:
-        raise QfmtError(f"multipliers of {form} cannot have {bits} bits", hint=f"those of {', '.join(NARROWED)} can")
+        raise QfmtError(
+            f"multipliers of {form} cannot have {bits} bits", hint=f"only those of {', '.join(NARROWED)} can"
+        )
     if model.no_graph:
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
@@ -118,7 +122,7 @@ def _lowered(model: Model, form: Form) -> Model:
     from ...rules import graph_violations
 
     if broken := graph_violations(made):
-        raise ValidityError(broken, where="the network in integers")
+        raise ValidityError(broken, where="the integer-only network")
     return made
 
 

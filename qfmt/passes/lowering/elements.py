@@ -93,7 +93,7 @@ def _rescaled(node: Node, found: Region, work: Work) -> None:
         raise NoForm(f"reads {leaf.name!r}, of {DTYPES[leaf.dtype].bits} bits: too many for a table")
     grid, target = work.grid(leaf), work.grid(y)
     if max(-grid.quant_min, grid.quant_max) >= (1 << 31) - 1:
-        raise NoForm(f"reads {leaf.name!r}, of which no range is stated")
+        raise NoForm(f"reads {leaf.name!r}, whose range is not stated")
     scale = np.array([grid.scale[0] / target.scale[0]])
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
     offset = int(grid.zero_point[0])

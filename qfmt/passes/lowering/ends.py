@@ -67,7 +67,7 @@ def with_integer_fill(node: Node, work: Work) -> Node:
     if not fill or y.quantization is None or work.tensors[fill].quantization == y.quantization:
         return node
     if not work.tensors[fill].is_constant:
-        raise NoForm("pads with a number that is computed")
+        raise NoForm("pads with a value that is not constant")
     real = work.tensors[fill].dequantize().reshape(())
     integer = quantize(real, y.quantization, work.kind(y), "divide")
     own = work.add(Tensor.constant(work.free(f"{fill}.quantized"), integer, y.quantization, dtype=y.dtype))
@@ -114,7 +114,7 @@ def ended(model: Model, names: Sequence[str]) -> Model:
     for name in names:
         tensor = model.graph.find(name)
         if tensor is None or tensor.is_constant:
-            what = "no tensor" if tensor is None else "a constant, no output:"
+            what = "no tensor" if tensor is None else "a constant, not an output:"
             raise SourceError(f"{what} {name!r}", hint="`qfmt inspect FILE --nodes` lists the outputs of all nodes")
         found.append(tensor.name)
     nodes = without_unread(model.nodes, found)

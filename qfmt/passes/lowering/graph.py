@@ -66,7 +66,7 @@ def _lowered(model: Model, work: Work) -> Graph:
     for name in filter(work.is_real, outputs):
         if name in work.producer:
             failed.append(work.producer[name])
-            _note(reasons, "gives real numbers", failed[-1])
+            _note(reasons, "outputs real numbers", failed[-1])
         else:
             what = "a constant" if work.tensors[name].is_constant else "an input"
             reasons.setdefault(f"is an output of real numbers, and {what}", []).append(name)
@@ -117,11 +117,11 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
         tensor = model.tensors[name]
         is_real = tensor.quantization is None and DTYPES[tensor.dtype].kind == "f" and name not in quantized
         if is_real and any(node.operator == "qfmt.RequantShift" for node in model.nodes):
-            return f"if an input holds integers, say so at the conversion: --input-quantization {name}=1,0,int8"
+            return f"if an input holds integers, declare it when you convert: --input-quantization {name}=1,0,int8"
     if not unknown_shape and ends:
-        return f"end the network before them: {' '.join(f'--output {name}' for name in ends)}"
+        return f"end the network before these nodes: {' '.join(f'--output {name}' for name in ends)}"
     if not unknown_shape:
-        return "leave them out of the network, before or after the part that runs on integers"
+        return "move them out of the network, before or after its integer-only part"
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"
     options = shape_options(model)
     return f"state the sizes of the {noun}, as in `{options}`" if options else f"state the sizes of the {noun}"
@@ -197,7 +197,7 @@ def _keep_integers(node: Node, work: Work) -> None:
             work.made_whole[name] = work.constant(f"{name}.integers", array)
         inputs[place] = work.made_whole[name]
     if work.is_real(node.outputs[0]):
-        raise NoForm("gives real numbers")
+        raise NoForm("outputs real numbers")
     work.put(replace(node, inputs=tuple(inputs)))
 
 
@@ -211,7 +211,7 @@ def _position(node: Node, work: Work) -> None:
         raise NoForm("has an input that is quantized per channel")
     real = dequantize(np.unique(integers(x)).astype(work.kind(x)), work.grid(x))
     if not (np.diff(real) > 0).all():
-        raise NoForm("has an input of whose real numbers some are alike: float32 does not hold them")
+        raise NoForm("has an input with different integers whose real numbers are equal in float32")
     plain = work.computed(x, work.free(f"{name}.integers"), x.dtype, None)
     tabled(name, integers(x).astype(work.kind(x)), plain, None, node, work)
     work.put(replace(node, inputs=(plain.name,)))

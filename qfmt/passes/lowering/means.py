@@ -32,21 +32,21 @@ def mean(node: Node, work: Work) -> Sums:
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
     if node.arithmetic in MEAN and not xq.same_grid(yq):
-        raise NoForm("takes a mean on another grid than that of its input")
+        raise NoForm("computes a mean on a different grid than its input")
     if DTYPES[x.dtype].bits > FACTOR_BITS:
-        raise NoForm(f"adds up integers of more than {FACTOR_BITS} bits")
+        raise NoForm(f"sums integers of more than {FACTOR_BITS} bits")
     counts = window_sizes(node, work)
     if not counts or not all(counts):
-        raise NoForm("averages over no element")
+        raise NoForm("averages over zero elements")
     if len(counts) > 1 and sum(counts) * (xq.quant_max - xq.quant_min) > MOST_SUMS:
-        raise NoForm("has windows of too many sums to compare them one by one")
+        raise NoForm("has windows with too many possible sums to compare each of them")
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
         low, high = min(low, 0), max(high, 0)
     least, most = min(0, low) * multiple, max(0, high) * multiple
     if max(-least, most) >= INT32:
-        raise NoForm(f"sums may reach {least:,} or {most:,}, beyond int32")
+        raise NoForm(f"sums may reach {least:,} or {most:,}, outside int32")
     rounded = _stated_mean(node.arithmetic, xq, yq, work.kind(y))
     unsure = 0
     if node.arithmetic not in MEAN:
@@ -109,7 +109,7 @@ def window_sizes(node: Node, work: Work) -> list[int]:
     if node.operator == "AveragePool" and not any(a["pads"]) and not a["ceil_mode"]:
         return [prod(a["kernel_shape"])]
     if x.shape is None:
-        raise NoForm("averages over a number of elements that is not known", unknown_shape=True)
+        raise NoForm("averages over an unknown number of elements", unknown_shape=True)
     axes = list(range(2, len(x.shape)))
     if node.operator == "ReduceMean":
         axes = _reduced(node, work, len(x.shape))
@@ -117,7 +117,7 @@ def window_sizes(node: Node, work: Work) -> list[int]:
         axes = list(range(len(x.shape)))[-len(a["output_size"]) :]
     sizes = [size for axis in axes if isinstance(size := x.shape[axis], int)]
     if len(sizes) < len(axes):
-        raise NoForm("averages over a number of elements that is not known", unknown_shape=True)
+        raise NoForm("averages over an unknown number of elements", unknown_shape=True)
     if node.operator in ("GlobalAveragePool", "ReduceMean"):
         return [prod(sizes)]
     if 0 in sizes:
@@ -131,7 +131,7 @@ def window_sizes(node: Node, work: Work) -> list[int]:
 def _reduced(node: Node, work: Work, rank: int) -> list[int]:
     axes = work.tensors[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else None
     if axes is not None and not axes.is_constant:
-        raise NoForm("averages over axes that are computed")
+        raise NoForm("averages over axes that are not constant")
     if axes is None or axes.array.size == 0:
         return [] if node.attributes["noop_with_empty_axes"] else list(range(rank))
     return [int(axis) % rank for axis in axes.array.reshape(-1)]

@@ -35,7 +35,7 @@ def product(node: Node, work: Work) -> Sums:
     folded = bias - zero * weights.sum(1)
     folds = _folds(node, folded) and _holds("int16", weights) and _stays_in_int32(weights, least, most, folded)
     if not folds and not _stays_in_int32(weights, least - zero, most - zero, bias):
-        raise NoForm(f"sums may reach {low.min():,} or {high.max():,}, beyond int32")
+        raise NoForm(f"sums may reach {low.min():,} or {high.max():,}, outside int32")
 
     def evaluate(sums: Integers, some: slice) -> Array:
         scales = scale[some, None] if wq.is_per_channel else scale.reshape(())
@@ -103,7 +103,7 @@ def _check_scales(at: Array, yq: Quantization) -> None:
     s = f32(yq.scale[0])
     for each in (at, f32(1) / s, at / s, at * (f32(1) / s)):
         if not (np.isfinite(each).all() and (np.asarray(each) > 0).all()):
-            raise NoForm("has scales whose product or quotient float32 does not hold")
+            raise NoForm("has scales whose product or quotient float32 cannot represent")
 
 
 def columns(node: Node, w: Integers) -> Integers:
@@ -145,7 +145,7 @@ def _bias(
     if tensor is None:
         return np.zeros(count, np.int64), None
     if not tensor.is_constant:
-        raise NoForm("has a bias that is computed")
+        raise NoForm("has a bias that is not constant")
     if node.operator == "Gemm" and len(tensor.shape or ()) > 1 and (tensor.shape or ())[0] != 1:
         raise NoForm("has a bias for each row")
     if in_units_of_sums(tensor.quantization, xq.scale[0], tuple(scale.tolist())):
@@ -153,7 +153,7 @@ def _bias(
     real = _spread(tensor.dequantize().astype(f32), count)
     units = np.rint(real / at).astype(np.float64)
     if not np.abs(units).max(initial=0) < INT32:
-        raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, beyond int32")
+        raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, outside int32")
     return units.astype(np.int64), real
 
 
@@ -164,7 +164,7 @@ def _spread(bias: Array, count: int) -> Array:
 def _centred(w: Tensor) -> Integers:
     assert w.quantization is not None
     if w.quantization.is_blocked or w.quantization.has_float_zero_points:
-        raise NoForm("has weights with scales by blocks")
+        raise NoForm("has weights with block-wise scales")
     array: Integers = w.array.astype(np.int64)
     return array - w.quantization.zero_points(array.ndim).astype(np.int64)
 
@@ -200,15 +200,15 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
     a, b = (work.tensors[name] for name in node.inputs[:2])
     y = work.tensors[node.outputs[0]]
     if node.operator != "MatMul" or bq.is_per_channel:
-        raise NoForm("has weights that are computed")
+        raise NoForm("has weights that are not constant")
     length = work.size(a, -1) or work.size(b, -2 if len(b.shape or ()) > 1 else -1)
     if length is None:
-        raise NoForm("adds up a number of products that is not known", unknown_shape=True)
+        raise NoForm("sums an unknown number of products", unknown_shape=True)
     ends = [each - q.zero_point[0] for q in (aq, bq) for each in (q.quant_min, q.quant_max)]
     products = [int(i * j) for i in ends[:2] for j in ends[2:]]
     low, high = length * min(0, *products), length * max(0, *products)
     if max(-low, high) >= INT32:
-        raise NoForm(f"sums may reach {low:,} or {high:,}, beyond int32")
+        raise NoForm(f"sums may reach {low:,} or {high:,}, outside int32")
     at = f32(aq.scale[0]) * np.array(bq.scale[0]).astype(f32)
     _check_scales(at, yq)
 

@@ -181,7 +181,7 @@ def _mean(node: Node, work: Work) -> Range:
 def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
     found = []
     if not INT32[0] <= reached.least_part <= reached.most_part <= INT32[1]:
-        what = f"sums may reach {reached.least_part:,} or {reached.most_part:,}, beyond int32"
+        what = f"sums may reach {reached.least_part:,} or {reached.most_part:,}, outside int32"
         found.append(Violation("P1", where, what))
     grid = sums.quantization
     if grid is None or not reached.low.size:
@@ -189,7 +189,7 @@ def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
     low, high = int(reached.low.min()), int(reached.high.max())
     if not grid.quant_min <= low <= high <= grid.quant_max:
         stated = f"[{grid.quant_min:,}, {grid.quant_max:,}]"
-        found.append(Violation("P2", where, f"sums reach [{low:,}, {high:,}], and {sums.name!r} states {stated}"))
+        found.append(Violation("P2", where, f"sums reach [{low:,}, {high:,}], but {sums.name!r} states {stated}"))
     return found
 
 
@@ -208,11 +208,11 @@ def _reach(node: Node, x: Tensor, reached: Range | None, where: str) -> list[Vio
     if not narrow.size:
         return []
     if nothing_stated:
-        raise QfmtError(f"nothing states how far {x.name!r} reaches")
+        raise QfmtError(f"the range of {x.name!r} is not stated")
     at = int(narrow[0])
     least, most, stated_low, stated_high = (
         int(np.broadcast_to(each, max(channels, len(own[0])))[at]) for each in (*own, low, high)
     )
     more = f" (and {narrow.size - 1} more)" if narrow.size > 1 else ""
-    what = f"sums of channel {at}{more} reach [{least:,}, {most:,}], and [{stated_low:,}, {stated_high:,}] is stated"
+    what = f"sums of channel {at}{more} reach [{least:,}, {most:,}], but [{stated_low:,}, {stated_high:,}] is stated"
     return [Violation("P3", where, what)]

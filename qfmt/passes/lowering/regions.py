@@ -73,7 +73,7 @@ def _grow(found: Region, node: Node, work: Work) -> None:
         return
     found.reached.add(node.outputs[0])
     if len(found.reached) > MOST_NODES:
-        raise NoForm(f"computes real numbers by more than {MOST_NODES} operators", node=node)
+        raise NoForm(f"computes real numbers with more than {MOST_NODES} operators", node=node)
     if not is_by_element(node):
         source = _computing(node, work)
         if is_by_element(source) or is_move(source):

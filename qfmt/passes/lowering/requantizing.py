@@ -42,10 +42,10 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         limits = grid.quant_min, grid.quant_max
         steps = of_pairs(*sums.pairs, limits, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
         if steps is None:
-            raise NoForm("gives other integers for equal sums")
+            raise NoForm("outputs different integers for equal sums")
         found = fit(steps, form)
         if form.exact and found.differs.any():
-            raise NoForm(f"rounds {found.differs.sum():,} means of windows of several sizes in two ways")
+            raise NoForm(f"rounds {found.differs.sum():,} means differently for windows of different sizes")
         return _unsure(found, sums)
     levels = levels_of(grid.quant_min, grid.quant_max)
     count = len(sums.low)
