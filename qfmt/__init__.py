@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .errors import QfmtError
     from .file import check, load, save
     from .frontends import convert
+    from .interpreter import run
     from .model import Graph, Model, Node, Quantization, Tensor
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "convert",
     "diff",
     "load",
+    "run",
     "save",
     "verify",
 ]
@@ -51,6 +53,7 @@ _HOMES = {
     "convert": "frontends",
     "diff": "compare",
     "load": "file",
+    "run": "interpreter",
     "save": "file",
     "verify": "compare",
 }
@@ -65,3 +68,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -160,6 +160,10 @@ class Data:
     def __hash__(self) -> int:
         return hash(self.sha256())
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Data], tuple[bytes]]:
+        """A copy, or a pickle, has bytes of its own: it does not depend on a file."""
+        return _of_bytes, (bytes(self.view()),)
+
 
 class ArrayData(Data):
     """Data that lies in a NumPy array."""
@@ -177,6 +181,12 @@ class ArrayData(Data):
         import numpy as np
 
         return self._array.reshape(-1).view(np.uint8).data.toreadonly()
+
+
+def _of_bytes(data: bytes) -> ArrayData:
+    import numpy as np
+
+    return ArrayData(np.frombuffer(data, np.uint8))
 
 
 class StoredArray(NamedTuple):

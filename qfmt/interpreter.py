@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -41,8 +40,7 @@ def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array
         raise RunError(model.no_graph)
     graph, tensors = model.graph, model.graph.tensors
     values.update(checked_inputs(model, inputs))
-    readers = Counter(name for node in graph.nodes for name in node.inputs)
-    readers.update(graph.outputs)
+    uses = graph.uses()
     constants: dict[str, Array] = {}
     for node in graph.nodes:
         operands = [_operand(name, values, constants, tensors) for name in node.inputs]
@@ -50,8 +48,8 @@ def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array
         values.update(zip(node.outputs, results, strict=True))
         yield node
         for name in node.inputs:
-            readers[name] -= 1
-            if readers[name] == 0:
+            uses[name] -= 1
+            if uses[name] == 0:
                 values.pop(name, None)
                 constants.pop(name, None)
 
@@ -137,8 +135,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
 
 def place(node: Node) -> str:
     """What to call a node in a message."""
-    name = node.name or (node.outputs[0] if node.outputs else node.operator)
-    return f"node {name} ({node.operator})"
+    return f"node {node.label} ({node.operator})"
 
 
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:

@@ -1,24 +1,33 @@
 """A quantized network in memory: frozen values, names instead of indices, arrays only when asked for.
 
-Quantization is a property of a tensor, not a pair of operators: `fc1.scale` in PyTorch is the
-quantization of the tensor that `fc1` puts out, and a tensor without quantization is what its dtype says.
-
 Nothing here imports NumPy until an array is asked for, so that a file can be listed in milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from .arrays import DTYPES, ArrayData, Data, DType, StoredArray, numpy_dtype, pack, unpack
 from .errors import QfmtError
+from .graph import (
+    Attribute,
+    Dimension,
+    Graph,
+    Node,
+    Shape,
+    Tensor,
+    TensorView,
+    attribute_kind,
+    near_names,
+    static_shape,
+)
 from .quantization import Blocks, Observed, Quantization
 
 if TYPE_CHECKING:
     from os import PathLike
+    from types import TracebackType
 
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
@@ -45,200 +54,12 @@ __all__ = [
     "Tensor",
     "Vector",
     "attribute_kind",
+    "near_names",
     "numpy_dtype",
     "pack",
     "static_shape",
     "unpack",
 ]
-
-Dimension = int | str | None
-"""A size; or a name, equal wherever it stands in a graph (`"N"`); or None: not known."""
-
-Shape = tuple[Dimension, ...] | None
-"""None: not even the rank is known."""
-
-Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A named value of the graph; it is a constant if and only if it has data.
-
-    `aliases` are the names it had in its source (`fc1._packed_params`, an ONNX initializer, …).
-    """
-
-    name: str
-    dtype: str
-    shape: Shape
-    data: Data | None = None
-    quantization: Quantization | None = None
-    aliases: tuple[str, ...] = ()
-
-    @classmethod
-    def constant(
-        cls,
-        name: str,
-        array: ArrayLike,
-        quantization: Quantization | None = None,
-        *,
-        dtype: str | None = None,
-        aliases: tuple[str, ...] = (),
-    ) -> Tensor:
-        """A tensor that holds `array`; `dtype` is needed only for sub-byte types (one value a byte).
-
-        Raises QfmtError for what cannot be stored: another dtype than the array has, integers that do not fit.
-        """
-        stored = StoredArray.of(array, dtype, where=name)
-        return cls(name, *stored, quantization, aliases)
-
-    @property
-    def is_constant(self) -> bool:
-        return self.data is not None
-
-    @property
-    def array(self) -> Array:
-        """The stored values: read-only, zero-copy; sub-byte types unpacked, one value a byte.
-
-        Raises QfmtError if the tensor is not a constant, DigestError if its bytes were changed.
-        """
-        if self.data is None:
-            raise QfmtError("is computed, not stored: it has no array", where=self.name)
-        return StoredArray(self.dtype, static_shape(self), self.data).array
-
-    def stored(self) -> Iterator[tuple[str, Data]]:
-        """All arrays that belong to it, in the order in which a file has them: its own "", "scale", "zero_point"."""
-        if self.data is not None:
-            yield "", self.data
-        if self.quantization is not None and self.quantization.blocks is not None:
-            blocks = self.quantization.blocks
-            yield "scale", blocks.scale.data
-            if blocks.zero_point is not None:
-                yield "zero_point", blocks.zero_point.data
-
-    def dequantize(self) -> NDArray[np.float32]:
-        """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor as it is."""
-        import numpy as np
-
-        if self.quantization is None:
-            return self.array.astype(np.float32)
-        from .arithmetic import dequantize
-
-        return dequantize(self.array, self.quantization)
-
-
-def static_shape(tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a tensor all of whose dimensions are numbers; a constant's always are."""
-    if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
-        raise QfmtError("has no fixed shape", where=tensor.name)
-    return tuple(size for size in tensor.shape if isinstance(size, int))
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One operation. `operator` is ONNX's name, or `qfmt.Name` for what ONNX lacks.
-
-    An absent optional input is the empty name. `arithmetic` names the rounding rule by which the
-    outputs are computed (spec.md, "Arithmetic"); it is empty where nothing is rounded.
-    `scope` and `source_operator` say where the node came from: the module path, and what it was there.
-    """
-
-    operator: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    name: str = ""
-    version: int = 1
-    arithmetic: str = ""
-    scope: str = ""
-    source_operator: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """Nodes in topological order over tensors that are found by name."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: Sequence[Node]
-    tensors: Mapping[str, Tensor]
-    name: str = ""
-
-    @property
-    def is_archive(self) -> bool:
-        """Whether there are tensors only, because the source said nothing about what is computed from them."""
-        return not (self.nodes or self.inputs or self.outputs)
-
-    def constants(self) -> Iterator[Tensor]:
-        return (tensor for tensor in self.tensors.values() if tensor.data is not None)
-
-    def find(self, name: str) -> Tensor | None:
-        """A tensor by its name, by a name that it, its scale or zero point had, or by `NAME.scale` / `.zero_point`."""
-        tensors = self.tensors
-        if name in tensors:
-            return tensors[name]
-        for tensor in tensors.values():
-            if name in tensor.aliases or (tensor.quantization is not None and name in tensor.quantization.names):
-                return tensor
-        owner, _, last = name.rpartition(".")
-        return tensors.get(owner) if last in ("scale", "zero_point") else None
-
-    def near(self, name: str) -> list[str]:
-        """Names and aliases of tensors that look like `name`, or contain it."""
-        return near_names(name, (known for tensor in self.tensors.values() for known in (tensor.name, *tensor.aliases)))
-
-
-def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Known names that look like `name`, or contain it; of many names, or long ones, not all are compared."""
-    from difflib import get_close_matches
-
-    compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]
-    close = get_close_matches(name, compared, n=count)
-    return list(dict.fromkeys([*close, *(other for other in compared if name in other)]))[:count]
-
-
-COMPARED = 20_000
-
-
-class TensorView(Mapping[str, Tensor]):
-    """The tensors of a graph by name; `view[name]` takes every name that `Graph.find` takes, those of the source too.
-
-    As with `__missing__` of a dict, `in` and `get` know only the names that tensors have here. A KeyError has names
-    that are near.
-    """
-
-    __slots__ = ("_graph",)
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = self.get(name) or self._graph.find(name)
-        if tensor is None:
-            near = self._graph.near(name)
-            raise KeyError(f"no tensor {name!r}; similar: {', '.join(near)}" if near else f"no tensor {name!r}")
-        return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._graph.tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._graph.tensors)
-
-    def __len__(self) -> int:
-        return len(self._graph.tensors)
-
-    @overload
-    def get(self, name: str, /) -> Tensor | None: ...
-    @overload
-    def get(self, name: str, /, default: Default) -> Tensor | Default: ...
-    def get(self, name: str, /, default: Any = None) -> Any:
-        return self._graph.tensors.get(name, default)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} tensors>"
-
-
-Default = TypeVar("Default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +79,7 @@ class Vector:
         yield from (("output", name, self.outputs[name]) for name in graph.outputs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Model:
     """A network: its graph, where it came from, and the engine whose arithmetic its nodes state.
 
@@ -356,9 +177,92 @@ class Model:
 
         save(self, path)
 
-    def replace(self, **changes: object) -> Model:
+    def to_integers(
+        self,
+        *,
+        form: str = "multiply_shift",
+        bits: int = 32,
+        exact: bool = False,
+        input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
+        outputs: Sequence[str] = (),
+    ) -> Model:
+        """The same network, every node of which computes with integers only; see `qfmt.passes.lower_integer`."""
+        from .passes import lower_integer
+
+        return lower_integer(self, form=form, bits=bits, exact=exact, input_shapes=input_shapes, outputs=outputs)
+
+    def to_c(
+        self,
+        folder: str | PathLike[str],
+        *,
+        name: str = "",
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        compact: bool = False,
+    ) -> list[str]:
+        """Write an integer-only network as a C program into `folder`; see `qfmt.backends.c.write_c`."""
+        from .backends.c import write_c
+
+        return write_c(self, folder, name=name, shapes=shapes, compact=compact)
+
+    def replace(self, **changes: Any) -> Model:
         """The same model with some fields changed."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
+
+    def rename(self, names: Mapping[str, str]) -> Model:
+        """The same model with tensors under other names: {old: new}; an old name becomes an alias.
+
+        Raises QfmtError for a tensor that does not exist and for a new name that is taken.
+        """
+        from .passes.edits import rename
+
+        return rename(self, names)
+
+    def subgraph(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Model:
+        """The part of the network between tensors: `inputs` become its inputs, `outputs` its outputs.
+
+        Left out, they are those of the network. Names are any that `tensors[…]` takes. Test vectors are dropped.
+        Raises QfmtError for a tensor that does not exist, for a constant, and where the outputs need more inputs.
+        """
+        from .passes.edits import subgraph
+
+        return subgraph(self, inputs, outputs)
+
+    def replace_tensor(self, name: str, values: ArrayLike, quantization: Quantization | None = None) -> Model:
+        """The same model with other values of a constant, of the same dtype and shape; test vectors are dropped.
+
+        `quantization` replaces that of the tensor. Raises QfmtError for a tensor that does not exist or is computed,
+        and for values that it cannot hold.
+        """
+        from .passes.edits import replace_tensor
+
+        return replace_tensor(self, name, values, quantization)
+
+    def close(self) -> None:
+        """Let go of the file that the model was loaded from; arrays that were taken from it stay valid.
+
+        What was not read before raises QfmtError from then on. Does nothing for a model that was not loaded.
+        """
+        close = getattr(self.graph.tensors, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        from .display import model_text
+
+        return model_text(self)
+
+    def _repr_html_(self) -> str:
+        from .display import model_html
+
+        return model_html(self)
 
     def content_id(self) -> bytes:
         """32 bytes that name what the network computes: equal for equal names, types, quantization and data.
@@ -368,9 +272,3 @@ class Model:
         from .content import content_digest
 
         return content_digest(self)
-
-
-def attribute_kind(value: Attribute) -> str:
-    """`i`, `f` or `s`: what the value, or each element of it, is; an empty tuple counts as integers."""
-    first = (value[0] if value else 0) if isinstance(value, tuple) else value
-    return "f" if isinstance(first, float) else "s" if isinstance(first, str) else "i"

@@ -65,7 +65,7 @@ def is_by_blocks(counts: tuple[int, ...], block_shape: tuple[int, ...]) -> bool:
     return len(several) > 1 or any(block != 1 for block in several)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Quantization:
     """real = (q - zero_point) · scale, with q in [quant_min, quant_max].
 
@@ -141,6 +141,11 @@ class Quantization:
         own = None if one else StoredArray.of(points.reshape(counts), _points_dtype(points, dtype))
         blocks = Blocks(block_shape, tuple(tensor_shape), StoredArray.of(scale.reshape(counts)), own)
         return cls((), tuple(one), low, high, None, scale_dtype, None, blocks)
+
+    def __repr__(self) -> str:
+        from .display import quantization_text
+
+        return quantization_text(self)
 
     @property
     def is_per_channel(self) -> bool:

@@ -10,7 +10,7 @@ from qfmt.model import Graph, Node
 from qfmt.ops import OPERATORS
 from qfmt.passes import earlier
 from qfmt.passes.earlier import quantize_earlier
-from qfmt.passes.order import only_read
+from qfmt.passes.edits import only_read
 
 GRID = Quantization.per_tensor(0.03, 100, "uint8")
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)

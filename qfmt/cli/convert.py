@@ -15,8 +15,8 @@ import qfmt
 
 from ..errors import DestinationError, InexpressibleNodes, SourceError
 from ..frontends import ENGINES
+from ..notation import size
 from .integer import Lowering, integer_options
-from .notation import size
 from .options import Shapes, input_shapes
 from .output import line, working
 from .report import origin

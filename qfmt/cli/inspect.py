@@ -11,9 +11,9 @@ import click
 
 from ..errors import QfmtError
 from ..model import DTYPES, Model, Tensor
+from ..notation import NOTHING, quantization_cells, shape_text, size
 from .hazards import show_hazards
 from .integer import show_channels, show_integers
-from .notation import NOTHING, quantization_cells, shape_text, size
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
 from .source import FILE, QFB, open_model

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DestinationError, RunError
+from ..notation import NOTHING, number, shape_text
 from .arrays import arrays, matched, taken
-from .notation import NOTHING, number, shape_text
 from .output import Column, as_json, line, table, working
 from .source import FILE, open_model, spare
 

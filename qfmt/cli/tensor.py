@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..model import DTYPES, Model, Quantization, StoredArray, Tensor
-from .notation import number, quantization_cells, shape_text, size, span
+from ..notation import number, quantization_cells, shape_text, size, span
 from .output import line, pairs
 from .report import Facts, discarded_calibration, node_name, real_range
 

@@ -12,8 +12,8 @@ import click
 import qfmt
 
 from ..frontends import RUNTIMES, TORCH_ENGINES
+from ..notation import number
 from .arrays import arrays, matched, taken
-from .notation import number
 from .options import Shapes, input_shapes
 from .output import Column, as_json, line, pairs, table, working
 from .source import FILE, open_model

@@ -63,3 +63,7 @@ class Decoded(Sequence[Element], Generic[Element]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self._what}s>"
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Element, ...]]]:
+        """A copy, or a pickle, does not depend on a file."""
+        return tuple, (tuple(self),)

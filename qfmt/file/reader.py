@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import DigestError, FormatError, ValidityError, VersionError, some
+from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
 from ..regular import irregular
 from ..rules import tensor_violations, vector_violations
@@ -75,7 +75,18 @@ class Container:
         if self.verify:
             header.check_digest(self.header, self.metadata)
         header.check_padding(rest[len(self.metadata) - header.SIZE :])
-        self.data = memoryview(mapped)[self.header.data_offset : self.header.file_size]
+        self._data: memoryview | None = memoryview(mapped)[self.header.data_offset : self.header.file_size]
+
+    @property
+    def data(self) -> memoryview:
+        """The data segment, mapped; QfmtError if the file was closed."""
+        if self._data is None:
+            raise QfmtError("the file was closed before this was read", where=self.where)
+        return self._data
+
+    def close(self) -> None:
+        """Unmap the data as soon as no array uses it."""
+        self._data = None
 
     def _check_version(self) -> None:
         if features := self.root["required_features"]:
@@ -272,6 +283,14 @@ class Tensors(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} tensors of {self._container.where}>"
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Tensor]]]:
+        """A copy, or a pickle, does not depend on the file."""
+        return dict, (dict(self),)
+
+    def close(self) -> None:
+        """See `Model.close`."""
+        self._container.close()
 
     def name(self, index: int) -> str:
         """The name of the tensor at an index, which from then on is found under it; FormatError if there is none."""

@@ -7,7 +7,6 @@ is `qfmt.DynamicLinear` or `qfmt.DynamicConv` by the rule `dynamic_divide`: the 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from math import prod
 
@@ -17,7 +16,7 @@ from ..model import DTYPES, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS
 from ..rules.quantization import is_float32_scale
 from .constants import unused
-from .order import only_read, renamed, without_unread
+from .edits import only_read, renamed, without_unread
 
 RULE = "dynamic_divide"
 
@@ -33,10 +32,8 @@ class _Dynamic:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors = dict(graph.tensors)
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
-        self.readers = Counter(name for node in graph.nodes for name in node.inputs)
-        self.readers.update(graph.outputs)
-        self.reader = {name: node for node in graph.nodes for name in node.inputs}
+        self.producers = graph.producers()
+        self.readers = graph.readers()
         self.preferred: dict[str, str] = {}
         """New constants → those with the same numbers, whose names they take if nobody reads these any more."""
 
@@ -53,14 +50,14 @@ class _Dynamic:
     def _merged(self, product: Node) -> dict[int, Node]:
         """The last node of the pattern that starts at a product → what stands in its place; empty if there is none."""
         y, weight, zero_point, weight_zero = (*product.inputs, "", "")[:4]
-        source = self.producer.get(y)
+        source = self.producers.get(y)
         if source is None or source.operator != "DynamicQuantizeLinear" or (y, zero_point) != source.outputs[::2]:
             return {}
         cast = self._only_reader(product.outputs[0], "Cast")
         scaled = None if cast is None else self._only_reader(cast.outputs[0], "Mul")
         if cast is None or scaled is None or cast.attributes["to"] != "float32":
             return {}
-        scales = self.producer.get(_other(scaled, cast.outputs[0]))
+        scales = self.producers.get(_other(scaled, cast.outputs[0]))
         if scales is None or scales.operator != "Mul" or source.outputs[1] not in scales.inputs:
             return {}
         grid = self._grid(product, weight, _other(scales, source.outputs[1]), weight_zero)
@@ -75,8 +72,9 @@ class _Dynamic:
 
     def _only_reader(self, name: str, operator: str) -> Node | None:
         """The node of that operator that alone reads a tensor."""
-        node = self.reader.get(name)
-        return node if node is not None and self.readers[name] == 1 and node.operator == operator else None
+        readers = self.readers.get(name, [])
+        alone = len(readers) == 1 and name not in self.graph.outputs and readers[0].operator == operator
+        return readers[0] if alone else None
 
     def _along(self, product: Node, weight: str) -> tuple[int, ...]:
         """The shape of a constant with a number for each output channel, so that it broadcasts against the product."""

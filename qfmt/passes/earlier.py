@@ -6,14 +6,13 @@ rounding is done number by number, and never changes an order.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
 from ..ops import CLAMPS, OPERATORS, Operand, Quantized
 from .constants import unused
-from .order import only_read
+from .edits import only_read
 
 FILLS = {"Pad": 2}
 """Operators that move numbers and put in one of their own: which input that is."""
@@ -24,18 +23,16 @@ def quantize_earlier(graph: Graph) -> Graph:
 
     It stays where the moved number is read by others, too, or is stored, or has been quantized already.
     """
-    makers = {name: node for node in graph.nodes for name in node.outputs}
-    readers = Counter(name for node in graph.nodes for name in node.inputs)
-    readers.update(graph.outputs)
+    producers, uses = graph.producers(), graph.uses()
     tensors = dict(graph.tensors)
     instead: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.operator != "QuantizeLinear" or not _is_per_tensor(tensors[node.outputs[0]]):
             continue
         first = below = node
-        while (mover := makers.get(first.inputs[0])) is not None and readers[first.inputs[0]] == 1:
-            source = makers.get(mover.inputs[0]) if mover.inputs else None
-            if source is None or source.operator == "DequantizeLinear" or readers[mover.inputs[0]] != 1:
+        while (mover := producers.get(first.inputs[0])) is not None and uses[first.inputs[0]] == 1:
+            source = producers.get(mover.inputs[0]) if mover.inputs else None
+            if source is None or source.operator == "DequantizeLinear" or uses[mover.inputs[0]] != 1:
                 break
             if not _moves(mover, tensors):
                 break

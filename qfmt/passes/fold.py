@@ -7,7 +7,6 @@ operator that adds up products is that but for rounding ties (spec.md, "Arithmet
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from ..interpreter import execute
@@ -16,7 +15,7 @@ from ..ops import CLAMPS, OPERATORS, Operand, Operator, Quantized
 from ..ops.accumulation import in_units_of_sums
 from .clamps import clamped, is_clamp
 from .constants import moved_constant, unused
-from .order import only_read, renamed, without_unread
+from .edits import only_read, renamed, without_unread
 
 WEIGHT_AXES = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0, "MatMul": -1, "Gemm": 1}
 """Of operators that add up products: the axis that the scales of the second input may run along."""
@@ -34,9 +33,8 @@ class _Folding:
         self.graph = graph
         self.engine = engine
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
-        self.readers = Counter(name for node in graph.nodes for name in node.inputs)
-        self.readers.update(graph.outputs)
-        self.reader: dict[str, Node] = {name: node for node in graph.nodes for name in node.inputs}
+        self.uses = graph.uses()
+        self.readers = graph.readers()
         self.integers: dict[str, str] = {}
         """Real tensor → the quantized one that it was dequantized from."""
         self.names: dict[str, str] = {}
@@ -134,8 +132,8 @@ class _Folding:
         """The clamps and the QuantizeLinear that alone read the output of a node, one after the other."""
         clamps: list[Node] = []
         current = node
-        while len(current.outputs) == 1 and self.readers[current.outputs[0]] == 1:
-            following = self.reader.get(current.outputs[0])
+        while len(current.outputs) == 1 and self.uses[current.outputs[0]] == 1:
+            following = next(iter(self.readers.get(current.outputs[0], ())), None)
             if following is None:
                 return None
             if following.operator == "QuantizeLinear":

@@ -73,7 +73,7 @@ def hazards(model: Model) -> Iterator[Hazard]:
                 kernel = max(kernels, key=lambda each: int(each.reach(terms, *span).max(initial=0)))
                 reach, unit = kernel.reach(terms, *span), int(kernel.reach(terms, 0, 1).max(initial=0))
                 yield Hazard(
-                    node=node.name or node.outputs[0],
+                    node=node.label,
                     operator=node.operator,
                     weight=weight.name,
                     engine=engine,

@@ -43,7 +43,7 @@ class _Integral:
         self.real: dict[str, str] = {}
         """Tensor of integers → the same dequantized, which readers take."""
         self.nodes: list[Node] = []
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
+        self.producers = graph.producers()
 
     def result(self) -> Graph:
         for node in self.graph.nodes:
@@ -107,7 +107,7 @@ class _Integral:
 
     def _clipped(self, node: Node) -> Range | None:
         """That of a Clip behind a RequantShift, or of integers."""
-        source = self.producer.get(node.inputs[0])
+        source = self.producers.get(node.inputs[0])
         whole = source is not None and source.operator == "qfmt.RequantShift"
         if not whole and node.inputs[0] not in self.ranges:
             return None

@@ -14,7 +14,7 @@ from ..interpreter import execute
 from ..model import Dimension, Graph, Node, Shape, Tensor
 from ..ops import OPERATORS, Inference, Operand, UnknownRank
 from ..ops.quantization import is_static
-from .order import only_read
+from .edits import only_read
 
 LARGEST = (1 << 31) - 1
 """The most elements that a tensor may have whose sizes are stated."""
@@ -41,7 +41,7 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
             shapes_of_outputs = _inferred(node, tensors)
         except (QfmtError, ValueError, IndexError, TypeError) as error:
             why = error.what if isinstance(error, QfmtError) else "these sizes do not fit it"
-            raise SourceError(why, where=f"{node.name or node.outputs[0]} ({node.operator})", hint=HINT) from None
+            raise SourceError(why, where=f"{node.label} ({node.operator})", hint=HINT) from None
         for name, shape in zip(node.outputs, shapes_of_outputs, strict=False):
             tensors[name] = limited(_sized(tensors[name], shape))
         if known := _known(node, tensors):

@@ -47,7 +47,7 @@ def write_nodes(plan: Plan) -> None:
         try:
             _writer(node)(plan, node)
         except QfmtError as error:
-            reasons.setdefault(f"{node.operator} {error.what}", []).append(node.name or node.outputs[0])
+            reasons.setdefault(f"{node.operator} {error.what}", []).append(node.label)
     if reasons:
         raise InexpressibleNodes(reasons, format="C", hint=HINT)
     plan.finish()

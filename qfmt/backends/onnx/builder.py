@@ -207,7 +207,7 @@ class Builder:
         missing: dict[str, list[str]] = {}
         for node in self.model.nodes:
             if reason := self._lower(node):
-                missing.setdefault(f"{node.operator} {reason}", []).append(node.name or node.outputs[0])
+                missing.setdefault(f"{node.operator} {reason}", []).append(node.label)
         if missing:
             raise InexpressibleNodes(missing, format=f"ONNX opset {self.opset}")
 

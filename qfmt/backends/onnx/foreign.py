@@ -33,7 +33,7 @@ def write_foreign(builder: Builder, node: Node) -> None:
         raise Lacks(f"cannot be written: {error}") from None
     values = builder.emit_several(name, inputs, node.outputs, domain, attributes)
     if values:
-        builder.name(values[0], node.name or node.outputs[0])
+        builder.name(values[0], node.label)
     if not domain and node.version != builder.opset:
         _check_meaning(builder.nodes[-1], node.version, builder.opset)
     for each, value in zip(node.outputs, values, strict=True):

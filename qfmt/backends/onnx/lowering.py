@@ -30,7 +30,7 @@ class Site:
     def __init__(self, builder: Builder, node: Node, operator: Operator) -> None:
         self.builder, self.node, self.operator = builder, node, operator
         self.attributes: dict[str, Any] = dict(node.attributes)
-        self.name = node.name or node.outputs[0]
+        self.name = node.label
         self.on_integers = False
         self.working = ""
 

@@ -11,10 +11,10 @@ from ... import __version__
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
 from ...passes.earlier import quantize_earlier
+from ...passes.edits import renamed
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.integral import integral
-from ...passes.order import renamed
 from ..torch.attempts import Given
 from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
 from .bare import on_real_numbers

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...model import Attribute, Graph, Model
-from ...passes.order import without_unread
+from ...passes.edits import without_unread
 from ..budget import Budget
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .names import name_tensors, renamed

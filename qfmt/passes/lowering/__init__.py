@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from ...errors import QfmtError, ValidityError
 from ...model import Dimension, Model
+from ..edits import subgraph
 from ..sizes import limited, with_input_shapes
-from .ends import ended
 from .facts import totals
 from .forms import FORMS, NARROWED, WIDTHS, Form
 from .graph import is_real, lowered, needs_sizes
@@ -78,7 +78,7 @@ def lower_integer(
             "is not quantized: there is nothing to lower", hint="quantize the network first, then convert it"
         )
     if outputs:
-        model = ended(model, outputs)
+        model = subgraph(model, (), outputs)
     if input_shapes:
         model = replace(model, graph=with_input_shapes(model.graph, input_shapes))
     source = {key: told for key, told in model.source.items() if key != ASSUMED}
@@ -128,6 +128,10 @@ def _lowered(model: Model, form: Form) -> Model:
 
 def _quantized_inputs(model: Model, lowered: Model) -> str:
     """What the integers that go in are made of, and by which rule: `quant = reciprocal_fma(x)`."""
-    producers = {name: node for node in model.nodes for name in node.outputs if node.operator == "QuantizeLinear"}
-    taken = [(name, producers[name]) for name in lowered.graph.inputs if name in producers]
-    return "; ".join(f"{name} = {node.arithmetic}({node.inputs[0]})" for name, node in taken if node.arithmetic)
+    producers = model.graph.producers()
+    taken = ((name, producers.get(name)) for name in lowered.graph.inputs)
+    return "; ".join(
+        f"{name} = {node.arithmetic}({node.inputs[0]})"
+        for name, node in taken
+        if node is not None and node.operator == "QuantizeLinear" and node.arithmetic
+    )

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...arithmetic import quantize
-from ...errors import SourceError
-from ...model import Model, Node, Tensor
+from ...model import Node, Tensor
 from ...ops import OPERATORS, Quantized
-from ..order import only_read, without_unread
 from .resizing import RULE, by_sizes, is_nearest
 from .work import NoForm, Work
 
@@ -106,22 +104,6 @@ def take_input(node: Node, work: Work) -> None:
         tensor = y if last else _quantized(work.tensors[move.outputs[0]], own, y)
         work.put(replace(move, inputs=(current, *move.inputs[1:]), outputs=(own,)), [tensor])
         current = own
-
-
-def ended(model: Model, names: Sequence[str]) -> Model:
-    """The model with other outputs: tensors of it, by any name that they had. What only others need is left out."""
-    found = []
-    for name in names:
-        tensor = model.graph.find(name)
-        if tensor is None or tensor.is_constant:
-            what = "no tensor" if tensor is None else "a constant, not an output:"
-            raise SourceError(f"{what} {name!r}", hint="`qfmt inspect FILE --nodes` lists the outputs of all nodes")
-        found.append(tensor.name)
-    nodes = without_unread(model.nodes, found)
-    read = {name for node in nodes for name in node.inputs}.union(found)
-    inputs = tuple(name for name in model.graph.inputs if name in read)
-    graph = replace(model.graph, inputs=inputs, outputs=tuple(found), nodes=nodes)
-    return replace(model, graph=only_read(graph), vectors=())
 
 
 def last_integers(work: Work, outputs: Sequence[str], failed: Sequence[Node]) -> list[str]:

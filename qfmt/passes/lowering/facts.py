@@ -60,7 +60,7 @@ class Facts:
 
 def requantizations(model: Model) -> Iterator[Facts]:
     """Every qfmt.Requantize and qfmt.RequantShift of a model, in order."""
-    producers = {name: node for node in model.nodes for name in node.outputs}
+    producers = model.graph.producers()
     for node in model.nodes:
         if node.operator in ("qfmt.Requantize", "qfmt.RequantShift"):
             yield _facts(node, parameters(node, model), _pairs(producers.get(node.inputs[0]), model))

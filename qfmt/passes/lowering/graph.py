@@ -13,8 +13,8 @@ from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.registry import SUM_RULES
+from ..edits import only_read, without_unread
 from ..likely import shape_options
-from ..order import only_read, without_unread
 from .elements import by_element, regridded, tabled
 from .ends import apart, is_input, last_integers, move_integers, output, take_input, with_integer_fill
 from .forms import MULTIPLY_ADD_DIVIDE, Form
@@ -86,7 +86,7 @@ def _lowered(model: Model, work: Work) -> Graph:
 
 
 def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
-    word = f"{node.name or node.outputs[0]} ({node.operator})"
+    word = f"{node.label} ({node.operator})"
     if word not in reasons.setdefault(what, []):
         reasons[what].append(word)
 

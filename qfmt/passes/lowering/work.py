@@ -30,7 +30,7 @@ class Work:
     def __init__(self, model: Model, form: Form) -> None:
         self.form = form
         self.tensors: dict[str, Tensor] = dict(model.tensors)
-        self.producer = {name: node for node in model.nodes for name in node.outputs}
+        self.producer = model.graph.producers()
         self.nodes: list[Node] = []
         self.model_inputs = set(model.graph.inputs)
         self.taken: list[str] = []

@@ -1,11 +1,14 @@
-"""How shapes, scales and ranges are written in tables."""
+"""How shapes, scales and ranges are written for people: in tables, at a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
-from ..model import Quantization, Shape
+if TYPE_CHECKING:
+    from .graph import Shape
+    from .quantization import Quantization
 
 NOTHING = "-"
 

@@ -1,0 +1,159 @@
+"""How models look at a prompt and in a notebook: one line as text, a compact table as HTML.
+
+Names come from files of strangers: control characters are escaped, long names cut, markup quoted. A part of a file
+that is damaged is shown as such, because a `repr` must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+from .errors import QfmtError, printable, shortened
+from .notation import granularity, quantization_cells, shape_text, span
+
+if TYPE_CHECKING:
+    from .graph import Graph, Node, Tensor
+    from .model import Model
+    from .quantization import Quantization
+
+ROWS = 200
+"""Nodes that the table of a graph shows."""
+
+LENGTH = 80
+"""Characters of a name that are shown."""
+
+Shown = TypeVar("Shown")
+
+
+def _safe(show: Callable[[Shown], str]) -> Callable[[Shown], str]:
+    """What an object cannot show, because its file is damaged, is said instead."""
+
+    @wraps(show)
+    def shown(value: Shown) -> str:
+        try:
+            return show(value)
+        except QfmtError as error:
+            return f"<{type(value).__name__}: {shortened(str(error), 3 * LENGTH)}>"
+
+    return shown
+
+
+def _name(name: str) -> str:
+    return printable(shortened(name, LENGTH))
+
+
+def _listed(names: Sequence[str], limit: int = 6) -> str:
+    more = f", … ({len(names)})" if len(names) > limit else ""
+    return ", ".join(_name(name) or "-" for name in names[:limit]) + more
+
+
+@_safe
+def quantization_text(quantization: Quantization) -> str:
+    """`Quantization(scale=0.0235, zero_point=128, range=0..255)`, and per what, unless per tensor."""
+    scale, zero_point, limits, unit = quantization_cells(quantization)
+    per = "" if unit == "tensor" else f", {unit}"
+    return f"Quantization(scale={scale}, zero_point={zero_point}, range={limits}{per})"
+
+
+@_safe
+def tensor_text(tensor: Tensor) -> str:
+    """`<Tensor conv1.weight: int8 [64,3,7,7], constant, scale 0.01, zero_point 0, -128..127>`"""
+    parts = [f"{tensor.dtype} {shape_text(tensor.shape)}"]
+    if tensor.is_constant:
+        parts.append("constant")
+    if tensor.quantization is not None:
+        scale, zero_point, limits, unit = quantization_cells(tensor.quantization)
+        parts += [f"scale {scale}", f"zero_point {zero_point}", limits]
+        parts += [] if unit == "tensor" else [unit]
+    return f"<Tensor {_name(tensor.name)}: {', '.join(parts)}>"
+
+
+@_safe
+def node_text(node: Node) -> str:
+    """`<Node conv1: Conv(x, conv1.weight) → conv1.out, group=1, rule affine>`"""
+    told = [f"{name}={shortened(str(value), LENGTH)}" for name, value in sorted(node.attributes.items())]
+    told += [f"rule {node.arithmetic}"] if node.arithmetic else []
+    call = f"{node.operator}({_listed(node.inputs)}) → {_listed(node.outputs)}"
+    return f"<Node {_name(node.label)}: {printable(', '.join([call, *told]))}>"
+
+
+@_safe
+def graph_text(graph: Graph) -> str:
+    """`<Graph main: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
+    counts = f"{_count(graph.nodes, 'node')}, {_count(graph.tensors, 'tensor')}"
+    ends = "" if graph.is_archive else f", {_ends(graph, graph.inputs)} → {_ends(graph, graph.outputs)}"
+    head = f"Graph {_name(graph.name)}" if graph.name else "Graph"
+    return f"<{head}: {counts}{ends}>"
+
+
+@_safe
+def model_text(model: Model) -> str:
+    """`<Model torchscript, engine fbgemm: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
+    made = [_name(model.source.get("format", "")), f"engine {_name(model.arithmetic)}" if model.arithmetic else ""]
+    head = " ".join(["Model", ", ".join(filter(None, made))]).strip()
+    return f"<{head}: {graph_text(model.graph).partition(': ')[2]}"
+
+
+def _count(things: Sequence[object] | Iterable[object], noun: str) -> str:
+    count = len(things)  # type: ignore[arg-type]
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _ends(graph: Graph, names: Sequence[str]) -> str:
+    shown = [f"{_name(name)} {shape_text(graph.tensors[name].shape)}" for name in names[:3] if name in graph.tensors]
+    return ", ".join(shown) + (", …" if len(names) > 3 else "")
+
+
+HEAD = ("node", "operator", "output", "input scale", "weight scale", "output scale", "zero point", "range")
+
+
+@_safe
+def graph_html(graph: Graph) -> str:
+    """A row for each node: operator, shape of the output, scales of input, weight and output."""
+    rows = (_row(node, graph) for node in islice(graph.nodes, ROWS))
+    more = f"<p>… {len(graph.nodes) - ROWS:,} more nodes</p>" if len(graph.nodes) > ROWS else ""
+    return f"<p><code>{escape(graph_text(graph))}</code></p>{_table(HEAD, rows)}{more}"
+
+
+@_safe
+def model_html(model: Model) -> str:
+    return f"<p><code>{escape(model_text(model))}</code></p>" + graph_html(model.graph).partition("</p>")[2]
+
+
+@_safe
+def tensor_html(tensor: Tensor) -> str:
+    cells = [tensor.dtype, shape_text(tensor.shape), *quantization_cells(tensor.quantization)]
+    head = ("tensor", "dtype", "shape", "scale", "zero point", "range", "granularity")
+    return _table(head, [[_name(tensor.name), *cells]])
+
+
+def _row(node: Node, graph: Graph) -> list[str]:
+    known = [graph.tensors.get(name) for name in (*node.inputs, *node.outputs[:1])]
+    *read, made = known if node.outputs else [*known, None]
+    data = next((each for each in read if each is not None and not each.is_constant), None)
+    weight = next((each for each in read if each is not None and each.is_constant and each.quantization), None)
+    stated = None if made is None else made.quantization
+    _, zero_point, limits, _ = quantization_cells(stated)
+    shape = "" if made is None else shape_text(made.shape)
+    return [_name(node.label), _name(node.operator), shape, *map(_scale, (data, weight, made)), zero_point, limits]
+
+
+def _scale(tensor: Tensor | None) -> str:
+    if tensor is None or tensor.quantization is None:
+        return ""
+    quantization = tensor.quantization
+    unit = granularity(quantization)
+    scale = unit if quantization.is_blocked else span(quantization.scale)
+    return scale if quantization.is_blocked or unit == "tensor" else f"{scale} {unit}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(cells: Iterable[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"

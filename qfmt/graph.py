@@ -1,0 +1,281 @@
+"""The graph of a network: tensors by name, nodes in order, arrays only when asked for.
+
+Quantization is a property of a tensor, not a pair of operators: `fc1.scale` in PyTorch is the quantization of the
+tensor that `fc1` outputs. A tensor without quantization holds what its dtype says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from .arrays import Data, StoredArray
+from .errors import QfmtError
+from .quantization import Quantization
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.generic]
+
+Dimension = int | str | None
+"""A size; or a name, equal wherever it stands in a graph (`"N"`); or None: not known."""
+
+Shape = tuple[Dimension, ...] | None
+"""None: not even the rank is known."""
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tensor:
+    """A named value of the graph; it is a constant if and only if it has data.
+
+    `aliases` are the names it had in its source (`fc1._packed_params`, an ONNX initializer, …).
+    """
+
+    name: str
+    dtype: str
+    shape: Shape
+    data: Data | None = None
+    quantization: Quantization | None = None
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.data is not None and not isinstance(self.data, Data):
+            raise QfmtError(
+                f"data of a {type(self.data).__name__} cannot be stored", where=self.name, hint="use Tensor.constant"
+            )
+
+    @classmethod
+    def constant(
+        cls,
+        name: str,
+        array: ArrayLike,
+        quantization: Quantization | None = None,
+        *,
+        dtype: str | None = None,
+        aliases: tuple[str, ...] = (),
+    ) -> Tensor:
+        """A tensor that holds `array`; `dtype` is needed only for sub-byte types (one value a byte).
+
+        Raises QfmtError for what cannot be stored: another dtype than the array has, integers that do not fit.
+        """
+        stored = StoredArray.of(array, dtype, where=name)
+        return cls(name, *stored, quantization, aliases)
+
+    @property
+    def is_constant(self) -> bool:
+        return self.data is not None
+
+    @property
+    def array(self) -> Array:
+        """The stored values: read-only, zero-copy; sub-byte types unpacked, one value a byte.
+
+        Raises QfmtError if the tensor is not a constant, DigestError if its bytes were changed.
+        """
+        if self.data is None:
+            raise QfmtError("is computed, not stored: it has no array", where=self.name)
+        return StoredArray(self.dtype, static_shape(self), self.data).array
+
+    def stored(self) -> Iterator[tuple[str, Data]]:
+        """All arrays that belong to it, in the order in which a file has them: its own "", "scale", "zero_point"."""
+        if self.data is not None:
+            yield "", self.data
+        if self.quantization is not None and self.quantization.blocks is not None:
+            blocks = self.quantization.blocks
+            yield "scale", blocks.scale.data
+            if blocks.zero_point is not None:
+                yield "zero_point", blocks.zero_point.data
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor as it is."""
+        import numpy as np
+
+        if self.quantization is None:
+            return self.array.astype(np.float32)
+        from .arithmetic import dequantize
+
+        return dequantize(self.array, self.quantization)
+
+    def __repr__(self) -> str:
+        from .display import tensor_text
+
+        return tensor_text(self)
+
+    def _repr_html_(self) -> str:
+        from .display import tensor_html
+
+        return tensor_html(self)
+
+
+def static_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a tensor all of whose dimensions are numbers; a constant's always are."""
+    if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
+        raise QfmtError("has no fixed shape", where=tensor.name)
+    return tuple(size for size in tensor.shape if isinstance(size, int))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Node:
+    """One operation. `operator` is ONNX's name, or `qfmt.Name` for what ONNX lacks.
+
+    An absent optional input is the empty name. `arithmetic` names the rounding rule by which the
+    outputs are computed (spec.md, "Arithmetic"); it is empty where nothing is rounded.
+    `scope` and `source_operator` say where the node came from: the module path, and what it was there.
+    """
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    name: str = ""
+    version: int = 1
+    arithmetic: str = ""
+    scope: str = ""
+    source_operator: str = ""
+
+    @property
+    def label(self) -> str:
+        """What to call the node in a message: its name, else its first output, else its operator."""
+        return self.name or (self.outputs[0] if self.outputs else self.operator)
+
+    def __repr__(self) -> str:
+        from .display import node_text
+
+        return node_text(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Graph:
+    """Nodes in topological order over tensors that are found by name."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: Sequence[Node]
+    tensors: Mapping[str, Tensor]
+    name: str = ""
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether there are tensors only, because the source said nothing about what is computed from them."""
+        return not (self.nodes or self.inputs or self.outputs)
+
+    def constants(self) -> Iterator[Tensor]:
+        return (tensor for tensor in self.tensors.values() if tensor.data is not None)
+
+    def producers(self) -> dict[str, Node]:
+        """The node that computes each tensor, in the order of the nodes."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    def readers(self) -> dict[str, list[Node]]:
+        """The nodes that read each tensor, in their order: one that reads it twice is listed twice."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name:
+                    found.setdefault(name, []).append(node)
+        return found
+
+    def uses(self) -> Counter[str]:
+        """How often each tensor is used: by nodes, and as an output of the graph."""
+        used = Counter(name for node in self.nodes for name in node.inputs if name)
+        used.update(self.outputs)
+        return used
+
+    def walk(self) -> Iterator[tuple[Node, tuple[Tensor | None, ...], tuple[Tensor | None, ...]]]:
+        """Each node in order with the tensors that it reads and computes; None where an optional one is absent."""
+        for node in self.nodes:
+            read, made = (
+                tuple(self.tensors[name] if name else None for name in names) for names in (node.inputs, node.outputs)
+            )
+            yield node, read, made
+
+    def find(self, name: str) -> Tensor | None:
+        """A tensor by its name, by a name that it, its scale or zero point had, or by `NAME.scale` / `.zero_point`."""
+        tensors = self.tensors
+        if name in tensors:
+            return tensors[name]
+        for tensor in tensors.values():
+            if name in tensor.aliases or (tensor.quantization is not None and name in tensor.quantization.names):
+                return tensor
+        owner, _, last = name.rpartition(".")
+        return tensors.get(owner) if last in ("scale", "zero_point") else None
+
+    def near(self, name: str) -> list[str]:
+        """Names and aliases of tensors that look like `name`, or contain it."""
+        return near_names(name, (known for tensor in self.tensors.values() for known in (tensor.name, *tensor.aliases)))
+
+    def __repr__(self) -> str:
+        from .display import graph_text
+
+        return graph_text(self)
+
+    def _repr_html_(self) -> str:
+        from .display import graph_html
+
+        return graph_html(self)
+
+
+def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Known names that look like `name`, or contain it; of many names, or long ones, not all are compared."""
+    from difflib import get_close_matches
+
+    compared = [other for other in islice(known, COMPARED) if len(other) <= COMPARED // 100]
+    close = get_close_matches(name, compared, n=count)
+    return list(dict.fromkeys([*close, *(other for other in compared if name in other)]))[:count]
+
+
+COMPARED = 20_000
+
+
+class TensorView(Mapping[str, Tensor]):
+    """The tensors of a graph by name; `view[name]` takes every name that `Graph.find` takes, those of the source too.
+
+    As with `__missing__` of a dict, `in` and `get` know only the names that tensors have here. A KeyError has names
+    that are near.
+    """
+
+    __slots__ = ("_graph",)
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self.get(name) or self._graph.find(name)
+        if tensor is None:
+            near = self._graph.near(name)
+            raise KeyError(f"no tensor {name!r}; similar: {', '.join(near)}" if near else f"no tensor {name!r}")
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._graph.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._graph.tensors)
+
+    def __len__(self) -> int:
+        return len(self._graph.tensors)
+
+    @overload
+    def get(self, name: str, /) -> Tensor | None: ...
+    @overload
+    def get(self, name: str, /, default: Default) -> Tensor | Default: ...
+    def get(self, name: str, /, default: Any = None) -> Any:
+        return self._graph.tensors.get(name, default)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors>"
+
+
+Default = TypeVar("Default")
+
+
+def attribute_kind(value: Attribute) -> str:
+    """`i`, `f` or `s`: what the value, or each element of it, is; an empty tuple counts as integers."""
+    first = (value[0] if value else 0) if isinstance(value, tuple) else value
+    return "f" if isinstance(first, float) else "s" if isinstance(first, str) else "i"

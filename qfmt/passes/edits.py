@@ -1,0 +1,137 @@
+"""Edits of a graph: what an output does not need, other names, other ends, other weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..errors import QfmtError
+from ..model import Graph, Model, Node, Quantization, StoredArray, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+def without_unread(nodes: Iterable[Node], outputs: Iterable[str]) -> list[Node]:
+    """The nodes that an output depends on, in their order."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(list(nodes)):
+        if wanted.intersection(node.outputs):
+            wanted.update(node.inputs)
+            kept.append(node)
+    return kept[::-1]
+
+
+def only_read(graph: Graph) -> Graph:
+    """The graph without the tensors that no node, input or output names."""
+    named = {name for node in graph.nodes for name in (*node.inputs, *node.outputs)}
+    named |= {*graph.inputs, *graph.outputs}
+    return replace(graph, tensors={name: tensor for name, tensor in graph.tensors.items() if name in named})
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with tensors under other names, as far as these are free; its inputs and outputs keep theirs."""
+    free = {old: new for old, new in names.items() if old in graph.tensors and new not in graph.tensors}
+    first = {new: old for old, new in reversed(free.items())}
+    return _renamed(graph, {old: new for new, old in first.items() if old not in (*graph.inputs, *graph.outputs)})
+
+
+def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    if not names:
+        return graph
+    tensors = {}
+    for name, tensor in graph.tensors.items():
+        own = names.get(name, name)
+        aliases = tuple(alias for alias in tensor.aliases if alias != own)
+        tensors[own] = tensor if own == name else replace(tensor, name=own, aliases=aliases)
+    return replace(
+        graph,
+        inputs=_under(names, graph.inputs),
+        outputs=_under(names, graph.outputs),
+        nodes=[
+            replace(node, inputs=_under(names, node.inputs), outputs=_under(names, node.outputs))
+            for node in graph.nodes
+        ],
+        tensors=tensors,
+    )
+
+
+def _under(names: Mapping[str, str], old: Iterable[str]) -> tuple[str, ...]:
+    return tuple(names.get(name, name) for name in old)
+
+
+def rename(model: Model, names: Mapping[str, str]) -> Model:
+    """The model with tensors under other names, its test vectors too; see `Model.rename`."""
+    graph = model.graph
+    found = {existing(graph, old).name: new for old, new in names.items()}
+    kept = graph.tensors.keys() - found.keys()
+    for new, count in Counter(found.values()).items():
+        if not new or count > 1 or new in kept:
+            raise QfmtError(f"the name {new!r} is taken" if new else "a tensor needs a name")
+    aliased = {
+        old: replace(graph.tensors[old], aliases=tuple(dict.fromkeys((*graph.tensors[old].aliases, old))))
+        for old, new in found.items()
+        if old != new
+    }
+    vectors = tuple(
+        replace(vector, inputs=_keyed(found, vector.inputs), outputs=_keyed(found, vector.outputs))
+        for vector in model.vectors
+    )
+    return replace(model, graph=_renamed(replace(graph, tensors={**graph.tensors, **aliased}), found), vectors=vectors)
+
+
+def _keyed(names: Mapping[str, str], values: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
+    return {names.get(name, name): value for name, value in values.items()}
+
+
+def subgraph(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Model:
+    """The part of the model between tensors; see `Model.subgraph`."""
+    graph = model.graph
+    begin = [computed(graph, name).name for name in inputs] or list(graph.inputs)
+    end = [computed(graph, name).name for name in outputs] or list(graph.outputs)
+    given = set(begin)
+    nodes = without_unread((node for node in graph.nodes if not given.issuperset(node.outputs)), end)
+    made = {name for node in nodes for name in node.outputs}
+    if both := [name for name in begin if name in made]:
+        raise QfmtError("is one of multiple outputs of a node that is needed", where=both[0], hint="name them all")
+    read = {name for node in nodes for name in node.inputs}.union(end) - {""}
+    if missing := [name for name in read - made - given if not graph.tensors[name].is_constant]:
+        known = ", ".join(sorted(missing)[:3])
+        raise QfmtError(f"the outputs need more inputs: {known}", hint="name them as inputs too")
+    begin = [name for name in dict.fromkeys(begin) if name in read or inputs]
+    return replace(
+        model, graph=only_read(replace(graph, inputs=tuple(begin), outputs=tuple(end), nodes=nodes)), vectors=()
+    )
+
+
+def replace_tensor(model: Model, name: str, values: ArrayLike, quantization: Quantization | None) -> Model:
+    """The model with other values of a constant; see `Model.replace_tensor`."""
+    old = existing(model.graph, name)
+    if not old.is_constant:
+        raise QfmtError("is computed, not stored: it has no values to replace", where=old.name)
+    dtype, shape, data = StoredArray.of(values, old.dtype, where=old.name)
+    if shape != old.shape:
+        raise QfmtError(f"has the shape {list(old.shape or ())}, the new values {list(shape)}", where=old.name)
+    new = replace(old, dtype=dtype, data=data, quantization=quantization or old.quantization)
+    return replace(model, graph=replace(model.graph, tensors={**model.graph.tensors, old.name: new}), vectors=())
+
+
+def existing(graph: Graph, name: str) -> Tensor:
+    """A tensor by any name that `Graph.find` takes; QfmtError with similar names if there is none."""
+    tensor = graph.find(name)
+    if tensor is None:
+        near = ", ".join(graph.near(name))
+        hint = f"similar: {near}" if near else "`qfmt inspect FILE --tensors` lists the names"
+        raise QfmtError(f"there is no tensor {name!r}", hint=hint)
+    return tensor
+
+
+def computed(graph: Graph, name: str) -> Tensor:
+    """A tensor that is an input, or that a node computes; QfmtError for a constant."""
+    tensor = existing(graph, name)
+    if tensor.is_constant:
+        raise QfmtError("is a constant: a network cannot begin or end with it", where=tensor.name)
+    return tensor
