@@ -8,6 +8,7 @@ import enum
 from pathlib import Path
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
 
+import numpy as np
 import pytest
 import torch
 from replay import Notes, Real, Replay, Unknown, to_torch
@@ -15,6 +16,7 @@ from test_torchscript import assert_equal
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+import qfmt
 from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torchscript.archive import Archive
 from qfmt.frontends.torchscript.evaluator import evaluate
@@ -304,6 +306,12 @@ def test_training_mode_is_left_behind(tmp_path: Path) -> None:
     evaluate(Archive(path), notes, [Unknown()])
     (call,) = notes.calls
     assert call.target == "aten::dropout" and call.args[2] is False
+
+
+def test_dropout_of_everything_is_not_training_mode(tmp_path: Path) -> None:
+    path = saved(nn.Sequential(nn.Dropout(1.0), nn.ReLU()).eval(), tmp_path / "m.pt")
+    (result,) = qfmt.convert(path).run({"input": np.float32([-1, 2])}).values()
+    assert result.tolist() == [0, 2]
 
 
 class Arguments(nn.Module):

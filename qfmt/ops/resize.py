@@ -191,7 +191,7 @@ def neighbours_along(
         wanted: dict[str, Any] = {"size": sizes[place]} if sizes else {"scale": scales[place]}
         indices = neighbours(length, a, **wanted)
         if not np.array_equal(indices, np.arange(length)):
-            found[axis % len(shape)] = indices
+            found[axis_of(axis, len(shape))] = indices
     return found
 
 

@@ -13,6 +13,7 @@ from ..interpreter import execute
 from ..model import Graph, Node, Tensor
 from ..ops import CLAMPS, OPERATORS, Operand, Operator, Quantized
 from ..ops.accumulation import in_units_of_sums
+from ..ops.shapes import axis_of
 from .clamps import clamped, is_clamp
 from .constants import moved_constant, unused
 from .edits import only_read, renamed, without_unread
@@ -111,7 +112,7 @@ class _Folding:
             if node.attributes["alpha"] != 1 or node.attributes["beta"] != 1 or not self._is_vector(inputs[2:]):
                 return False
             axis = 0 if node.attributes["transB"] else 1
-        return w is None or w.axis is None or (shape is not None and w.axis == axis % len(shape))
+        return w is None or w.axis is None or (shape is not None and w.axis == axis_of(axis, len(shape)))
 
     def _is_vector(self, names: tuple[str, ...]) -> bool:
         """Whether a bias, if there is one, has a dimension."""

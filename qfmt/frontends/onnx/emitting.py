@@ -146,12 +146,11 @@ class Emitter:
         return name
 
     def _infer(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> list[Shape]:
-        rule = OPERATORS[operator].shape
         missing = [None] * (len(OPERATORS[operator].inputs) - len(inputs))
         shapes = [self.tensors[name].shape if name else None for name in inputs]
         arrays = [self.value(name) if name and tells_sizes(self.tensors[name]) else None for name in inputs]
         try:
-            return rule(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
+            return OPERATORS[operator].infer(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
         except UnknownRank:
             return [None]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ops.shapes import axis_of
 from .lift import Lifter, lifts
 from .logic import cast, in_type
 from .values import TensorValue
@@ -130,7 +131,7 @@ def _moments(lift: Lifter, self: Any, dim: Any, keepdim: bool, correction: float
     x = lift.tensor(self)
     rank = lift.rank(x)
     given = range(rank) if dim in (None, []) else dim if isinstance(dim, list | tuple) else [dim]
-    dims = [axis % rank for axis in given]
+    dims = [axis_of(axis, rank) for axis in given]
     axes = lift.constant(np.array(dims, np.int64))
     mean = lift.emit("ReduceMean", [x, axes], {"keepdims": 1})
     centred = lift.emit("Sub", [x, mean])

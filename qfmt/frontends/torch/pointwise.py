@@ -74,7 +74,7 @@ def dequantize(lift: Lifter, self: Any) -> Any:
 )
 def unchanged(lift: Lifter, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Memory layout, copies and dropout (of a network in eval mode) do not change values."""
-    if "dropout" in lift.target and True in args:
+    if "dropout" in lift.target and any(each is True for each in (*args, *kwargs.values())):  # p may be 1.0, == True
         raise SourceError("is in training mode", hint="call model.eval() before saving")
     return self if not isinstance(self, TensorValue) else lift.alias(self)
 

@@ -13,6 +13,7 @@ import numpy as np
 from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, Node, Quantization
 from ...ops.pooling import bins, counts_along
+from ...ops.shapes import axis_of
 from .steps import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
@@ -134,7 +135,7 @@ def _reduced(node: Node, work: Work, rank: int) -> list[int]:
         raise NoForm("averages over axes that are not constant")
     if axes is None or axes.array.size == 0:
         return [] if node.attributes["noop_with_empty_axes"] else list(range(rank))
-    return [int(axis) % rank for axis in axes.array.reshape(-1)]
+    return [axis_of(int(axis), rank) for axis in axes.array.reshape(-1)]
 
 
 def _enough(node: Node, axis: int, size: int) -> int:
