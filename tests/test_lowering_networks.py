@@ -349,7 +349,10 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--exact"], "--exact requires --integer-only"),
         (["--output", "fc"], "--output requires --integer-only"),
         (["--integer-only", "--output", "nothing"], "no tensor 'nothing'"),
-        (["--integer-only", "--output", "fc.weight"], "a constant, not an output: 'fc.weight'"),
+        (
+            ["--integer-only", "--output", "fc.weight"],
+            "fc.weight: is a constant: a network cannot begin or end with it",
+        ),
         (["--bits", "8"], "--bits requires --integer-only"),
         (["--requantize", "thresholds"], "--requantize requires --integer-only"),
         (["--integer-only", "--bits", "12"], "'12' is not one of"),

@@ -509,7 +509,9 @@ def test_other_classes_are_named(tmp_path: Path) -> None:
     with ZipFile(SAMPLES / "torchao.pt") as source, ZipFile(tmp_path / "m.pt", "w") as dest:
         for each in source.namelist():
             dest.writestr(each, source.read(each).replace(b"quantization\nFloat8Tensor", b"quantization\nInt4Tensor"))
-    with pytest.raises(SourceError, match=r"float8\.weight: is a Int4Tensor, which is not supported; those of Int8Tensor"):
+    with pytest.raises(
+        SourceError, match=r"float8\.weight: is a Int4Tensor, which is not supported; those of Int8Tensor"
+    ):
         qfmt.convert(tmp_path / "m.pt")
 
 
