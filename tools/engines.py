@@ -2,6 +2,7 @@
 
     python tools/engines.py --tflite PYTHON    # rewrite them; that Python has ai-edge-litert (tools/run_litert.py)
     python tools/engines.py                    # print them, without TFLite
+    python tools/engines.py --sums 1000000     # which sums are exact on this processor, from so many outputs each
 
 Each engine computes conv1 from the same input, conv2 from what fbgemm made of conv1, and both in a row. Counted are the
 outputs that differ from the rule that qfmt states for the engine, from fbgemm, and from exact rational arithmetic.
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 from engine_kernels import FORMS, Engine, Run, as_model, by_rule, engines, lowered, torch_engine
+from engine_sums import tables as tables_of_sums
 from two_convolutions import Network, depthwise_layer, exact, measured_network, tied_network
 
 from qfmt.passes import lower_integer
@@ -160,6 +162,17 @@ def markdown(name: str, table: Table) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
+def print_sums(outputs: int) -> None:
+    """A table of each library: operators by engines, or by types."""
+    from torch_products import products
+
+    for title, rows in tables_of_sums(products(), outputs).items():
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        lines = [[title, *columns], ["---"] * (len(columns) + 1)]
+        lines += [[name, *(str(row.get(column, "")) for column in columns)] for name, row in rows.items()]
+        print("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
+
+
 def versions(python: str | None) -> str:
     found = [
         f"{name} {importlib.metadata.version(package)}"
@@ -175,8 +188,13 @@ def versions(python: str | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tflite", metavar="PYTHON")
-    python = parser.parse_args().tflite
+    parser.add_argument("--sums", metavar="OUTPUTS", type=int)
+    given = parser.parse_args()
+    python = given.tflite
     warnings.simplefilter("ignore")
+    if given.sums:
+        print_sums(given.sums)
+        return
     parts = {name: markdown(name, table) for name, table in tables(engines(python)).items()}
     parts["versions"] = versions(python)
     if not python:
