@@ -9,6 +9,7 @@ from typing import Any
 
 import networks
 import numpy as np
+import processor
 import pytest
 import torch
 import torch.ao.nn.quantized.dynamic as nnqd
@@ -110,9 +111,10 @@ def test_dynamic_linear(per_channel: bool, engine: str) -> None:
                 packed = quantized.linear_prepack(to_torch(w, wq), None if b is None else torch.from_numpy(b))
                 theirs = quantized.linear_dynamic(torch.from_numpy(x), packed, reduce_range)
                 rule = OPERATORS["qfmt.DynamicLinear"].engines[engine]
-                ours = run("qfmt.DynamicLinear", [x, (w, wq), b], rule, reduce_range=int(reduce_range))
-                if engine == "onednn" and not np.array_equal(ours, theirs.numpy()):
-                    ours = in_steps(x, w, wq, b, reduce_range)
+                with processor.as_computed_here(engine):
+                    ours = run("qfmt.DynamicLinear", [x, (w, wq), b], rule, reduce_range=int(reduce_range))
+                    if engine == "onednn" and not np.array_equal(ours, theirs.numpy()):
+                        ours = in_steps(x, w, wq, b, reduce_range)
                 assert_equal(what, ours, theirs)
     assert engine not in ("fbgemm", "qnnpack") or COUNTS[what][1] >= MILLION
 
@@ -179,7 +181,7 @@ def test_linear_with_weights_of_float16(relu: bool) -> None:
             call = quantized.linear_relu_dynamic_fp16 if relu else quantized.linear_dynamic_fp16
             theirs = call(torch.from_numpy(x), packed)
         half = np.clip(w, -65504, 65504).astype(np.float16)
-        ours = OPERATORS["qfmt.Linear"].reference(x, half, b)
+        ours = processor.half_linear(x, half, b)
         assert_equal("linear, float16", np.maximum(ours, f32(0)) if relu else ours, theirs)
 
 

@@ -18,17 +18,19 @@ from qfmt.interpreter import execute
 from qfmt.model import Node, Tensor
 from qfmt.ops import Operand
 from qfmt.ops.overflow import Kernel, computed_by
-from qfmt.passes.hazards import CHANNELS_FIRST, TAPS_FIRST, TAPS_OF_FOURS
+from qfmt.passes.hazards import CHANNELS_FIRST, HALVES, TAPS_FIRST, TAPS_OF_FOURS
 
 EXACT = "exact"
 ORDERS: Mapping[str, Kernel | None] = {
     EXACT: None,
     "taps": TAPS_FIRST,
-    "taps, fours": TAPS_OF_FOURS,
+    "fours": TAPS_OF_FOURS,
+    "halves": HALVES,
     "channels": CHANNELS_FIRST,
 }
-"""What the terms of a sum run over first, where two neighbours are added up in int16: the taps of the kernel, for each
-over the channels (in fours: filled up with zeros to a multiple of 4), or the channels, for each over the taps."""
+"""Where two neighbours are added up in int16, what the terms of a sum run over: the taps of the kernel, for each over
+the channels (`fours`: filled up with zeros to a multiple of 4; `halves`: of a matrix product each half by itself), or
+the channels, for each over the taps."""
 
 
 class Drawn(NamedTuple):
@@ -64,6 +66,8 @@ class Found:
     def __str__(self) -> str:
         if EXACT in self.orders:
             return EXACT
+        if len(self.orders) == len(ORDERS) - 1:
+            return "pairs"
         return " or ".join(self.orders) or f"unknown: {min(self.differing.values()):,} of {self.outputs:,} differ"
 
 

@@ -21,7 +21,7 @@ CONVOLUTIONS = {
 }  # fmt: skip
 """Name → channels, outputs, size of the kernel, groups, padding."""
 
-LINEAR = (64, 63, 5)
+LINEAR = (64, 63, 5, 301)
 """Features."""
 
 

@@ -31,6 +31,8 @@ class Kernel(ABC):
     """The terms of a convolution run over its taps, and for each over the channels; else the other way round."""
     fill = 1
     """The channels of each tap are filled up with zeros to a multiple of this."""
+    halves = range(0)
+    """Where a matrix product has so many terms, their halves are filled up to one length."""
 
     @abstractmethod
     def compute(self, left: Array, right: Array) -> Array:
@@ -54,6 +56,8 @@ class Kernel(ABC):
     def _terms(self, factors: Array) -> Array:
         """[..., K, taps] → [..., terms], in the order of the kernel."""
         factors = factors.astype(np.int32)
+        if factors.shape[-1] == 1 and (size := factors.shape[-2]) in self.halves and (size + 1) // 2 % 2:
+            factors = np.insert(factors, (size + 1) // 2, 0, axis=-2)
         if self.channels_last:
             factors = factors.swapaxes(-1, -2)
             missing = -factors.shape[-1] % self.fill
@@ -67,6 +71,7 @@ class PairSums(Kernel):
 
     channels_last: bool = True
     fill: int = 1
+    halves: range = range(0)
 
     def compute(self, left: Array, right: Array) -> Array:
         """Σ (clip(p) - p)"""

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 TAPS_FIRST, TAPS_OF_FOURS, CHANNELS_FIRST = PairSums(), PairSums(fill=4), PairSums(channels_last=False)
+HALVES = PairSums(halves=range(257, 769))
 
 KERNELS: Mapping[str, tuple[PairSums, ...]] = {
     "fbgemm": (TAPS_FIRST,),
     "x86": (TAPS_FIRST, TAPS_OF_FOURS),
-    "onednn": (TAPS_OF_FOURS,),
+    "onednn": (TAPS_OF_FOURS, HALVES),
     "onnxruntime": (TAPS_FIRST, CHANNELS_FIRST),
 }
 """Engine → its kernels that add up pairs in int16, where the processor has no VNNI. Measured by recomputation, bit by
