@@ -9,6 +9,7 @@ from pathlib import Path
 
 import networks
 import numpy as np
+import processor
 import pytest
 import torch
 import witness
@@ -101,7 +102,7 @@ def named(model: Model, inputs: networks.Inputs) -> dict[str, np.ndarray]:
 
 
 def run(model: Model, inputs: networks.Inputs) -> list[np.ndarray]:
-    results = model.run(named(model, inputs))
+    results = processor.run(model, named(model, inputs))
     return [results[name] for name in model.graph.outputs]
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import networks
 import numpy as np
+import processor
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qfmt.compare.classes import rounding_ties
-from qfmt.interpreter import trace
 from qfmt.model import Model, Node, Quantization
 from qfmt.ops import OPERATORS, Operand, Quantized
 
@@ -117,7 +117,7 @@ def compare(model: Model, inputs: Mapping[str, np.ndarray], seen: list[Seen], ta
     values: dict[str, np.ndarray] = {}
     given = {name: np.asarray(array) for name, array in inputs.items()}
     nodes = list(model.nodes)
-    for index, node in enumerate(trace(model, inputs, values)):
+    for index, node in enumerate(processor.trace(model, inputs, values)):
         for name in node.outputs:
             theirs = _nearest(values[name], model.tensors[name].quantization, seen)
             if theirs is not None:

@@ -14,12 +14,14 @@ from qfmt.model import Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 
 CONVOLUTIONS = {
-    "Conv 1x1": (16, 16, 1, 1, 0), "Conv 3x3": (16, 24, 3, 1, 1), "Conv 3x3, 5 channels": (5, 16, 3, 1, 0),
-    "Conv, groups of 8": (32, 32, 5, 4, 0), "Conv, groups of 3": (12, 24, 3, 4, 0),
-    "Conv 3x3, padded, groups of 4": (16, 16, 3, 4, 1), "Conv 3x3, depthwise": (16, 16, 3, 16, 0),
-    "Conv 5x5, depthwise": (16, 16, 5, 16, 2), "Conv 3x3, a group a channel": (16, 32, 3, 16, 0),
+    "Conv 1x1": ("Conv", (16, 16, 1, 1), 1, 0), "Conv 3x3": ("Conv", (24, 16, 3, 3), 1, 1),
+    "Conv 3x3, 5 channels": ("Conv", (16, 5, 3, 3), 1, 0), "Conv, groups of 8": ("Conv", (32, 8, 5, 5), 4, 0),
+    "Conv, groups of 3": ("Conv", (24, 3, 3, 3), 4, 0), "Conv 3x3, padded, groups of 4": ("Conv", (16, 4, 3, 3), 4, 1),
+    "Conv 3x3, depthwise": ("Conv", (16, 1, 3, 3), 16, 0), "Conv 5x5, depthwise": ("Conv", (16, 1, 5, 5), 16, 2),
+    "Conv 3x3, a group a channel": ("Conv", (32, 1, 3, 3), 16, 0),
+    "ConvTranspose 3x3": ("ConvTranspose", (6, 16, 3, 3), 1, 0),
 }  # fmt: skip
-"""Name → channels, outputs, size of the kernel, groups, padding."""
+"""Name → operator, shape of the weight, groups, padding."""
 
 LINEAR = (64, 63, 5, 301)
 """Features."""
@@ -27,11 +29,22 @@ LINEAR = (64, 63, 5, 301)
 
 def products() -> Iterator[Product]:
     for engine in (each for each in torch.backends.quantized.supported_engines if each != "none"):
-        rows: dict[str, Callable[..., Drawn]] = {name: partial(_conv, *sizes) for name, sizes in CONVOLUTIONS.items()}
-        rows |= {f"Linear, {each} features": partial(_linear, each) for each in LINEAR}
-        rows |= {f"DynamicLinear, {each} features": partial(_dynamic_linear, each) for each in LINEAR}
-        for name, draw in rows.items():
-            yield Product("PyTorch", name, engine, partial(_by, engine, draw))
+        for name, (operator, shape, group, pad) in CONVOLUTIONS.items():
+            window = {"kernel_shape": shape[2:], "pads": (pad,) * 4, "strides": (1, 1), "dilations": (1, 1)}
+            window |= {"group": group} | ({"output_padding": (0, 0)} if operator == "ConvTranspose" else {})
+            yield convolution(engine, operator, shape, window, name)
+        for features in LINEAR:
+            yield _product(engine, f"Linear, {features} features", partial(_linear, features))
+            yield _product(engine, f"DynamicLinear, {features} features", partial(_dynamic_linear, features))
+
+
+def convolution(engine: str, operator: str, shape: tuple[int, ...], window: dict[str, Any], name: str = "") -> Product:
+    """Of a weight of that shape, with the attributes of a node."""
+    return _product(engine, name, partial(_conv, operator, shape, window))
+
+
+def _product(engine: str, name: str, draw: Callable[..., Drawn]) -> Product:
+    return Product("PyTorch", name, engine, partial(_by, engine, draw))
 
 
 def _by(engine: str, draw: Callable[..., Drawn], rng: np.random.Generator) -> Drawn:
@@ -43,12 +56,25 @@ def _by(engine: str, draw: Callable[..., Drawn], rng: np.random.Generator) -> Dr
         torch.backends.quantized.engine = before
 
 
-def _conv(channels: int, outputs: int, size: int, group: int, pad: int, engine: str, rng: Any) -> Drawn:
-    x = integers(rng, (2, channels, 24, 24), "uint8")
-    w = integers(rng, (outputs, channels // group, size, size), "int8")
-    packed = torch.ops.quantized.conv2d_prepack(_tensor(w), None, [1, 1], [pad] * 2, [1, 1], group)
-    call = partial(torch.ops.quantized.conv2d, _tensor(x), packed)
-    return _drawn("Conv", x, w, call, engine, kernel_shape=(size, size), pads=(pad,) * 4, group=group)
+def _conv(operator: str, shape: tuple[int, ...], window: dict[str, Any], engine: str, rng: Any) -> Drawn:
+    rank, transposed = len(shape) - 2, operator == "ConvTranspose"
+    channels = shape[0] if transposed else shape[1] * window["group"]
+    sizes = (SPREAD * stride + d * (k - 1) for k, stride, d in _sizes(window))
+    x, w = integers(rng, (1, channels, *sizes), "uint8"), integers(rng, shape, "int8")
+    strides, pads, dilations = (list(window[name]) for name in ("strides", "pads", "dilations"))
+    padding = [list(window["output_padding"])] if transposed else []
+    kind = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
+    prepack, call = getattr(torch.ops.quantized, f"{kind}_prepack"), getattr(torch.ops.quantized, kind)
+    packed = prepack(_tensor(w), None, strides, pads[:rank], *padding, dilations, window["group"])
+    return _drawn(operator, x, w, partial(call, _tensor(x), packed), engine, **window)
+
+
+SPREAD = 24
+"""How many places of the kernel fit along each axis, about."""
+
+
+def _sizes(window: dict[str, Any]) -> Iterator[tuple[int, int, int]]:
+    return zip(window["kernel_shape"], window["strides"], window["dilations"], strict=True)
 
 
 def _linear(features: int, engine: str, rng: np.random.Generator) -> Drawn:
@@ -86,8 +112,6 @@ ZERO = 128
 
 def _node(operator: str, engine: str, **attributes: Any) -> Node:
     entry = OPERATORS[operator]
-    if "group" in attributes:
-        attributes |= {"strides": (1, 1), "dilations": (1, 1)}
     return Node(operator, ("x", "w"), ("y",), entry.complete(attributes), "", entry.version, entry.engines[engine])
 
 

@@ -131,8 +131,8 @@ _kernel: ContextVar[Kernel | None] = ContextVar("kernel", default=None)
 
 
 @contextmanager
-def computed_by(kernel: Kernel) -> Iterator[None]:
-    """Within, sums of products of 8-bit integers are those of this kernel."""
+def computed_by(kernel: Kernel | None) -> Iterator[None]:
+    """Within, sums of products of 8-bit integers are those of this kernel; None: exact."""
     token = _kernel.set(kernel)
     try:
         yield
