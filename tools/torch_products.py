@@ -19,7 +19,7 @@ CONVOLUTIONS = {
     "Conv, groups of 3": ("Conv", (24, 3, 3, 3), 4, 0), "Conv 3x3, padded, groups of 4": ("Conv", (16, 4, 3, 3), 4, 1),
     "Conv 3x3, depthwise": ("Conv", (16, 1, 3, 3), 16, 0), "Conv 5x5, depthwise": ("Conv", (16, 1, 5, 5), 16, 2),
     "Conv 3x3, a group a channel": ("Conv", (32, 1, 3, 3), 16, 0),
-    "ConvTranspose 3x3": ("ConvTranspose", (6, 16, 3, 3), 1, 0),
+    "ConvTranspose 3x3": ("ConvTranspose", (16, 16, 3, 3), 1, 0),
 }  # fmt: skip
 """Name → operator, shape of the weight, groups, padding."""
 

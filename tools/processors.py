@@ -1,0 +1,72 @@
+"""Some of the tests on processors that this machine does not have, emulated by qemu-user (Debian: `qemu-user`).
+
+    python tools/processors.py avx2            # x86 with AVX2, without VNNI and AVX-512
+    python tools/processors.py sse             # x86 with SSE4.2, without AVX
+    python tools/processors.py avx2 sums       # not the tests: what `tools/engines.py --sums 5000` prints there
+    python tools/processors.py avx2 -k linear  # other arguments go to pytest, instead of the chosen tests
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Processor(NamedTuple):
+    emulator: tuple[str, ...]
+    environment: dict[str, str]
+
+
+PROCESSORS = {
+    # NumPy's own AVX2 kernels come out wrong in qemu 7.2, an error of the emulator
+    "avx2": Processor(("qemu-x86_64", "-cpu", "max"), {"NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4"}),
+    "sse": Processor(("qemu-x86_64", "-cpu", "Nehalem"), {}),
+}
+
+CHOSEN = (
+    "tests/test_overflow.py",
+    "tests/test_recurrent.py::test_cells",
+    "tests/test_recurrent.py::test_layers_of_other_engines",
+    "tests/test_recurrent.py::test_the_oldest_cell_parameters",
+    "tests/test_dynamic.py::test_inputs_without_a_range_to_speak_of",
+    "tests/test_networks.py::test_other_engines_differ_only_where_rounding_ties[onednn-linears]",
+    "tests/test_networks.py::test_other_engines_differ_only_where_rounding_ties[qnnpack-conv1d]",
+)
+"""What compares with engines, and is quick: emulation takes ten times as long."""
+
+STARTED = "import sys; sys.executable = sys.argv.pop(1); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+
+
+def run(processor: Processor, arguments: list[str]) -> int:
+    """Python on that processor, with these arguments; `PYTHON` among them is the path of the emulated Python itself.
+
+    A process that qemu starts is not emulated unless its program says so: hence a script as the interpreter.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder, "python")
+        python.write_text(f'#!/bin/sh\nexec {" ".join(processor.emulator)} "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        given = [str(python) if each == "PYTHON" else each for each in arguments]
+        environment = os.environ | processor.environment | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run([str(python), *given], cwd=ROOT, env=environment, check=False).returncode
+
+
+def main() -> int:
+    name, *rest = sys.argv[1:] or [""]
+    if name not in PROCESSORS:
+        print(__doc__)
+        return 2
+    if rest == ["sums"]:
+        return run(PROCESSORS[name], ["tools/engines.py", "--sums", "5000"])
+    options = ["-n0", "-q", "-p", "no:cacheprovider", "-o", "timeout=3000"]
+    return run(PROCESSORS[name], ["-c", STARTED, "PYTHON", *options, *(rest or CHOSEN)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
