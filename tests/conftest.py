@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import counts
 import pytest
-from counts import TOLD, tell
 
 
 @pytest.fixture(scope="session")
@@ -22,15 +22,18 @@ def shared_data() -> Path:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker of pytest-xdist hands what was counted in it to the process that prints."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["told"] = TOLD
+        session.config.workeroutput["counts"] = (counts.TOLD, dict(counts.OUTPUTS), counts.ENGINES)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    tell(*getattr(node, "workeroutput", {}).get("told", ()))
+    told, outputs, engines = getattr(node, "workeroutput", {}).get("counts", ((), {}, {}))
+    counts.tell(*told)
+    counts.OUTPUTS.update(outputs)
+    counts.ENGINES.update(engines)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if TOLD:
+    if rows := [*counts.TOLD, *counts.summary()]:
         terminalreporter.section("counted")
-        terminalreporter.write_line("\n".join(TOLD))
+        terminalreporter.write_line("\n".join(rows))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from counts import tell
+from counts import OUTPUTS, tell
 
 from qfmt.interpreter import execute
 from qfmt.model import DTYPES, Node, Quantization, Tensor
@@ -46,8 +46,10 @@ class Tally:
         middle = np.minimum(ours, theirs) + 0.5
         near = np.abs(found.exact - middle) <= ROUNDINGS * 2.0**-24 * found.magnitude
         tie = (np.abs(ours - theirs) == 1) & near
-        self.equal += int((ours == theirs).sum())
-        self.tie += int(tie.sum())
+        equal, ties = int((ours == theirs).sum()), int(tie.sum())
+        self.equal += equal
+        self.tie += ties
+        OUTPUTS.update(equal=equal, tied=ties)
         self.wrong += int(((ours != theirs) & ~tie).sum())
 
 

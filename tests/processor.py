@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+import counts
 import networks
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch_products import convolution, products
 from qfmt import interpreter
 from qfmt.arithmetic import fma
 from qfmt.model import Model, Node
-from qfmt.ops.overflow import Kernel, computed_by
+from qfmt.ops.overflow import PairSums, computed_by
 
 f32 = np.float32
 
@@ -48,14 +49,25 @@ LINEAR = "DynamicLinear, 301 features"
 
 
 @cache
-def kernel(engine: str, operator: str, form: tuple[Any, ...]) -> Kernel | None:
+def kernel(engine: str, operator: str, form: tuple[Any, ...]) -> PairSums | None:
     """What gives the engine's sums; None if they are exact, or torch is wrong in another way."""
     if operator == LINEAR:
         (product,) = (each for each in products() if (each.row, each.column) == (operator, engine))
     else:
         shape, window = form
         product = convolution(engine, operator, shape, dict(window))
-    return ORDERS[next(iter(measure(product, 1).orders), EXACT)]
+    found = ORDERS[next(iter(measure(product, 1).orders), EXACT)]
+    if operator == LINEAR:
+        counts.ENGINES[engine] = found is not None
+    return None if found is None else Counted(found.channels_last, found.fill, found.halves)
+
+
+class Counted(PairSums):
+    """Counts the sums that saturate."""
+
+    def apply(self, exact: np.ndarray, found: np.ndarray) -> np.ndarray:
+        counts.OUTPUTS["saturated"] += int(np.count_nonzero(found))
+        return super().apply(exact, found)
 
 
 def _form(model: Model, node: Node) -> tuple[str, tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import processor
 import pytest
 import torch
 import torch.ao.nn.quantized.dynamic as nnqd
-from counts import tell
+from counts import OUTPUTS, tell
 from kernels import ENGINES, f32, grid, to_torch
 
 import qfmt
@@ -45,6 +45,7 @@ def assert_equal(what: str, ours: np.ndarray, theirs: torch.Tensor) -> None:
     assert (ours.shape, ours.dtype) == (expected.shape, expected.dtype)
     equal = (ours == expected) | (np.isnan(ours) & np.isnan(expected))
     COUNTS[what][0] += int(equal.sum())
+    OUTPUTS["equal"] += int(equal.sum())
     COUNTS[what][1] += equal.size
     assert equal.all(), f"{what}: {(~equal).sum()} of {equal.size} differ"
 

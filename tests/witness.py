@@ -16,6 +16,7 @@ import networks
 import numpy as np
 import processor
 import torch
+from counts import OUTPUTS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qfmt.compare.classes import rounding_ties
@@ -180,12 +181,14 @@ def _count(
     else:
         off = mine != theirs
         tally.equal[node.operator] += int((~off).sum())
+        OUTPUTS["equal"] += int((~off).sum())
         if off.any():
             operands = [_operand(model, each, given) for each in node.inputs]
             halves = (mine.astype(np.float64) + theirs) / 2
             ties = off & (np.abs(mine.astype(np.int64) - theirs) == 1)
             ties &= rounding_ties(node, operands, model.tensors[name], halves)
             tally.tie[node.operator] += int(ties.sum())
+            OUTPUTS["tied"] += int(ties.sum())
             off &= ~ties
     if off.any():
         tally.wrong[node.operator] += int(off.sum())

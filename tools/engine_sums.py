@@ -16,11 +16,11 @@ import numpy as np
 from qfmt.interpreter import execute
 from qfmt.model import Node, Tensor
 from qfmt.ops import Operand
-from qfmt.ops.overflow import Kernel, computed_by
+from qfmt.ops.overflow import PairSums, computed_by
 from qfmt.passes.hazards import CHANNELS_FIRST, HALVES, TAPS_FIRST, TAPS_OF_FOURS
 
 EXACT = "exact"
-ORDERS: Mapping[str, Kernel | None] = {
+ORDERS: Mapping[str, PairSums | None] = {
     EXACT: None,
     "taps": TAPS_FIRST,
     "fours": TAPS_OF_FOURS,

@@ -1,9 +1,9 @@
 """Some of the tests on processors that this machine does not have, emulated by qemu-user (Debian: `qemu-user`).
 
-    python tools/processors.py avx2            # x86 with AVX2, without VNNI and AVX-512
-    python tools/processors.py sse             # x86 with SSE4.2, without AVX
-    python tools/processors.py avx2 sums       # not the tests: what `tools/engines.py --sums 5000` prints there
-    python tools/processors.py avx2 -k linear  # other arguments go to pytest, instead of the chosen tests
+python tools/processors.py avx2            # x86 with AVX2, without VNNI and AVX-512
+python tools/processors.py sse             # x86 with SSE4.2, without AVX
+python tools/processors.py avx2 sums       # not the tests: what `tools/engines.py --sums 5000` prints there
+python tools/processors.py avx2 -k linear  # other arguments go to pytest, instead of the chosen tests
 """
 
 from __future__ import annotations
