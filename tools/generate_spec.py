@@ -40,15 +40,15 @@ FAMILIES = {
     "convolution": "Convolutions",
     "linear": "Matrix products",
     "integer_products": "Products of integers",
-    "dynamic": "Products with inputs that are quantized while they run",
+    "dynamic": "Products with inputs that are quantized at run time",
     "recurrent": "Recurrent layers",
     "onnx_recurrent": "Recurrent layers of ONNX",
     "attention": "Attention",
     "embedding": "Tables",
-    "creation": "Making numbers",
+    "creation": "Creating numbers",
     "quantization": "Into and out of integers",
-    "requantization": "Integers alone",
-    "rescaling": "Integers to integers",
+    "requantization": "Integers only",
+    "rescaling": "Rescaling of integers",
     "elementwise": "Elements",
     "functions": "Functions of elements",
     "logic": "Logic",
@@ -163,7 +163,7 @@ def operators() -> str:
     for way, (names, engines) in USUAL.items():
         if names:
             lines.append(f"- *{WAYS[way]}* may state {_rule_names(names, engines)}")
-    lines += ["", "Where an entry names no rules, it is so.", ""]
+    lines += ["", "This applies to every entry that does not list its rules.", ""]
     for family, title in FAMILIES.items():
         members = [operator for operator in OPERATORS.values() if operator.family == family]
         lines += [f"### {title}", "", *(_operator(operator) for operator in members)]
@@ -213,7 +213,7 @@ def _rule_names(rules: tuple[str, ...], engines: Mapping[str, str]) -> str:
         users.setdefault(rule, []).append(engine)
     uses = "; ".join(f"{', '.join(engines)}: `{rule}`" for rule, engines in users.items())
     listed = ", ".join([*(f"`{rule}`" for rule in rules), *names])
-    return f"{listed}. Conversion takes, for {uses}." if uses else f"{listed}."
+    return f"{listed}. Conversion uses, for {uses}." if uses else f"{listed}."
 
 
 def _kind(kind: str) -> str:

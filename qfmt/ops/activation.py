@@ -45,7 +45,7 @@ def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, resu
 
 @operator("Clip", 13, "input min? max? -> output", shape=same, quantized=Quantized.MOVES, integer=_clip_integer)
 def clip(x: Array, low: Array | None, high: Array | None) -> Array:
-    """output = min(max(input, min), max); an absent bound does not bound."""
+    """output = min(max(input, min), max); an absent bound has no effect."""
     y = x if low is None else np.maximum(x, low.reshape(()))
     return y if high is None else np.minimum(y, high.reshape(()))
 

@@ -114,10 +114,11 @@ def attention(
 ) -> list[Array]:
     """Y = Softmax(√s · Q · (√s · K)ᵀ + mask) · V for each head, s = scale.
 
-    Q, K and V are [batch, heads, length, size], or [batch, length, heads · size]. past_key and past_value stand before
-    K and V, and come out with them; of nonpad_kv_seqlen keys (int64, one for each of the batch) the last belong to the
-    queries, and those behind do not count. Each head of K and V serves as many heads of Q as there are for one. A mask
-    is added, or, of bool, false hides; it ends where its last dimension ends. A row of which all is hidden gives zeros.
+    Q, K and V are [batch, heads, length, size], or [batch, length, heads · size]. past_key and past_value
+    are put before K and V, and are outputs together with them. Of nonpad_kv_seqlen keys (int64, one number for each
+    of the batch) the last belong to the queries; keys after them are ignored. Each head of K and V serves an equal
+    number of heads of Q. A mask is added; a mask of bool hides where it is false. Keys beyond its last dimension are
+    hidden. A row in which everything is hidden gives zeros.
     """
     flat, kind = q.ndim == 3, q.dtype
     q, k, v = _split(q, a["q_num_heads"]), _split(k, a["kv_num_heads"]), _split(v, a["kv_num_heads"])

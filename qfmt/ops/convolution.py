@@ -67,7 +67,7 @@ def _check_ranks(x: tuple[Dimension, ...], w: tuple[Dimension, ...], a: Any, wha
 
 
 def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
-    """acc = Σ (x - zx)·(w - zw), exact; padding stands for real zeros; then the requantize rule.
+    """acc = Σ (x - zx)·(w - zw), exact; padding represents real zeros; then the requantize rule.
 
     A bias is real, or int32 in units of sx·sw and then added to acc.
     """

@@ -1,4 +1,4 @@
-"""Products whose input is quantized while the network runs: exact integer sums, real results."""
+"""Products whose input is quantized at run time: exact integer sums, real results."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last 
 
 
 def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A real input on the uint8 grid that its own range gives."""
+    """A real input on the uint8 grid of its own range."""
     return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
 
 
 def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A real matrix of which every row has the grid that its own range gives."""
+    """A real matrix in which every row has the grid of its own range."""
     rows = [quantized_now(Operand(row, None), rule, reduce_range) for row in real(x)]
     grids = [row.quantization for row in rows if row.quantization is not None]
     if not grids:
@@ -60,7 +60,7 @@ def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
 def linear_integer(
     x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, per_token: int = 0
 ) -> Array:
-    """X is quantized by the stated dynamic rule, all of it, or row by row where `per_token` is 1;
+    """X is quantized by the stated dynamic rule, as a whole, or row by row if `per_token` is 1;
     acc = Σ (x - zx)·(w - zw), exact; then to float32 by the rule.
     """
     if not per_token:
@@ -83,10 +83,9 @@ def linear_integer(
     dtype="float32",
 )
 def dynamic_linear(x: Array, w: Array, b: Array | None, *, reduce_range: int, per_token: int) -> Array:
-    """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X while the network runs.
+    """Y = X · Wᵀ + B over the last dimension of X, real like B; W is quantized, and X is quantized at run time.
 
-    X is [..., in], W is [out, in], B is [out]. The grid of X is that of all its elements together, unless `per_token`
-    is 1.
+    X is [..., in], W is [out, in], B is [out]. All of X has one grid, unless `per_token` is 1.
     """
     return linear(x, w, b)
 
@@ -112,8 +111,8 @@ def _repeat(sums: Callable[..., Array], a: Any) -> int:
 def _dynamic_conv_integer(
     x: Operand, w: Operand, b: Operand | None, *, rule: str, reduce_range: int, **attributes: Any
 ) -> Array:
-    """By a dynamic rule as in qfmt.DynamicLinear. By a requantize rule as PyTorch has it: X is quantized as by
-    `dynamic_fma`, Conv puts its result on the grid of the quantized X, clamps it to 0..255, and that is dequantized.
+    """With a dynamic rule, as in qfmt.DynamicLinear. With a requantize rule, as in PyTorch: X is quantized as by
+    `dynamic_fma`, Conv requantizes to the grid of the quantized X, clamped to 0..255, and the result is dequantized.
     """
     return _conv_integer(conv_sums, x, w, b, rule, reduce_range, attributes)
 
@@ -135,7 +134,7 @@ CONV_ENGINES = REQUANTIZE_ENGINES | {"onnx": "dynamic_divide", "pt2e": "dynamic_
     dtype="float32",
 )
 def dynamic_conv(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
-    """Y as that of Conv, real; W is quantized, and X while the network runs, on one grid for all of it."""
+    """Y as in Conv, real; W is quantized, and X is quantized at run time, with one grid for all of it."""
     return conv(x, w, b, **attributes)
 
 
@@ -159,5 +158,5 @@ def _dynamic_conv_transpose_integer(
     dtype="float32",
 )
 def dynamic_conv_transpose(x: Array, w: Array, b: Array | None, *, reduce_range: int, **attributes: Any) -> Array:
-    """Y as that of ConvTranspose, real; W is quantized, and X while the network runs, on one grid for all of it."""
+    """Y as in ConvTranspose, real; W is quantized, and X is quantized at run time, with one grid for all of it."""
     return conv_transpose(x, w, b, **attributes)

@@ -76,7 +76,7 @@ def sub(a: Array, b: Array) -> Array:
 def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """`product`: rint(f32((qa - za) · (qb - zb)) · f32(f32(sa · sb) · f32(1 / s))) + z
 
-    An input that is not quantized counts as it is, with scale 1 and zero point 0.
+    An input that is not quantized is used as it is, with scale 1 and zero point 0.
     """
     result.expect("product")
     scales = [f32(1) if x.quantization is None else f32(x.quantization.scale[0]) for x in (a, b)]
@@ -189,13 +189,13 @@ def maximum(*data: Array) -> Array:
 
 @operator("Sum", 13, "data_0* -> sum", shape=broadcast, quantized=Quantized.COMPUTES)
 def total(*data: Array) -> Array:
-    """sum = the inputs added up, element by element, from the first on."""
+    """sum = the sum of the inputs, element by element, starting with the first."""
     return reduce(np.add, data)
 
 
 @operator("Mean", 13, "data_0* -> mean", shape=broadcast, quantized=Quantized.COMPUTES)
 def mean(*data: Array) -> Array:
-    """mean = Sum of the inputs, divided by how many there are."""
+    """mean = Sum of the inputs, divided by their number."""
     added = reduce(np.add, data)
     return np.asarray(added / added.dtype.type(len(data)))
 
@@ -213,7 +213,7 @@ def mean(*data: Array) -> Array:
     dtype="attribute:to",
 )
 def cast(x: Array, *, saturate: int, to: str) -> Array:
-    """output = input, converted to another dtype: to a float the nearest, or, of 8 bits, the largest.
+    """output = input, converted to another dtype. To a float: the nearest one, or, beyond an 8-bit float, the largest.
 
     Floats are truncated to integers; integers that are too large keep their low bits.
     """

@@ -50,7 +50,7 @@ def _lines(w: Operand, rule: str) -> tuple[Array, Array]:
 
 
 def _embedding_integer(w: Operand, indices: Operand, *, rule: str) -> Array:
-    """By the stated lookup rule."""
+    """With the stated lookup rule."""
     at = _checked(indices.array, w.array.shape[0])
     slopes, offsets = _lines(w, rule)
     return fma(w.array[at].astype(f32), slopes[at], offsets[at])
@@ -95,7 +95,7 @@ def _bags(offsets: Dimension, include_last: int) -> Dimension:
 def _bag_integer(
     w: Operand, indices: Operand, offsets: Operand | None, per_sample_weights: Operand | None, *, rule: str, **a: Any
 ) -> Array:
-    """By the stated lookup rule, row by row: y = fma(f32(q), f32(slope · p), f32(y + f32(offset · p))), from y = 0,
+    """With the stated lookup rule, row by row: y = fma(f32(q), f32(slope · p), f32(y + f32(offset · p))), from y = 0,
     with the slope and offset of the row, and p its per-sample weight, or 1.
     """
     if a["mode"] == "max":
@@ -172,9 +172,9 @@ def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Arr
 def embedding_bag(
     w: Array, indices: Array, offsets: Array | None, per_sample_weights: Array | None, **attributes: Any
 ) -> Array:
-    """Y[i] = the sum, mean or maximum of the rows of W that bag i names, each times its per-sample weight.
+    """Y[i] = the sum, mean or maximum of the rows of W in bag i, each times its per-sample weight.
 
-    Bag i are the indices from offsets[i] to the next offset or the end; without offsets indices is [bags, size].
+    Bag i is the indices from offsets[i] to the next offset or the end; without offsets, indices is [bags, size].
     W is [rows, columns], indices and offsets are int32 or int64. An empty bag gives 0. A sum adds row after row with
     a fused multiply-add: y = fma(p, w, y).
     """

@@ -1,4 +1,4 @@
-"""Elements chosen, placed and found by tensors of indices."""
+"""Elements that are selected, placed and found by tensors of indices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _elements_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
-    """output[…, i, …] = data[…, indices[…, i, …], …]: along the axis by index, elsewhere at the same place."""
+    """output[…, i, …] = data[…, indices[…, i, …], …]: indexed along the axis, at the same place elsewhere."""
     along = axis_of(axis, x.ndim)
     return x[_along(indices, along, x.shape[along])]
 
@@ -66,7 +66,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
     quantized=Quantized.FLOAT_ONLY,
 )
 def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> Array:
-    """output = data, with each of the updates at the place that its index names, as in GatherElements."""
+    """output = data, with each of the updates at the position given by its index, as in GatherElements."""
     along = axis_of(axis, x.ndim)
     return _scattered(x, _along(indices, along, x.shape[along]), updates, reduction)
 
@@ -105,7 +105,7 @@ def _gather_nd_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    """output[i] = data[indices[i]]: the last axis of indices holds indices of the axes of data, from the first on."""
+    """output[i] = data[indices[i]]: the last axis of indices has indices for the first axes of data."""
     lead: list[Array] = list(np.indices(indices.shape[:batch_dims], sparse=True))
     shared = tuple(axis.reshape(*axis.shape, *(1,) * (indices.ndim - 1 - batch_dims)) for axis in lead)
     return x[(*shared, *_tuples(indices, x.shape, batch_dims))]
@@ -131,7 +131,7 @@ def _non_zero_shape(given: Inference) -> list[Shape]:
 
 @operator("NonZero", 13, "X -> Y", shape=_non_zero_shape, quantized=Quantized.FLOAT_ONLY, dtype="int64")
 def non_zero(x: Array) -> Array:
-    """Y = the places of the elements that are not 0, in order, a column each: [rank, number]."""
+    """Y = the positions of the elements that are not 0, in order, one per column: [rank, number]."""
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
 
 
@@ -151,7 +151,7 @@ def _compress_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def compress(x: Array, condition: Array, *, axis: int) -> Array:
-    """output = the parts of input along the axis at which condition (a vector of bool, maybe shorter) is true."""
+    """output = the slices of input along the axis where condition (a vector of bool, which may be shorter) is true."""
     return np.compress(condition, x, axis)
 
 
@@ -171,9 +171,9 @@ def _one_hot_shape(given: Inference) -> list[Shape]:
     dtype="input:2",
 )
 def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
-    """output = values[1] at the place of the index along a new axis of size depth, values[0] elsewhere.
+    """output = values[1] at the position of the index along a new axis of size depth, values[0] elsewhere.
 
-    Indices may count from the end; one outside of [-depth, depth - 1] has no place.
+    Indices may count from the end; an index outside [-depth, depth - 1] has no position.
     """
     size = int(depth.reshape(-1)[0])
     along = axis_of(axis, indices.ndim + 1)
@@ -196,7 +196,7 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     quantized=Quantized.MOVES,
 )
 def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> Array:
-    """Y = input, of each sequence the first sequence_lens steps (an int64 vector) in reverse."""
+    """Y = input, with the first sequence_lens steps (an int64 vector) of each sequence in reverse order."""
     y = x.copy()
     source, target = np.moveaxis(x, (batch_axis, time_axis), (0, 1)), np.moveaxis(y, (batch_axis, time_axis), (0, 1))
     for i, length in enumerate(lengths):

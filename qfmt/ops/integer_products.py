@@ -1,4 +1,4 @@
-"""Products of integers as ONNX has them: zero points are inputs, sums come out as int32."""
+"""Products of integers as in ONNX: zero points are inputs, sums are int32."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _sums(exact: Array) -> Array:
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None) -> Array:
     """Y = (A - a_zero_point) · (B - b_zero_point), exact sums as int32. A and B are int8 or uint8.
 
-    A zero point is a scalar, or a vector: of the rows of A, of the columns of B.
+    A zero point is a scalar or a vector: one per row of A, one per column of B.
     """
     exact = np.matmul(_less(a, a_zero_point, -2), _less(b, b_zero_point, -1))
     return _sums(as_computed(exact, lambda kernel: of_product(kernel, a, b)))
@@ -92,6 +92,6 @@ def _dynamic_shape(given: Inference) -> list[Shape]:
     dtype="uint8 float32 uint8",
 )
 def dynamic_quantize_linear(x: Array) -> list[Array]:
-    """y = x on the grid of uint8 that its range gives, by the rule `dynamic_divide`; and that grid."""
+    """y = x on the uint8 grid of its range, by the rule `dynamic_divide`; the other outputs are that grid."""
     y, grid = quantize_dynamically(x, "dynamic_divide", 255)
     return [y, np.array(grid.scale[0], np.float32), np.array(grid.zero_point[0], np.uint8)]

@@ -86,7 +86,7 @@ def _check_elements(x: tuple[Dimension, ...], result: list[Dimension]) -> None:
     quantized=Quantized.MOVES,
 )
 def reshape(x: Array, shape: Array, *, allowzero: int) -> Array:
-    """reshaped = the elements of data in the same order; in shape 0 copies a size of data, -1 takes what is left."""
+    """reshaped = the elements of data in the same order. In shape 0 copies a size of data, -1 is the remaining size."""
     sizes = [x.shape[i] if size == 0 and not allowzero else int(size) for i, size in enumerate(shape)]
     return _reshaped(x, sizes)
 
@@ -160,7 +160,7 @@ def _squeeze_shape(given: Inference) -> list[Shape]:
 
 @operator("Squeeze", 23, "data axes? -> squeezed", shape=_squeeze_shape, quantized=Quantized.MOVES)
 def squeeze(x: Array, axes: Array | None) -> Array:
-    """squeezed = data without the given axes, each of size 1; without all of size 1 if axes is absent."""
+    """squeezed = data without the given axes, each of size 1; if axes is absent, without all axes of size 1."""
     return x.squeeze(None if axes is None else tuple(int(axis) for axis in axes.reshape(-1)))
 
 
@@ -181,7 +181,7 @@ def _unsqueeze_shape(given: Inference) -> list[Shape]:
 
 @operator("Unsqueeze", 23, "data axes -> expanded", shape=_unsqueeze_shape, quantized=Quantized.MOVES)
 def unsqueeze(x: Array, axes: Array) -> Array:
-    """expanded = data with new axes of size 1 at the given places of the output."""
+    """expanded = data with new axes of size 1 at the given positions in the output."""
     return np.expand_dims(x, tuple(int(axis) for axis in axes.reshape(-1)))
 
 

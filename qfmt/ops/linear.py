@@ -79,8 +79,8 @@ def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Ar
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X.
 
-    X is [..., in], W is [out, in], B is [out]; X may have any number of leading dimensions. A W of float16 is
-    multiplied in the order of its columns k, y = fma(X[..., k], f32(W[:, k]), y) from y = 0, and B is added at last.
+    X is [..., in], W is [out, in], B is [out]; X may have any number of leading dimensions. A float16 W is multiplied
+    in the order of its columns k, y = fma(X[..., k], f32(W[:, k]), y) from y = 0, and B is added last.
     """
     y = _in_order(x, w) if w.dtype == np.float16 else np.matmul(x, w.T)
     return y if b is None else y + b
@@ -176,14 +176,14 @@ def _gemm_shape(given: Inference) -> list[Shape]:
 def _gemm_integer(
     a: Operand, b: Operand, c: Operand | None, *, result: Result, alpha: float, beta: float, **transposed: int
 ) -> Array:
-    """where alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, C being the bias."""
+    """if alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, with C as the bias."""
     return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result, channels=-1)
 
 
 def _gemm_exact(
     a: Operand, b: Operand, c: Operand | None, *, rule: str, alpha: float, beta: float, **transposed: int
 ) -> Array:
-    """where alpha and beta are 1: Σ (a - za)·(b - zb) + C, or by `folded` Σ a·b + C."""
+    """if alpha and beta are 1: Σ (a - za)·(b - zb) + C, or by `folded` Σ a·b + C."""
     factors = (as_stored(a), as_stored(b)) if rule == "folded" else (a, b)
     return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c, channels=-1)
 
@@ -221,7 +221,7 @@ def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Ma
     engines=REQUANTIZE_ENGINES | {"x86": "float_bias"},
 )
 def gemm(a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **transposed: int) -> Array:
-    """Y = alpha · A · B + beta · C, A and B matrices, transposed first where so stated; C broadcasts to the product."""
+    """Y = alpha · A · B + beta · C, A and B matrices, transposed first if so stated; C broadcasts to the product."""
     kind = a.dtype.type
     y = np.matmul(a.T if transposed["transA"] else a, b.T if transposed["transB"] else b)
     if alpha != 1:
@@ -277,7 +277,7 @@ def _equation(text: str, count: int) -> tuple[list[str], str]:
     quantized=Quantized.FLOAT_ONLY,
 )
 def einsum(*inputs: Array, equation: str) -> Array:
-    """Output = the products of elements of the inputs at equal letters, summed over letters that it does not have."""
+    """Output = the products of input elements at equal letters, summed over the letters that the output lacks."""
     narrow = inputs[0].dtype.itemsize < 4 and inputs[0].dtype.kind not in "iu"
     wide = [each.astype(np.float32) for each in inputs] if narrow else inputs
     total = np.einsum(equation.replace(" ", ""), *wide, optimize=len(inputs) > 2)

@@ -80,9 +80,9 @@ def is_infinite(x: Array, *, detect_negative: int, detect_positive: int) -> Arra
     quantized=Quantized.FLOAT_ONLY,
 )
 def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
-    """Z = X with its bits moved by Y places; those that leave are lost.
+    """Z = X with its bits shifted by Y positions; bits shifted out are lost.
 
-    Zeros take their place; to the right of a negative X ones.
+    Zeros are shifted in; to the right of a negative X, ones.
     """
     last = np.iinfo(x.dtype).bits - 1
     places = np.minimum(y, y.dtype.type(last))

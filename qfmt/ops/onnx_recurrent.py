@@ -177,7 +177,7 @@ def gru(x: Array, w: Array, r: Array, b: Array | None, lengths: Array | None, h:
     """For each step, with [xz, xr, xh] = X[t] · Wᵀ + Wb, a third of the columns each, and R, Rb in the same order:
 
     z = f(xz + H · Rzᵀ + Rbz), r = f(xr + H · Rrᵀ + Rbr), n = g(xh + (r · H) · Rhᵀ + Rbh), or
-    g(xh + r · (H · Rhᵀ + Rbh)) by linear_before_reset; H = (1 - z) · n + z · H; Y[t] = H. Shapes are as in RNN, of
+    g(xh + r · (H · Rhᵀ + Rbh)) with linear_before_reset; H = (1 - z) · n + z · H; Y[t] = H. Shapes are as in RNN, with
     3 · size rows.
     """
     x, states, bias = _given(x, r, [h], b, 3, a)
@@ -225,7 +225,7 @@ def lstm(
     """For each step, with [i, o, f, c] = X[t] · Wᵀ + Wb + H · Rᵀ + Rb, a quarter of the columns each:
 
     I = f(i + Pi · C), F = f(f + Pf · C), C = F · C + I · g(c), O = f(o + Po · C), H = O · h(C); Y[t] = H. Y_h and Y_c
-    are the last H and C. P = [Pi, Po, Pf], zeros if absent. Shapes are as in RNN, of 4 · size rows.
+    are the last H and C. P = [Pi, Po, Pf], zeros if absent. Shapes are as in RNN, with 4 · size rows.
     """
     x, states, bias = _given(x, r, [h, c], b, 4, a)
     peepholes = np.zeros((len(r), 3 * r.shape[2]), x.dtype) if p is None else p

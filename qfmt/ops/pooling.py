@@ -159,7 +159,7 @@ def counts_along(i: int, size: int, count_include_pad: int, a: Any) -> Array:
 
 
 def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
-    """By the stated mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
+    """With the stated mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     total = _combined(np.add, _centred(x, result), attributes, 0)
     counts = window_counts(x.array.shape[2:], count_include_pad, attributes)
     return _mean(total, counts, result)
@@ -217,9 +217,9 @@ def _mean(total: Array, count: Any, result: Result) -> Array:
     engines=by_engine("mean_reciprocal"),
 )
 def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Array:
-    """Y = the mean of the window; padding counts as zeros if count_include_pad, else not at all.
+    """Y = the mean of the window; padding counts as zeros if count_include_pad, otherwise not at all.
 
-    X is [N, C, *spatial]. What lies beyond the padding (ceil_mode) never counts.
+    X is [N, C, *spatial]. Elements beyond the padding (ceil_mode) never count.
     """
     total = reduce(np.add, _taps(x, attributes, 0))
     return total / window_counts(x.shape[2:], count_include_pad, attributes).astype(x.dtype)
@@ -231,7 +231,7 @@ def _global_shape(given: Inference) -> list[Shape]:
 
 
 def _global_average_integer(x: Operand, *, result: Result) -> Array:
-    """By the stated mean rule, over Σ (q - z) of all spatial dimensions."""
+    """With the stated mean rule, over Σ (q - z) of all spatial dimensions."""
     return mean_over(x, tuple(range(2, x.array.ndim)), 1, result)
 
 
@@ -246,7 +246,7 @@ def sum_over(x: Operand, axes: tuple[int, ...], keepdims: int) -> Array:
 
 
 def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) -> Array:
-    """By the stated mean rule, over Σ (q - z) of the axes."""
+    """With the stated mean rule, over Σ (q - z) of the axes."""
     total = _centred(x, result).sum(axes, keepdims=bool(keepdims), dtype=np.int64)
     return _mean(total, prod(x.array.shape[axis] for axis in axes), result)
 
@@ -263,13 +263,13 @@ def mean_over(x: Operand, axes: tuple[int, ...], keepdims: int, result: Result) 
     engines=by_engine("mean_reciprocal_fma", qnnpack="mean_reciprocal"),
 )
 def global_average_pool(x: Array) -> Array:
-    """Y = the mean over all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
+    """Y = the mean over all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
     return x.mean(tuple(range(2, x.ndim)), keepdims=True)
 
 
 @operator("GlobalMaxPool", 22, "X -> Y", shape=_global_shape, quantized=Quantized.MOVES)
 def global_max_pool(x: Array) -> Array:
-    """Y = the largest element of all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
+    """Y = the largest element of all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
     return np.asarray(x.max(tuple(range(2, x.ndim)), keepdims=True))
 
 
@@ -285,7 +285,7 @@ def lp_pool(x: Array, *, p: int, **attributes: Any) -> Array:
 
 @operator("GlobalLpPool", 22, "X -> Y", attributes=P, shape=_global_shape, quantized=Quantized.COMPUTES)
 def global_lp_pool(x: Array, *, p: int) -> Array:
-    """Y = (Σ |X|^p)^(1/p) over all spatial dimensions, which stay with size 1. X is [N, C, *spatial]."""
+    """Y = (Σ |X|^p)^(1/p) over all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
     total = (np.abs(x) ** x.dtype.type(p)).sum(tuple(range(2, x.ndim)), keepdims=True)
     return np.asarray(total ** x.dtype.type(1 / p))
 
@@ -303,7 +303,7 @@ def bins(size: int, count: int) -> list[slice]:
 
 
 def _adaptive_integer(x: Operand, *, result: Result, output_size: tuple[int, ...]) -> Array:
-    """By the stated mean rule, over Σ (q - z) of the bin."""
+    """With the stated mean rule, over Σ (q - z) of the bin."""
     total, counts = _bin_sums(_centred(x, result), output_size, np.dtype(np.int64))
     return _mean(total, counts, result)
 

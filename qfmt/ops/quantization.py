@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     engines=by_engine("reciprocal_fma"),
 )
 def quantize_linear(x: Array) -> Array:
-    """Y is X on the grid of Y's quantization, by the stated quantize rule.
+    """Y is X on the grid of Y's quantization, with the stated quantize rule.
 
-    Scale and zero point are the quantization of Y, not inputs. X may be quantized itself: then this is a
-    requantization.
+    Scale and zero point are the quantization of Y, not inputs. If X is quantized itself, this is a requantization.
     """
     return x
 
@@ -111,9 +110,9 @@ BLOCKS = {
 def quantize_with(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int, output_dtype: str, saturate: int
 ) -> Array:
-    """y = saturate(rint(x / y_scale) + y_zero_point): where scale or zero point are computed, or y is read as integers.
+    """y = saturate(rint(x / y_scale) + y_zero_point), if scale or zero point are computed, or y is read as integers.
 
-    The division is one of float32; a float8 or float4 y is x / y_scale rounded to it. Elsewhere QuantizeLinear stands.
+    The division is in float32; a float8 or float4 y is x / y_scale rounded to it. Otherwise QuantizeLinear is used.
     """
     points = _points(zero_point, x, axis, block_size)
     scaled = x.astype(np.float32) / spread(scale, x.shape, axis, block_size).astype(np.float32)
@@ -139,9 +138,9 @@ def quantize_with(
 def dequantize_with(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int, output_dtype: str
 ) -> Array:
-    """y = (x - x_zero_point) · x_scale: where scale or zero point are computed, or x is an integer otherwise.
+    """y = (x - x_zero_point) · x_scale, if scale or zero point are computed, or x is also used as integers.
 
-    The product is one of float32, or of float64 for that output. Elsewhere DequantizeLinear stands.
+    The product is in float32, or in float64 for that output type. Otherwise DequantizeLinear is used.
     """
     kind = np.dtype(np.float64 if output_dtype == "float64" else np.float32)
     points = _points(zero_point, x, axis, block_size)

@@ -147,7 +147,7 @@ def _lstm(
     dtype="float32",
 )
 def lstm(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]:
-    """One layer in one direction. H and C begin as H_0 and C_0, or as zeros; for each step x of X, with
+    """One layer in one direction. H and C start as H_0 and C_0, or as zeros; for each step x of X, with
     [i, f, g, o] = (H · W_hhᵀ + B_hh) + (x · W_ihᵀ + B_ih), a quarter of the columns each:
 
     C becomes σ(f) · C + σ(i) · tanh(g), H becomes σ(o) · tanh(C), and Y[step] is H. H_n and C_n are the last ones.
@@ -187,7 +187,7 @@ def _gru(
     dtype="float32",
 )
 def gru(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]:
-    """One layer in one direction. H begins as H_0, or as zeros; for each step x of X, with
+    """One layer in one direction. H starts as H_0, or as zeros; for each step x of X, with
     [xr, xz, xn] = x · W_ihᵀ + B_ih and [hr, hz, hn] = H · W_hhᵀ + B_hh, a third of the columns each:
 
     r = σ(hr + xr), z = σ(hz + xz), n = tanh(xn + hn · r); H becomes (H - n) · z + n, and Y[step] is H. H_n is the

@@ -48,7 +48,7 @@ OPTIONS = {
 def _reduce_mean_integer(
     x: Operand, axes: Operand | None, *, result: Result, keepdims: int, noop_with_empty_axes: int
 ) -> Array:
-    """By the stated mean rule, over Σ (q - z) of the axes."""
+    """With the stated mean rule, over Σ (q - z) of the axes."""
     return mean_over(x, _axes(x.array, axes and axes.array, noop_with_empty_axes), keepdims, result)
 
 
@@ -195,7 +195,7 @@ _position("ArgMin", np.argmin, "smallest")
     quantized=Quantized.FLOAT_ONLY,
 )
 def cumulative_sum(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Array:
-    """y = the sum of the elements of x up to each, along the axis (an int32 or int64 scalar)."""
+    """y = the cumulative sum of x along the axis (an int32 or int64 scalar)."""
     along = axis_of(int(axis.reshape(())), x.ndim)
     ordered = np.flip(x, along) if reverse else x
     total = np.cumsum(ordered, along, dtype=x.dtype)
@@ -226,9 +226,10 @@ def _top_shape(given: Inference) -> list[Shape]:
     dtype="same int64",
 )
 def top(x: Array, k: Array, *, axis: int, largest: int, sorted: int) -> list[Array]:
-    """Values = the K (an int64 vector of one) largest elements along the axis, in order, Indices their positions.
+    """Values = the K (an int64 vector with one element) largest elements along the axis, in order; Indices = their
+    positions.
 
-    Of equal elements the first come first.
+    Of equal elements, those with the lower index come first.
     """
     count = int(k.reshape(()))
     if not 0 <= count <= x.shape[axis]:

@@ -1,4 +1,4 @@
-"""Integers to other integers by integer arithmetic alone: sums to a grid, and tables."""
+"""Integers to other integers with integer arithmetic only: sums to a grid, and tables."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _requantize_integer(
     axis: int,
     **stated: Any,
 ) -> Array:
-    """a channel has the parameters at its place along `axis`, or the only ones. Every rule may come with thresholds and
-    rows: a channel whose row is not negative takes that row, by the rule `thresholds`.
+    """a channel has the parameters at its index along `axis`, or the only ones. Every rule may have thresholds and
+    rows, too: a channel whose row is not negative uses that row, with the rule `thresholds`.
     """
     result.expect(*RULES)
     rows = None if thresholds is None else _rows(thresholds.array, row)
@@ -116,13 +116,13 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     constants=PARAMETERS,
 )
 def requantize(x: Array, *parameters: Array | None, axis: int, **stated: Any) -> Array:
-    """y = the sums x on another grid, that of y, by the stated rule; integers alone.
+    """y = the sums x on another grid, that of y, with the stated rule; integers only.
 
     x is int32 (or narrower), of any rank. Parameters are vectors of one element for all channels or one for each:
     multiplier int32, 1 … 2³¹ - 1; shift uint8, 0 … 62; add int64, |add| < 2⁶². thresholds are int32 [R, K],
-    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 where no x in reach gets to); row is int32, and absent
-    where row c is that of channel c, or the only one that of all. The attributes from reach_low on are what is known
-    about the node; they change nothing.
+    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 if no x in reach gets there); row is int32. It is absent
+    if row c belongs to channel c, or one row serves all channels. The attributes from reach_low on describe the node;
+    they do not affect the result.
     """
     raise QfmtError("sums are requantized to a grid: the output has none")
 
@@ -160,7 +160,7 @@ def _index(x: Array, size: int) -> Array:
 def table(x: Array, table: Array, *, axis: int) -> Array:
     """y = table[q - type_min], q the integers of x: any function of integers of up to 8 bits.
 
-    type_min is the least integer of the type of x: -128 of int8, 0 of uint8. table is [2^bits], bits those of the
+    type_min is the least integer of the type of x: -128 for int8, 0 for uint8. table is [2^bits], with the bits of the
     type of x, and has the type of y; or [C, 2^bits], a row for each slice of x along `axis`.
     """
     index = _index(x, table.shape[-1])
@@ -193,7 +193,7 @@ def _pair_shape(given: Inference) -> list[Shape]:
 def pair_table(a: Array, b: Array, table: Array) -> Array:
     """y = table[qa - type_min, qb - type_min]: any function of two integers of up to 8 bits; a and b broadcast.
 
-    table is [2^bits, 2^bits], bits those of the types of a and b, and has the type of y.
+    table is [2^bits, 2^bits], with the bits of the types of a and b, and has the type of y.
     """
     return table[_index(a, table.shape[0]), _index(b, table.shape[1])]
 
@@ -211,7 +211,7 @@ def weighted_sum(*inputs: Array, weights: tuple[int, ...]) -> Array:
     """y = Σ weights[i] · q_i, exact, as int32, of integers as they are stored: zero points are not subtracted.
 
     The inputs are integers of at most 32 bits and broadcast. The sum of |weights[i]| · (1 + the greatest integer of the
-    type) is less than 2⁶³: no sum leaves int64.
+    type) is less than 2⁶³: no sum exceeds int64.
     """
     if len(weights) != len(inputs):
         raise QfmtError(f"{len(weights)} weights for {len(inputs)} inputs")

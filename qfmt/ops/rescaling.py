@@ -1,4 +1,4 @@
-"""Integers to other integers by integer arithmetic alone."""
+"""Integers to other integers with integer arithmetic only."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     engines=dict.fromkeys(by_engine(RULE), RULE),
 )
 def requant_shift(x: Array, mul: Array, add: Array, *, div: int, **stated: Any) -> Array:
-    """y = floor((x · mul + add) / div + 1/2); exact where all of them are integers, else in float64.
+    """y = floor((x · mul + add) / div + 1/2); exact if all of them are integers, otherwise in float64.
 
     mul and add are integers, of float32 or an integer type; they broadcast to x: one for all, or one per channel
-    ([C, 1, 1]). The requantization of accelerators that have no floating point: accumulators to 8 bits. The attributes
-    from reach_low on are what is known about the node; they change nothing, and a node may lack them.
+    ([C, 1, 1]). This is the requantization of accelerators without floating point: accumulators to 8 bits. The
+    attributes from reach_low on describe the node; they do not affect the result, and a node may lack them.
     """
     if all(bool((each == np.rint(each)).all()) for each in (x, mul, add)):
         return multiply_add_divide(x, mul, add, div).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Sampling an image at places that another tensor names."""
+"""Sampling an image at positions given by another tensor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:
     quantized=Quantized.FLOAT_ONLY,
 )
 def grid_sample(x: Array, grid: Array, *, align_corners: int, mode: str, padding_mode: str) -> Array:
-    """Y[n, c, i] = X[n, c] at the place grid[n, i], between elements as Resize does.
+    """Y[n, c, i] = X[n, c] at the position grid[n, i], interpolated as in Resize.
 
     X is [N, C, *spatial], grid [N, *out, rank]: coordinates from -1 to 1 along the spatial dimensions, the last first.
     """

@@ -1,4 +1,4 @@
-"""Cutting tensors into parts, choosing elements, joining and padding."""
+"""Splitting tensors, selecting elements, joining and padding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _concat_shape(given: Inference) -> list[Shape]:
     engines=by_engine("premultiplied"),
 )
 def concat(*inputs: Array, axis: int) -> Array:
-    """concat_result = the inputs one after the other along the axis."""
+    """concat_result = the inputs joined along the axis, in order."""
     return np.concatenate(inputs, axis)
 
 
@@ -91,7 +91,7 @@ def _equal_parts(size: int, count: int) -> list[int]:
 def split(x: Array, parts: Array | None, *, axis: int, num_outputs: int) -> list[Array]:
     """outputs = consecutive parts of input along the axis, of the sizes in split (an int64 vector).
 
-    Without split all have the size ⌈size of the axis / num_outputs⌉, but for the last, which may be smaller.
+    Without split, all have the size ⌈size of the axis / num_outputs⌉, except the last, which may be smaller.
     """
     sizes = _equal_parts(x.shape[axis], num_outputs) if parts is None else parts
     return np.split(x, np.cumsum(sizes)[:-1], axis)
@@ -142,7 +142,7 @@ def _sliced(size: Dimension, part: slice) -> Dimension:
 def slice_(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
     """output = data[start : end : step] along each of the axes (all from the first, if absent; steps of 1).
 
-    Bounds are int64 vectors; negative ones count from the end, those outside are moved to the edge.
+    Bounds are int64 vectors; negative ones count from the end, and those outside are clamped to the edge.
     """
     lists = [None if item is None else [int(i) for i in item] for item in (starts, ends, axes, steps)]
     return x[tuple(_slices(x.shape, *lists))]  # type: ignore[arg-type]
@@ -196,8 +196,8 @@ def _pad_integer(
 def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: str) -> Array:
     """output = data with elements added (or, negative, removed) before and after each of the axes.
 
-    pads is an int64 vector: all befores, then all afters. Added are constant_value (0 if absent), the
-    mirror image without its edge (reflect), the edge, or the other end (wrap).
+    pads is an int64 vector: all numbers before, then all numbers after. The added elements are constant_value (0 if
+    absent), the mirror image without its edge (reflect), the edge, or the other end (wrap).
     """
     widths = _pad_widths(x.ndim, [int(p) for p in pads], None if axes is None else [int(axis) for axis in axes])
     grown = [(max(0, before), max(0, after)) for before, after in widths]
@@ -227,7 +227,7 @@ def _gather_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather(x: Array, indices: Array, *, axis: int) -> Array:
-    """output[…, i, …] = data[…, indices[i], …] along the axis; the axes of indices take its place."""
+    """output[…, i, …] = data[…, indices[i], …] along the axis; the axes of indices replace it."""
     try:
         return np.take(x, indices, axis)
     except IndexError:

@@ -53,9 +53,9 @@ struct TestVectorBuilder;
 struct Model;
 struct ModelBuilder;
 
-/// Element types. Codes are for ever; new ones are appended. The names in lower case are those of NumPy
+/// Element types. Codes never change; new ones are appended. The names in lower case are those of NumPy
 /// and ml_dtypes. Values of less than 8 bits are packed: the first value in the lowest bits of the byte,
-/// rows not padded, the last byte filled up with zero bits.
+/// rows not padded, the last byte padded with zero bits.
 enum class DType : uint8_t {
   Unknown = 0,
   Bool = 1,
@@ -198,7 +198,7 @@ inline const char *EnumNameAttributeType(AttributeType e) {
   return EnumNamesAttributeType()[index];
 }
 
-/// A sha256: 32 bytes, in the order in which the hash function gives them. Frozen.
+/// A sha256: 32 bytes, in the order of the hash function's output. Frozen.
 FLATBUFFERS_MANUALLY_ALIGNED_STRUCT(1) Digest FLATBUFFERS_FINAL_CLASS {
  private:
   uint8_t bytes_[32];
@@ -231,11 +231,11 @@ struct Buffer FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_SHA256 = 8
   };
   /// Bytes from the start of the data segment (not of the file). A multiple of 64. Ascending over the
-  /// vector of buffers, without overlap; what lies between two buffers is zero. Rule F8.
+  /// vector of buffers, without overlap; the bytes between two buffers are zero. Rule F8.
   uint64_t offset() const {
     return GetField<uint64_t>(VT_OFFSET, 0);
   }
-  /// Bytes. Exactly what dtype and shape of its tensors need. May be 0. Rule V10.
+  /// Bytes. Exactly as many as dtype and shape of its tensors require. May be 0. Rule V10.
   uint64_t size() const {
     return GetField<uint64_t>(VT_SIZE, 0);
   }
@@ -295,8 +295,8 @@ struct Buffer::Traits {
   static auto constexpr Create = CreateBuffer;
 };
 
-/// What a calibration observer had seen before it was turned into scale and zero point. Only where the
-/// source still held it: PyTorch discards it when a model is converted. Rule V25.
+/// The range that a calibration observer saw, before scale and zero point were computed from it. Only if the
+/// source still had it: PyTorch discards it when a model is converted. Rule V25.
 struct Observed FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef ObservedBuilder Builder;
   struct Traits;
@@ -431,8 +431,8 @@ inline ::flatbuffers::Offset<Observed> CreateObservedDirect(
       qscheme__);
 }
 
-/// The scales of a quantization that has one for every block of a tensor: arrays in the data segment, with an element
-/// for each block, ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
+/// The scales of a block-wise quantization: arrays in the data segment, with an element for each block,
+/// ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
 struct Blocks FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef BlocksBuilder Builder;
   struct Traits;
@@ -442,8 +442,8 @@ struct Blocks FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_ZERO_POINT = 8,
     VT_ZERO_POINT_DTYPE = 10
   };
-  /// How many elements a block takes along each dimension of the tensor: from 1 (each its own) to the size (all of
-  /// them). Trap: the last block along a dimension is smaller where the size is no multiple.
+  /// The number of elements of a block along each dimension of the tensor: from 1 (a scale per element) to the size
+  /// (one block). Trap: the last block along a dimension is smaller if the size is not a multiple.
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
@@ -451,7 +451,7 @@ struct Blocks FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<uint32_t> scale() const {
     return GetOptional<uint32_t, uint32_t>(VT_SCALE);
   }
-  /// Index into Model.buffers: the zero points. Absent if one is that of all blocks: Quantization.zero_point. Rule V29.
+  /// Index into Model.buffers: the zero points. Absent if all blocks have the same: Quantization.zero_point. Rule V29.
   ::flatbuffers::Optional<uint32_t> zero_point() const {
     return GetOptional<uint32_t, uint32_t>(VT_ZERO_POINT);
   }
@@ -555,8 +555,8 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<double> *scale() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_SCALE);
   }
-  /// As many as `scale`, or none if `zero_point_float` is there. Of `blocks` one for all, or none if they have their own.
-  /// The integer that stands for real 0; inside the range of the dtype and of an int32. Rule V22.
+  /// As many as `scale`, or none if `zero_point_float` is present. With `blocks`, one for all, or none if they have their
+  /// own. The integer that represents real 0; within the range of the dtype and of int32. Rule V22.
   const ::flatbuffers::Vector<int32_t> *zero_point() const {
     return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_ZERO_POINT);
   }
@@ -578,24 +578,24 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   qfb::DType scale_dtype() const {
     return static_cast<qfb::DType>(GetField<uint8_t>(VT_SCALE_DTYPE, 12));
   }
-  /// Absent: the source had discarded it.
+  /// Absent: the source does not have it.
   const qfb::Observed *observed() const {
     return GetPointer<const qfb::Observed *>(VT_OBSERVED);
   }
-  /// Zero points that are no integers, as many as `scale`: those of PyTorch's embeddings. They take the place of
-  /// `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
+  /// Zero points that are not integers, as many as `scale`: those of PyTorch's embeddings. They replace `zero_point`,
+  /// which is then empty. Absent everywhere else. Rules F12, V22.
   const ::flatbuffers::Vector<double> *zero_point_float() const {
     return GetPointer<const ::flatbuffers::Vector<double> *>(VT_ZERO_POINT_FLOAT);
   }
-  /// Scales that are given by blocks, and lie in the data segment. Absent: per tensor, or per slice along `axis`.
+  /// Block-wise scales, stored in the data segment. Absent: per tensor, or per slice along `axis`.
   const qfb::Blocks *blocks() const {
     return GetPointer<const qfb::Blocks *>(VT_BLOCKS);
   }
-  /// The name that the scale had in the source, where it was a tensor itself: an ONNX initializer.
+  /// The name of the scale in the source, if it was a tensor itself: an ONNX initializer.
   const ::flatbuffers::String *scale_name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_SCALE_NAME);
   }
-  /// The same of the zero point.
+  /// The same for the zero point.
   const ::flatbuffers::String *zero_point_name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_ZERO_POINT_NAME);
   }
@@ -754,7 +754,7 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_ALIASES = 16
   };
   /// Unique in the graph, not empty. The vector of tensors is sorted by it (bytes of its UTF-8), so that
-  /// readers may search by halves. Rules V1, F11.
+  /// readers may use binary search. Rules V1, F11.
   const ::flatbuffers::String *name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_NAME);
   }
@@ -779,8 +779,8 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<int64_t> *shape() const {
     return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
   }
-  /// Names of the sizes: absent, or one per dimension, "" where it has none; a named size is -1 in
-  /// `shape`. Dimensions of one name are equal in one run of the graph. Rule F12.
+  /// Names of the sizes: absent, or one per dimension, "" for a dimension without a name; a named size is -1 in
+  /// `shape`. Dimensions with the same name are equal in one run of the graph. Rule F12.
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *dims() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_DIMS);
   }
@@ -789,7 +789,7 @@ struct Tensor FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
-  /// Absent: the integers or floats mean themselves.
+  /// Absent: the values are the integers or floats themselves.
   const qfb::Quantization *quantization() const {
     return GetPointer<const qfb::Quantization *>(VT_QUANTIZATION);
   }
@@ -1093,11 +1093,11 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_SOURCE_OPERATOR = 20
   };
   /// ONNX's name, or "qfmt.Name" for what ONNX lacks. A reader that does not know it keeps the node: arrays
-  /// still load, running refuses by name.
+  /// still load, but it refuses to run the node and names it.
   const ::flatbuffers::String *operator_() const {
     return GetPointer<const ::flatbuffers::String *>(VT_OPERATOR_);
   }
-  /// The version of the operator: for ONNX's, the opset in which its present meaning began. Rule V40.
+  /// The version of the operator: for ONNX's, the opset in which its current meaning began. Rule V40.
   uint32_t version() const {
     return GetField<uint32_t>(VT_VERSION, 1);
   }
@@ -1113,7 +1113,7 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *attributes() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *>(VT_ATTRIBUTES);
   }
-  /// The rounding rule of the outputs, by the names of spec.md, "Arithmetic". Absent where nothing is
+  /// The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
   /// rounded. Rule V47.
   const ::flatbuffers::String *arithmetic() const {
     return GetPointer<const ::flatbuffers::String *>(VT_ARITHMETIC);
@@ -1126,7 +1126,7 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *scope() const {
     return GetPointer<const ::flatbuffers::String *>(VT_SCOPE);
   }
-  /// What it was there: "quantized::conv2d_relu".
+  /// The operator in the source: "quantized::conv2d_relu".
   const ::flatbuffers::String *source_operator() const {
     return GetPointer<const ::flatbuffers::String *>(VT_SOURCE_OPERATOR);
   }
@@ -1262,7 +1262,7 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
 }
 
 /// A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,
-/// inputs and outputs it is an archive: tensors from a source that did not say what is computed from them.
+/// inputs and outputs it is an archive: tensors from a source that does not state what is computed from them.
 struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef GraphBuilder Builder;
   struct Traits;
@@ -1277,7 +1277,7 @@ struct Graph FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Tensor>> *tensors() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Tensor>> *>(VT_TENSORS);
   }
-  /// In topological order: each node after all that compute what it reads. Rule V33.
+  /// In topological order: each node after all nodes that compute its inputs. Rule V33.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Node>> *nodes() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Node>> *>(VT_NODES);
   }
@@ -1477,7 +1477,7 @@ inline ::flatbuffers::Offset<KeyValue> CreateKeyValueDirect(
       value__);
 }
 
-/// What one input or output of the graph is in a test vector. Its element type and quantization are those of the tensor.
+/// The value of one input or output of the graph in a test vector. Element type and quantization are those of the tensor.
 struct TestValue FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef TestValueBuilder Builder;
   struct Traits;
@@ -1551,8 +1551,8 @@ inline ::flatbuffers::Offset<TestValue> CreateTestValueDirect(
       buffer);
 }
 
-/// Inputs of the graph, and the outputs that it gives for them: whoever runs the file can see whether the outputs are
-/// right. Not part of the content id.
+/// Inputs of the graph and their outputs, with which anyone who runs the file can check the results. Not part of the
+/// content id.
 struct TestVector FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef TestVectorBuilder Builder;
   struct Traits;
@@ -1661,13 +1661,13 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_METADATA = 18,
     VT_VECTORS = 20
   };
-  /// The lowest minor version of the format that can say what this file says. A reader of 1.x reads every
-  /// 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids.
+  /// The lowest minor version of the format that can express this file. A reader of 1.x reads every
+  /// 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids it.
   uint32_t minor_version() const {
     return GetField<uint32_t>(VT_MINOR_VERSION, 0);
   }
-  /// What a reader must understand to read this file rightly, sorted. A reader that lacks one refuses the
-  /// file and names it. None is defined in 1.0. Rule F10.
+  /// The features that a reader must support to read this file correctly, sorted. A reader that lacks one refuses the
+  /// file and names the feature. None is defined in 1.0. Rule F10.
   const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *required_features() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<::flatbuffers::String>> *>(VT_REQUIRED_FEATURES);
   }
@@ -1683,7 +1683,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *producer() const {
     return GetPointer<const ::flatbuffers::String *>(VT_PRODUCER);
   }
-  /// The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node says its own rule.
+  /// The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node states its own rule.
   const ::flatbuffers::String *arithmetic() const {
     return GetPointer<const ::flatbuffers::String *>(VT_ARITHMETIC);
   }
@@ -1695,7 +1695,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *metadata() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *>(VT_METADATA);
   }
-  /// Test vectors, in an order of the writer's choice. A reader that only runs the graph may skip them.
+  /// Test vectors, in any order. A reader that only runs the graph may skip them.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>> *vectors() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>> *>(VT_VECTORS);
   }

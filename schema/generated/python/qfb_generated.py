@@ -6,9 +6,9 @@ import flatbuffers
 from flatbuffers.compat import import_numpy
 np = import_numpy()
 
-# Element types. Codes are for ever; new ones are appended. The names in lower case are those of NumPy
+# Element types. Codes never change; new ones are appended. The names in lower case are those of NumPy
 # and ml_dtypes. Values of less than 8 bits are packed: the first value in the lowest bits of the byte,
-# rows not padded, the last byte filled up with zero bits.
+# rows not padded, the last byte padded with zero bits.
 class DType(object):
     Unknown = 0
     Bool = 1
@@ -47,7 +47,7 @@ class AttributeType(object):
     Strings = 6
 
 
-# A sha256: 32 bytes, in the order in which the hash function gives them. Frozen.
+# A sha256: 32 bytes, in the order of the hash function's output. Frozen.
 class Digest(object):
     __slots__ = ['_tab']
 
@@ -112,7 +112,7 @@ class Buffer(object):
         self._tab = flatbuffers.table.Table(buf, pos)
 
     # Bytes from the start of the data segment (not of the file). A multiple of 64. Ascending over the
-    # vector of buffers, without overlap; what lies between two buffers is zero. Rule F8.
+    # vector of buffers, without overlap; the bytes between two buffers are zero. Rule F8.
     # Buffer
     def Offset(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -120,7 +120,7 @@ class Buffer(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-    # Bytes. Exactly what dtype and shape of its tensors need. May be 0. Rule V10.
+    # Bytes. Exactly as many as dtype and shape of its tensors require. May be 0. Rule V10.
     # Buffer
     def Size(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -156,8 +156,8 @@ def BufferEnd(builder):
 
 
 
-# What a calibration observer had seen before it was turned into scale and zero point. Only where the
-# source still held it: PyTorch discards it when a model is converted. Rule V25.
+# The range that a calibration observer saw, before scale and zero point were computed from it. Only if the
+# source still had it: PyTorch discards it when a model is converted. Rule V25.
 class Observed(object):
     __slots__ = ['_tab']
 
@@ -301,8 +301,8 @@ def ObservedEnd(builder):
 
 
 
-# The scales of a quantization that has one for every block of a tensor: arrays in the data segment, with an element
-# for each block, ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
+# The scales of a block-wise quantization: arrays in the data segment, with an element for each block,
+# ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
 class Blocks(object):
     __slots__ = ['_tab']
 
@@ -325,8 +325,8 @@ class Blocks(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # How many elements a block takes along each dimension of the tensor: from 1 (each its own) to the size (all of
-    # them). Trap: the last block along a dimension is smaller where the size is no multiple.
+    # The number of elements of a block along each dimension of the tensor: from 1 (a scale per element) to the size
+    # (one block). Trap: the last block along a dimension is smaller if the size is not a multiple.
     # Blocks
     def Shape(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -362,7 +362,7 @@ class Blocks(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return None
 
-    # Index into Model.buffers: the zero points. Absent if one is that of all blocks: Quantization.zero_point. Rule V29.
+    # Index into Model.buffers: the zero points. Absent if all blocks have the same: Quantization.zero_point. Rule V29.
     # Blocks
     def ZeroPoint(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
@@ -453,8 +453,8 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # As many as `scale`, or none if `zero_point_float` is there. Of `blocks` one for all, or none if they have their own.
-    # The integer that stands for real 0; inside the range of the dtype and of an int32. Rule V22.
+    # As many as `scale`, or none if `zero_point_float` is present. With `blocks`, one for all, or none if they have their
+    # own. The integer that represents real 0; within the range of the dtype and of int32. Rule V22.
     # Quantization
     def ZeroPoint(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -516,7 +516,7 @@ class Quantization(object):
             return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
         return 12
 
-    # Absent: the source had discarded it.
+    # Absent: the source does not have it.
     # Quantization
     def Observed(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
@@ -527,8 +527,8 @@ class Quantization(object):
             return obj
         return None
 
-    # Zero points that are no integers, as many as `scale`: those of PyTorch's embeddings. They take the place of
-    # `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
+    # Zero points that are not integers, as many as `scale`: those of PyTorch's embeddings. They replace `zero_point`,
+    # which is then empty. Absent everywhere else. Rules F12, V22.
     # Quantization
     def ZeroPointFloat(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
@@ -556,7 +556,7 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         return o == 0
 
-    # Scales that are given by blocks, and lie in the data segment. Absent: per tensor, or per slice along `axis`.
+    # Block-wise scales, stored in the data segment. Absent: per tensor, or per slice along `axis`.
     # Quantization
     def Blocks(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
@@ -567,7 +567,7 @@ class Quantization(object):
             return obj
         return None
 
-    # The name that the scale had in the source, where it was a tensor itself: an ONNX initializer.
+    # The name of the scale in the source, if it was a tensor itself: an ONNX initializer.
     # Quantization
     def ScaleName(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
@@ -575,7 +575,7 @@ class Quantization(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The same of the zero point.
+    # The same for the zero point.
     # Quantization
     def ZeroPointName(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
@@ -657,7 +657,7 @@ class Tensor(object):
         self._tab = flatbuffers.table.Table(buf, pos)
 
     # Unique in the graph, not empty. The vector of tensors is sorted by it (bytes of its UTF-8), so that
-    # readers may search by halves. Rules V1, F11.
+    # readers may use binary search. Rules V1, F11.
     # Tensor
     def Name(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -702,8 +702,8 @@ class Tensor(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-    # Names of the sizes: absent, or one per dimension, "" where it has none; a named size is -1 in
-    # `shape`. Dimensions of one name are equal in one run of the graph. Rule F12.
+    # Names of the sizes: absent, or one per dimension, "" for a dimension without a name; a named size is -1 in
+    # `shape`. Dimensions with the same name are equal in one run of the graph. Rule F12.
     # Tensor
     def Dims(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
@@ -733,7 +733,7 @@ class Tensor(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return None
 
-    # Absent: the integers or floats mean themselves.
+    # Absent: the values are the integers or floats themselves.
     # Tensor
     def Quantization(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
@@ -1008,7 +1008,7 @@ class Node(object):
         self._tab = flatbuffers.table.Table(buf, pos)
 
     # ONNX's name, or "qfmt.Name" for what ONNX lacks. A reader that does not know it keeps the node: arrays
-    # still load, running refuses by name.
+    # still load, but it refuses to run the node and names it.
     # Node
     def Operator(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -1016,7 +1016,7 @@ class Node(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The version of the operator: for ONNX's, the opset in which its present meaning began. Rule V40.
+    # The version of the operator: for ONNX's, the opset in which its current meaning began. Rule V40.
     # Node
     def Version(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1105,7 +1105,7 @@ class Node(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         return o == 0
 
-    # The rounding rule of the outputs, by the names of spec.md, "Arithmetic". Absent where nothing is
+    # The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
     # rounded. Rule V47.
     # Node
     def Arithmetic(self):
@@ -1130,7 +1130,7 @@ class Node(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # What it was there: "quantized::conv2d_relu".
+    # The operator in the source: "quantized::conv2d_relu".
     # Node
     def SourceOperator(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
@@ -1183,7 +1183,7 @@ def NodeEnd(builder):
 
 
 # A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,
-# inputs and outputs it is an archive: tensors from a source that did not say what is computed from them.
+# inputs and outputs it is an archive: tensors from a source that does not state what is computed from them.
 class Graph(object):
     __slots__ = ['_tab']
 
@@ -1231,7 +1231,7 @@ class Graph(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-    # In topological order: each node after all that compute what it reads. Rule V33.
+    # In topological order: each node after all nodes that compute its inputs. Rule V33.
     # Graph
     def Nodes(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1408,7 +1408,7 @@ def KeyValueEnd(builder):
 
 
 
-# What one input or output of the graph is in a test vector. Its element type and quantization are those of the tensor.
+# The value of one input or output of the graph in a test vector. Element type and quantization are those of the tensor.
 class TestValue(object):
     __slots__ = ['_tab']
 
@@ -1484,8 +1484,8 @@ def TestValueEnd(builder):
 
 
 
-# Inputs of the graph, and the outputs that it gives for them: whoever runs the file can see whether the outputs are
-# right. Not part of the content id.
+# Inputs of the graph and their outputs, with which anyone who runs the file can check the results. Not part of the
+# content id.
 class TestVector(object):
     __slots__ = ['_tab']
 
@@ -1612,8 +1612,8 @@ class Model(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # The lowest minor version of the format that can say what this file says. A reader of 1.x reads every
-    # 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids.
+    # The lowest minor version of the format that can express this file. A reader of 1.x reads every
+    # 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids it.
     # Model
     def MinorVersion(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -1621,8 +1621,8 @@ class Model(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-    # What a reader must understand to read this file rightly, sorted. A reader that lacks one refuses the
-    # file and names it. None is defined in 1.0. Rule F10.
+    # The features that a reader must support to read this file correctly, sorted. A reader that lacks one refuses the
+    # file and names the feature. None is defined in 1.0. Rule F10.
     # Model
     def RequiredFeatures(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
@@ -1687,7 +1687,7 @@ class Model(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node says its own rule.
+    # The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node states its own rule.
     # Model
     def Arithmetic(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
@@ -1745,7 +1745,7 @@ class Model(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         return o == 0
 
-    # Test vectors, in an order of the writer's choice. A reader that only runs the graph may skip them.
+    # Test vectors, in any order. A reader that only runs the graph may skip them.
     # Model
     def Vectors(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))

@@ -8,8 +8,8 @@ import { DType } from '../qfb/dtype.js';
 
 
 /**
- * The scales of a quantization that has one for every block of a tensor: arrays in the data segment, with an element
- * for each block, ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
+ * The scales of a block-wise quantization: arrays in the data segment, with an element for each block,
+ * ceil(size / block) along each dimension, in row-major order. Rules V27, V28.
  */
 export class Blocks {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -30,8 +30,8 @@ static getSizePrefixedRootAsBlocks(bb:flatbuffers.ByteBuffer, obj?:Blocks):Block
 }
 
 /**
- * How many elements a block takes along each dimension of the tensor: from 1 (each its own) to the size (all of
- * them). Trap: the last block along a dimension is smaller where the size is no multiple.
+ * The number of elements of a block along each dimension of the tensor: from 1 (a scale per element) to the size
+ * (one block). Trap: the last block along a dimension is smaller if the size is not a multiple.
  */
 shape(index: number):bigint|null {
   const offset = this.bb!.__offset(this.bb_pos, 4);
@@ -52,7 +52,7 @@ scale():number|null {
 }
 
 /**
- * Index into Model.buffers: the zero points. Absent if one is that of all blocks: Quantization.zero_point. Rule V29.
+ * Index into Model.buffers: the zero points. Absent if all blocks have the same: Quantization.zero_point. Rule V29.
  */
 zeroPoint():number|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);

@@ -30,7 +30,7 @@ static getSizePrefixedRootAsBuffer(bb:flatbuffers.ByteBuffer, obj?:Buffer):Buffe
 
 /**
  * Bytes from the start of the data segment (not of the file). A multiple of 64. Ascending over the
- * vector of buffers, without overlap; what lies between two buffers is zero. Rule F8.
+ * vector of buffers, without overlap; the bytes between two buffers are zero. Rule F8.
  */
 offset():bigint {
   const offset = this.bb!.__offset(this.bb_pos, 4);
@@ -38,7 +38,7 @@ offset():bigint {
 }
 
 /**
- * Bytes. Exactly what dtype and shape of its tensors need. May be 0. Rule V10.
+ * Bytes. Exactly as many as dtype and shape of its tensors require. May be 0. Rule V10.
  */
 size():bigint {
   const offset = this.bb!.__offset(this.bb_pos, 6);

@@ -5,7 +5,7 @@
 import * as flatbuffers from 'flatbuffers';
 
 /**
- * A sha256: 32 bytes, in the order in which the hash function gives them. Frozen.
+ * A sha256: 32 bytes, in the order of the hash function's output. Frozen.
  */
 export class Digest {
   bb: flatbuffers.ByteBuffer|null = null;

@@ -3,9 +3,9 @@
 /* eslint-disable @typescript-eslint/no-unused-vars, @typescript-eslint/no-explicit-any, @typescript-eslint/no-non-null-assertion */
 
 /**
- * Element types. Codes are for ever; new ones are appended. The names in lower case are those of NumPy
+ * Element types. Codes never change; new ones are appended. The names in lower case are those of NumPy
  * and ml_dtypes. Values of less than 8 bits are packed: the first value in the lowest bits of the byte,
- * rows not padded, the last byte filled up with zero bits.
+ * rows not padded, the last byte padded with zero bits.
  */
 export enum DType {
   Unknown = 0,

@@ -10,7 +10,7 @@ import { Tensor } from '../qfb/tensor.js';
 
 /**
  * A data-flow graph: every tensor is an input, a constant or the output of one node. Rule V35. Without nodes,
- * inputs and outputs it is an archive: tensors from a source that did not say what is computed from them.
+ * inputs and outputs it is an archive: tensors from a source that does not state what is computed from them.
  */
 export class Graph {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -44,7 +44,7 @@ tensorsLength():number {
 }
 
 /**
- * In topological order: each node after all that compute what it reads. Rule V33.
+ * In topological order: each node after all nodes that compute its inputs. Rule V33.
  */
 nodes(index: number, obj?:Node):Node|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);

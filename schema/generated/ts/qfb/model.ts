@@ -36,8 +36,8 @@ static bufferHasIdentifier(bb:flatbuffers.ByteBuffer):boolean {
 }
 
 /**
- * The lowest minor version of the format that can say what this file says. A reader of 1.x reads every
- * 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids.
+ * The lowest minor version of the format that can express this file. A reader of 1.x reads every
+ * 1.y with y <= x; of a higher one it reads what it understands, unless `required_features` forbids it.
  */
 minorVersion():number {
   const offset = this.bb!.__offset(this.bb_pos, 4);
@@ -45,8 +45,8 @@ minorVersion():number {
 }
 
 /**
- * What a reader must understand to read this file rightly, sorted. A reader that lacks one refuses the
- * file and names it. None is defined in 1.0. Rule F10.
+ * The features that a reader must support to read this file correctly, sorted. A reader that lacks one refuses the
+ * file and names the feature. None is defined in 1.0. Rule F10.
  */
 requiredFeatures(index: number):string
 requiredFeatures(index: number,optionalEncoding:flatbuffers.Encoding):string|Uint8Array
@@ -92,7 +92,7 @@ producer(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node says its own rule.
+ * The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node states its own rule.
  */
 arithmetic():string|null
 arithmetic(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -128,7 +128,7 @@ metadataLength():number {
 }
 
 /**
- * Test vectors, in an order of the writer's choice. A reader that only runs the graph may skip them.
+ * Test vectors, in any order. A reader that only runs the graph may skip them.
  */
 vectors(index: number, obj?:TestVector):TestVector|null {
   const offset = this.bb!.__offset(this.bb_pos, 20);

@@ -30,7 +30,7 @@ static getSizePrefixedRootAsNode(bb:flatbuffers.ByteBuffer, obj?:Node):Node {
 
 /**
  * ONNX's name, or "qfmt.Name" for what ONNX lacks. A reader that does not know it keeps the node: arrays
- * still load, running refuses by name.
+ * still load, but it refuses to run the node and names it.
  */
 operator():string|null
 operator(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -40,7 +40,7 @@ operator(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The version of the operator: for ONNX's, the opset in which its present meaning began. Rule V40.
+ * The version of the operator: for ONNX's, the opset in which its current meaning began. Rule V40.
  */
 version():number {
   const offset = this.bb!.__offset(this.bb_pos, 6);
@@ -97,7 +97,7 @@ attributesLength():number {
 }
 
 /**
- * The rounding rule of the outputs, by the names of spec.md, "Arithmetic". Absent where nothing is
+ * The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
  * rounded. Rule V47.
  */
 arithmetic():string|null
@@ -128,7 +128,7 @@ scope(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * What it was there: "quantized::conv2d_relu".
+ * The operator in the source: "quantized::conv2d_relu".
  */
 sourceOperator():string|null
 sourceOperator(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null

@@ -5,8 +5,8 @@
 import * as flatbuffers from 'flatbuffers';
 
 /**
- * What a calibration observer had seen before it was turned into scale and zero point. Only where the
- * source still held it: PyTorch discards it when a model is converted. Rule V25.
+ * The range that a calibration observer saw, before scale and zero point were computed from it. Only if the
+ * source still had it: PyTorch discards it when a model is converted. Rule V25.
  */
 export class Observed {
   bb: flatbuffers.ByteBuffer|null = null;

@@ -50,8 +50,8 @@ scaleArray():Float64Array|null {
 }
 
 /**
- * As many as `scale`, or none if `zero_point_float` is there. Of `blocks` one for all, or none if they have their own.
- * The integer that stands for real 0; inside the range of the dtype and of an int32. Rule V22.
+ * As many as `scale`, or none if `zero_point_float` is present. With `blocks`, one for all, or none if they have their
+ * own. The integer that represents real 0; within the range of the dtype and of int32. Rule V22.
  */
 zeroPoint(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 6);
@@ -103,7 +103,7 @@ scaleDtype():DType {
 }
 
 /**
- * Absent: the source had discarded it.
+ * Absent: the source does not have it.
  */
 observed(obj?:Observed):Observed|null {
   const offset = this.bb!.__offset(this.bb_pos, 16);
@@ -111,8 +111,8 @@ observed(obj?:Observed):Observed|null {
 }
 
 /**
- * Zero points that are no integers, as many as `scale`: those of PyTorch's embeddings. They take the place of
- * `zero_point`, which is then empty. Absent everywhere else. Rules F12, V22.
+ * Zero points that are not integers, as many as `scale`: those of PyTorch's embeddings. They replace `zero_point`,
+ * which is then empty. Absent everywhere else. Rules F12, V22.
  */
 zeroPointFloat(index: number):number|null {
   const offset = this.bb!.__offset(this.bb_pos, 18);
@@ -130,7 +130,7 @@ zeroPointFloatArray():Float64Array|null {
 }
 
 /**
- * Scales that are given by blocks, and lie in the data segment. Absent: per tensor, or per slice along `axis`.
+ * Block-wise scales, stored in the data segment. Absent: per tensor, or per slice along `axis`.
  */
 blocks(obj?:Blocks):Blocks|null {
   const offset = this.bb!.__offset(this.bb_pos, 20);
@@ -138,7 +138,7 @@ blocks(obj?:Blocks):Blocks|null {
 }
 
 /**
- * The name that the scale had in the source, where it was a tensor itself: an ONNX initializer.
+ * The name of the scale in the source, if it was a tensor itself: an ONNX initializer.
  */
 scaleName():string|null
 scaleName(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -148,7 +148,7 @@ scaleName(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The same of the zero point.
+ * The same for the zero point.
  */
 zeroPointName():string|null
 zeroPointName(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null

@@ -31,7 +31,7 @@ static getSizePrefixedRootAsTensor(bb:flatbuffers.ByteBuffer, obj?:Tensor):Tenso
 
 /**
  * Unique in the graph, not empty. The vector of tensors is sorted by it (bytes of its UTF-8), so that
- * readers may search by halves. Rules V1, F11.
+ * readers may use binary search. Rules V1, F11.
  */
 name():string|null
 name(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
@@ -63,8 +63,8 @@ shapeLength():number {
 }
 
 /**
- * Names of the sizes: absent, or one per dimension, "" where it has none; a named size is -1 in
- * `shape`. Dimensions of one name are equal in one run of the graph. Rule F12.
+ * Names of the sizes: absent, or one per dimension, "" for a dimension without a name; a named size is -1 in
+ * `shape`. Dimensions with the same name are equal in one run of the graph. Rule F12.
  */
 dims(index: number):string
 dims(index: number,optionalEncoding:flatbuffers.Encoding):string|Uint8Array
@@ -88,7 +88,7 @@ buffer():number|null {
 }
 
 /**
- * Absent: the integers or floats mean themselves.
+ * Absent: the values are the integers or floats themselves.
  */
 quantization(obj?:Quantization):Quantization|null {
   const offset = this.bb!.__offset(this.bb_pos, 14);

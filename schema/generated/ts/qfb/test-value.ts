@@ -5,7 +5,7 @@
 import * as flatbuffers from 'flatbuffers';
 
 /**
- * What one input or output of the graph is in a test vector. Its element type and quantization are those of the tensor.
+ * The value of one input or output of the graph in a test vector. Element type and quantization are those of the tensor.
  */
 export class TestValue {
   bb: flatbuffers.ByteBuffer|null = null;

@@ -8,8 +8,8 @@ import { TestValue } from '../qfb/test-value.js';
 
 
 /**
- * Inputs of the graph, and the outputs that it gives for them: whoever runs the file can see whether the outputs are
- * right. Not part of the content id.
+ * Inputs of the graph and their outputs, with which anyone who runs the file can check the results. Not part of the
+ * content id.
  */
 export class TestVector {
   bb: flatbuffers.ByteBuffer|null = null;
