@@ -77,7 +77,7 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
         same_rule = written_as[node.name] == computed_as.get(node.name)
         assert node.equal + (0 if same_rule else node.stated) == node.outputs, node
     assert report.same_source is None and not report.rules_compared
-    assert any(note.startswith("the file states the arithmetic of onnx, torch computes by that of fbgemm")
+    assert any(note.startswith("the file states the arithmetic of onnx, but torch computes by that of fbgemm")
                for note in report.notes)  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
     report = qfmt.verify(source, qfmt.convert(source, arithmetic="qnnpack"), samples=1)
     print(told(report))
     assert report.ok and report.engine == "onnxruntime"
-    assert any(note.startswith("the file states the arithmetic of qnnpack, onnx computes") for note in report.notes)
+    assert any(note.startswith("the file states the arithmetic of qnnpack, but onnx computes") for note in report.notes)
 
 
 def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:

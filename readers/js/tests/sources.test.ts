@@ -115,8 +115,8 @@ const REFUSED: [string, Openable, RegExp][] = [
   ["ONNX", Uint8Array.of(8, 9, 0x12, 7, 112, 121), /ONNX/],
   ["a web page", new TextEncoder().encode("<!doctype html><title>404</title>"), /web page/],
   ["text", new TextEncoder().encode("hello"), /create one with `qfmt convert`/],
-  ["null", null as unknown as Openable, /nothing that bytes can be read from/],
-  ["an object", { size: 8 } as unknown as Openable, /nothing that bytes can be read from/],
+  ["null", null as unknown as Openable, /not a source of bytes/],
+  ["an object", { size: 8 } as unknown as Openable, /not a source of bytes/],
 ];
 
 for (const [what, from, expected] of REFUSED) {
