@@ -145,8 +145,8 @@ def ints(*values: int) -> np.ndarray:
         ("GridSample", [X, X[0]], {}, "does not fit an input of 4"),
         ("Attention", [X[0], X[0], X[0]], {}, "3 and the number of heads"),
         ("Einsum", [X, X], {"equation": "ij,jk"}, "does not fit an input of 4 dimensions"),
-        ("Tile", [X, ints(1, 2)], {}, "do not go together"),
-        ("DepthToSpace", [X], {"blocksize": 0}, "do not go together"),
+        ("Tile", [X, ints(1, 2)], {}, "do not fit each other"),
+        ("DepthToSpace", [X], {"blocksize": 0}, "do not fit each other"),
     ],
 )
 def test_shape_rules_refuse(name: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:

@@ -194,7 +194,7 @@ PICKLES = {
         b"\x80\x02c__torch__\nM\n)\x81}" + text("p") + b"c__torch__.torch.classes.quantized\nConv2dPackedParamsBase\n"
         b")\x81K\x03](K\x02K\x01e]b)\x81\x87bsb.", "",
     ),
-    "truncated": (MODULE[:-3], "ends in the middle"),
+    "truncated": (MODULE[:-3], "is incomplete"),
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def without_graph(path: Path, archive: Archive, error: ControlFlowError) -> Mode
     found = state(archive)
     if not holds_tensors(found, archive.budget):
         raise error
-    source = {**describe(path, archive)["source"], "no_graph": f"the code is not a single graph ({error})"}
+    source = {**describe(path, archive)["source"], "no_graph": f"the code has no single graph ({error})"}
     return tensors_only(found, source, archive.budget)
 
 
