@@ -60,7 +60,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for (PEP 562): the command line starts in milliseconds."""
+    """Import names on first use (PEP 562), so that the command line starts in milliseconds."""
     if name not in _HOMES:
         raise AttributeError(f"module 'qfmt' has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""Element types, and the bytes of stored arrays. Nothing here imports NumPy until an array is asked for."""
+"""Element types, and the bytes of stored arrays. Nothing here imports NumPy until an array is needed."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Data:
         return hash(self.sha256())
 
     def __reduce__(self) -> tuple[Callable[[bytes], Data], tuple[bytes]]:
-        """A copy, or a pickle, has bytes of its own: it does not depend on a file."""
+        """A copy, or a pickle, has its own bytes: it does not depend on a file."""
         return _of_bytes, (bytes(self.view()),)
 
 

@@ -23,7 +23,7 @@ REPEATED = 1 << 28
 
 
 def content_digest(model: Model) -> bytes:
-    """The SHA-256 of the lines; QfmtError where long names or many scales stand in them again and again."""
+    """The SHA-256 of the lines; QfmtError if long names or many scales are repeated too often."""
     digest, held = hashlib.sha256(), bytearray()
     seen: set[bytes] = set()
     repeated = 0
@@ -75,7 +75,7 @@ def _pieces(model: Model) -> Iterator[bytes]:
 
 
 def _size_word(size: Dimension) -> str:
-    """A name is marked, so that one like "3" or "?" is no number and not unknown."""
+    """A name is marked, so a name like "3" or "?" is not taken for a number or an unknown size."""
     return "?" if size is None else f"={size}" if isinstance(size, str) else str(size)
 
 

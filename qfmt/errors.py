@@ -1,4 +1,4 @@
-"""Every error that qfmt raises on purpose. Catch `QfmtError` and nothing of a bad file escapes you.
+"""Every error that qfmt raises on purpose. `QfmtError` catches everything that a bad file can cause.
 
 QfmtError
 ├── FormatError              a `.qfb` that breaks the specification
@@ -7,13 +7,13 @@ QfmtError
 │   └── ValidityError        it can be decoded, but breaks validity rules (all of them, by number)
 ├── SourceError              a file or object that cannot be converted
 │   ├── BudgetError          converting it would cost more than its size allows
-│   ├── UnsafePickleError    its pickle asks for something that is not on the list of harmless types
-│   ├── ControlFlowError     its code is no single graph: what it does, or with how many tensors, depends on the data
-│   └── UnsupportedOperators it holds operators without a meaning in qfmt (all of them, counted)
-├── NoIntegerForm            nodes that integers alone cannot compute (all of them, by reason)
-├── RunError                 a model cannot be run on what it was given
-├── DestinationError         the result cannot be written where it should go
-│   └── InexpressibleNodes   the destination cannot say what some nodes do (all of them, by reason)
+│   ├── UnsafePickleError    its pickle refers to something that is not on the list of harmless types
+│   ├── ControlFlowError     its code has no single graph: operators, or the number of tensors, depend on the data
+│   └── UnsupportedOperators it contains operators that qfmt does not support (all of them, counted)
+├── NoIntegerForm            nodes without an integer-only form (all of them, by reason)
+├── RunError                 a model cannot be run on the given inputs
+├── DestinationError         the result cannot be written to its destination
+│   └── InexpressibleNodes   the destination cannot express some nodes (all of them, by reason)
 └── MissingPackageError      an optional package is needed for this
 
 A message is one line: where it is wrong, what is wrong, and what to do about it.
@@ -28,7 +28,7 @@ LONGEST = 10_000
 
 
 def printable(text: str) -> str:
-    """The text with control characters written out: a name from a hostile file must not drive a terminal."""
+    """The text with control characters escaped: a name from a hostile file must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
@@ -49,7 +49,7 @@ def some(names: Sequence[str], limit: int = 3) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of another library says, in one line."""
+    """The message of another library's exception, in one line."""
     if isinstance(error, MemoryError):
         return "needs more memory than is allowed"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -115,7 +115,7 @@ class Violation:
 class ValidityError(FormatError):
     """A model breaks validity rules; `violations` holds every one of them.
 
-    The message lists the first; the first three where there is no file that `qfmt check` could be asked about.
+    The message lists the first; or the first three, if there is no file that `qfmt check` could read.
     """
 
     def __init__(self, violations: Iterable[Violation], *, where: str = "", in_file: bool = False) -> None:
@@ -137,15 +137,15 @@ class BudgetError(SourceError):
 
 
 class UnsafePickleError(SourceError):
-    """A pickle names a global that qfmt will not resolve. Nothing of it has been executed."""
+    """A pickle names a global that qfmt does not resolve. No part of it was executed."""
 
 
 class ControlFlowError(SourceError):
-    """The code of a source decides on data, or takes any number of tensors: there is no single graph to write down."""
+    """The code of a source branches on data, or takes any number of tensors: it has no single graph."""
 
 
 class UnsupportedOperators(SourceError):
-    """Operators without a meaning in qfmt; `operators` maps each to the places that call it."""
+    """Operators that qfmt does not support; `operators` maps each to the places that call it."""
 
     def __init__(self, operators: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.operators = {name: tuple(places) for name, places in operators.items()}
@@ -178,7 +178,7 @@ class InexpressibleNodes(DestinationError):
 
 
 class NoIntegerForm(QfmtError):
-    """Nodes that integers alone cannot compute; `reasons` maps each reason to the names of the nodes."""
+    """Nodes without an integer-only form; `reasons` maps each reason to the names of the nodes."""
 
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
         self.reasons = {reason: tuple(nodes) for reason, nodes in reasons.items()}

@@ -83,7 +83,7 @@ class Tensor:
         return StoredArray(self.dtype, static_shape(self), self.data).array
 
     def stored(self) -> Iterator[tuple[str, Data]]:
-        """All arrays that belong to it, in the order in which a file has them: its own "", "scale", "zero_point"."""
+        """All arrays of the tensor, in the order of a file: its data "", then "scale" and "zero_point"."""
         if self.data is not None:
             yield "", self.data
         if self.quantization is not None and self.quantization.blocks is not None:
@@ -126,7 +126,7 @@ class Node:
 
     An absent optional input is the empty name. `arithmetic` names the rounding rule by which the
     outputs are computed (spec.md, "Arithmetic"); it is empty where nothing is rounded.
-    `scope` and `source_operator` say where the node came from: the module path, and what it was there.
+    `scope` and `source_operator` say where the node came from: the module path, and the operator there.
     """
 
     operator: str
@@ -162,7 +162,7 @@ class Graph:
 
     @property
     def is_archive(self) -> bool:
-        """Whether there are tensors only, because the source said nothing about what is computed from them."""
+        """Whether there are only tensors, because the source does not state what is computed from them."""
         return not (self.nodes or self.inputs or self.outputs)
 
     def constants(self) -> Iterator[Tensor]:
@@ -236,8 +236,8 @@ COMPARED = 20_000
 class TensorView(Mapping[str, Tensor]):
     """The tensors of a graph by name; `view[name]` takes every name that `Graph.find` takes, those of the source too.
 
-    As with `__missing__` of a dict, `in` and `get` know only the names that tensors have here. A KeyError has names
-    that are near.
+    As with `__missing__` of a dict, `in` and `get` know only the names that tensors have here. A KeyError lists similar
+    names.
     """
 
     __slots__ = ("_graph",)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """{input: array} → {output: array}. A quantized input takes its integers, as a quantized output gives them."""
+    """{input: array} → {output: array}. Quantized inputs and outputs are their integers."""
     values: dict[str, Array] = {}
     for _ in trace(model, inputs, values):
         pass
@@ -33,8 +33,8 @@ def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
 def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array]) -> Iterator[Node]:
     """Run node by node: after each yield the outputs of that node are in `values`.
 
-    A value is dropped when its last reader has run, unless it is an output of the graph; whoever wants to
-    keep one takes it from `values` when its node is yielded.
+    A value is dropped when its last reader has run, unless it is an output of the graph. To keep one, take it
+    from `values` when its node is yielded.
     """
     if model.no_graph:
         raise RunError(model.no_graph)
@@ -119,7 +119,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
     """The outputs of one node, from its operands; `outputs` says what dtype and quantization they have.
 
     Raises RunError, placed at the node, for an operator or rule without a reference, and for operands that do
-    not go together in a way that no shape rule had seen.
+    not fit each other in a way that no shape rule detects.
     """
     try:
         with np.errstate(all="ignore"):
@@ -180,7 +180,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
 
 
 def _check_sizes(operator: Operator, operands: Sequence[Operand | None], attributes: Mapping[str, Any]) -> None:
-    """QfmtError for outputs that no memory holds. What else is wrong with the operands the reference finds."""
+    """QfmtError for outputs that do not fit into memory. The reference finds any other fault of the operands."""
     arrays = _filled(operator, [operand and operand.array for operand in operands])
     try:
         shapes = operator.infer(
@@ -207,7 +207,7 @@ def _integers(
 
 
 def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> None:
-    """RunError where a formula on integers would meet scales by blocks, or floats."""
+    """RunError if a formula on integers would get block-wise scales, or floats."""
     grids = [(str(each.array.dtype), each.quantization) for each in operands if each is not None]
     for dtype, grid in (*grids, *((tensor.dtype, tensor.quantization) for tensor in outputs)):
         if grid is not None and (grid.is_blocked or not DTYPES[dtype].is_integer):

@@ -1,4 +1,4 @@
-"""A quantized network in memory: frozen values, names instead of indices, arrays only when asked for.
+"""A quantized network in memory: frozen values, names instead of indices, arrays only when needed.
 
 Nothing here imports NumPy until an array is asked for, so that a file can be listed in milliseconds.
 """
@@ -64,7 +64,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A test vector: a value for each input of the graph, and for each output the one that it gives for them.
+    """A test vector: a value for each input of the graph, and the resulting value of each output.
 
     Element types are those of the tensors; a quantized tensor has its integers here.
     """
@@ -84,7 +84,7 @@ class Model:
     """A network: its graph, where it came from, and the engine whose arithmetic its nodes state.
 
     `source` describes what was converted (keys of spec.md, "Source keys"); `metadata` is the user's. `vectors` are
-    inputs with the outputs that the network gives for them (`with_vectors` makes some, `qfmt run --vectors` replays).
+    inputs with the outputs of the network for them (`with_vectors` creates them, `qfmt run --vectors` replays them).
     """
 
     graph: Graph
@@ -105,14 +105,14 @@ class Model:
 
     @property
     def no_graph(self) -> str:
-        """Why there is nothing to run, and what would give a graph; "" for a network."""
+        """Why there is nothing to run, and how to get a graph; "" for a network."""
         return self.source.get("no_graph", "there is no graph, only tensors") if self.graph.is_archive else ""
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Run the reference interpreter (NumPy only): {input: array} → {output: array}.
 
         Raises RunError if there is no graph, an input is missing or misshapen or a node has no reference,
-        ValidityError if the graph breaks validity rules: a file is not trusted to have been written by `save`.
+        ValidityError if the graph breaks validity rules: a file may not have been written by `save`.
         """
         from .interpreter import run
         from .rules import require_sound
@@ -121,10 +121,10 @@ class Model:
         return run(self, inputs)
 
     def with_vectors(self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = ()) -> Model:
-        """The same model with test vectors more: each of `inputs` ({input: array}), and what `run` gives for it.
+        """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`.
 
-        `names` are for people; left out, a vector has none. Raises what `run` raises, and QfmtError for another
-        number of names than of inputs.
+        `names` are for people; without it, a vector has none. Raises what `run` raises, and QfmtError if the numbers
+        of names and inputs differ.
         """
         if names and len(names) != len(inputs):
             raise QfmtError(f"{len(names)} names for {len(inputs)} test vectors")
@@ -142,17 +142,17 @@ class Model:
         return StoredArray.of(array, self.tensors[name].dtype, where=name)
 
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
-        """A `torch.nn.Module` that computes this network; its `engine` says by whom, `report()` what fell back.
+        """A `torch.nn.Module` that computes this network; its `engine` names the engine, `report()` lists fallbacks.
 
-        - `reference`: plain integer tensors, the stated arithmetic: bit for bit what `run` gives.
+        - `reference`: plain integer tensors, the stated arithmetic: bit for bit the results of `run`.
         - `native`: `torch.ops.quantized`, with the kernels that the model's arithmetic names, or `native:KERNELS`
-          (fbgemm, qnnpack, onednn, x86): bit for bit what the source module gives on them.
+          (fbgemm, qnnpack, onednn, x86): bit for bit the results of the source module on them.
         - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes.
         - `qdq`: `quantized_decomposed` operators, for `torch.export` and `torch.compile`.
         - `auto`: the fastest that this machine and this torch have.
 
         Arguments are the inputs in order; quantized ones, as in `run`, are plain integers. The result is a tensor,
-        or a tuple. Raises MissingPackageError without torch, RunError for an engine that is not there.
+        or a tuple. Raises MissingPackageError without torch, RunError for an engine that does not exist.
         """
         from .backends.torch import to_torch
 
@@ -161,11 +161,11 @@ class Model:
     def to_onnx(self, *, form: str | None = None, opset: int | None = None) -> Any:
         """The network as an `onnx.ModelProto`: integer weights under their names, QuantizeLinear and DequantizeLinear.
 
-        `form="qoperator"` takes operators on integers (QLinearConv, …) where ONNX Runtime has them, `form="qdq"` floats
-        between Q and DQ; left out, the form of an ONNX source, else "qdq". `opset` is 13 or later; left out, the newest
-        that the installed ONNX Runtime accepts. `qfmt.backends.onnx.write_onnx` writes a file, with large weights
-        beside it. Raises MissingPackageError without onnx and onnx-ir, InexpressibleNodes with every node that ONNX
-        cannot express.
+        `form="qoperator"` uses operators on integers (QLinearConv, …) where ONNX Runtime has them, `form="qdq"` floats
+        between Q and DQ; the default is the form of an ONNX source, otherwise "qdq". `opset` is 13 or later, by default
+        the newest that the installed ONNX Runtime accepts. `qfmt.backends.onnx.write_onnx` writes a file, with large
+        weights in a second one. Raises MissingPackageError without onnx and onnx-ir, InexpressibleNodes with every node
+        that ONNX cannot express.
         """
         from .backends.onnx import to_onnx
 
@@ -186,7 +186,7 @@ class Model:
         input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
         outputs: Sequence[str] = (),
     ) -> Model:
-        """The same network, every node of which computes with integers only; see `qfmt.passes.lower_integer`."""
+        """The same network, with nodes that compute with integers only; see `qfmt.passes.lower_integer`."""
         from .passes import lower_integer
 
         return lower_integer(self, form=form, bits=bits, exact=exact, input_shapes=input_shapes, outputs=outputs)
@@ -265,9 +265,9 @@ class Model:
         return model_html(self)
 
     def content_id(self) -> bytes:
-        """32 bytes that name what the network computes: equal for equal names, types, quantization and data.
+        """32 bytes that identify what the network computes: equal for equal names, types, quantization and data.
 
-        Producer, source, metadata, test vectors, aliases and scopes do not count. Defined in spec.md, "Content id".
+        Producer, source, metadata, test vectors, aliases and scopes are not included. Defined in spec.md, "Content id".
         """
         from .content import content_digest
 

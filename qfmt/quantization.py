@@ -1,4 +1,4 @@
-"""How the values of a tensor stand for real numbers: one scale, one for every slice of an axis, or one for a block."""
+"""How the values of a tensor represent real numbers: one scale, one per slice of an axis, or one per block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a calibration observer saw, before it was turned into scale and zero point.
+    """What a calibration observer saw, before scale and zero point were computed from it.
 
     `quant_min` and `quant_max` are the integers that it chose the scale for (None: not known), which is not the
     clamp of the tensor: PyTorch calibrates for 0..127 (`reduce_range`) and clamps to 0..255. `qscheme` is
@@ -36,9 +36,9 @@ class Observed:
 class Blocks:
     """One scale for every block of `shape` elements of a tensor of `tensor_shape`: groups along an axis, tiles.
 
-    `shape` has an entry for each dimension, between 1 (each element its own) and the size (all of them together);
-    the last block along a dimension is smaller where the size is no multiple. `scale` has an element for each block,
-    and so has `zero_point`, unless all have the same, which is that of the Quantization.
+    `shape` has an entry for each dimension, between 1 (a scale per element) and the size (one block); the last block
+    along a dimension is smaller if the size is not a multiple. `scale` has an element for each block, and so has
+    `zero_point`, unless all blocks have the same, which is then in the Quantization.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ def block_counts(tensor_shape: tuple[int, ...], block_shape: tuple[int, ...]) ->
 
 
 def is_by_blocks(counts: tuple[int, ...], block_shape: tuple[int, ...]) -> bool:
-    """Whether that many blocks are more than one for the tensor, or one for every slice of an axis."""
+    """Whether the blocks are needed: neither one for the tensor, nor one per slice of an axis."""
     several = [block for count, block in zip(counts, block_shape, strict=False) if count != 1]
     return len(several) > 1 or any(block != 1 for block in several)
 
@@ -70,11 +70,11 @@ class Quantization:
     """real = (q - zero_point) · scale, with q in [quant_min, quant_max].
 
     `scale` and `zero_point` have one element per tensor (`axis` is None), or one per slice of `axis`. Where there
-    are `blocks`, which hold the scales, `scale` is empty; `zero_point` has the one of all blocks, or is empty too.
+    are `blocks`, which hold the scales, `scale` is empty; `zero_point` has the one for all blocks, or is empty, too.
     Scales are float64 and hold the source's value exactly; `scale_dtype` is the type the source had.
     Zero points are integers; those of embeddings may be floats, all of them. A fused ReLU is a `quant_min`
-    equal to the zero point. q may be a float of 8 or 4 bits: then the zero point is 0. `names` are those that scale
-    and zero point had where they were tensors themselves (ONNX); "" elsewhere. They do not tell grids apart.
+    equal to the zero point. q may be a float of 8 or 4 bits: then the zero point is 0. `names` are the names of scale
+    and zero point if these were tensors in the source (ONNX), otherwise "". They do not distinguish grids.
     """
 
     scale: tuple[float, ...]
@@ -116,9 +116,9 @@ class Quantization:
         """The quantization of a tensor of `dtype` and `tensor_shape` with a scale for every block of `block_shape`.
 
         `scale` is an array with an element for each block, of the dtype that the source had; its shape may have
-        dimensions of one block in excess or missing. `zero_point` likewise, or one for all; int4 and the like are
-        one value a byte. A block that reaches beyond the tensor ends where the tensor does. `limits` are quant_min
-        and quant_max, if not those of `dtype`. What is per tensor or per channel is stored as that.
+        extra or missing dimensions of one block. `zero_point` likewise, or one for all; int4 and the like have one
+        value per byte. A block that extends beyond the tensor ends where the tensor does. `limits` are quant_min
+        and quant_max, if not those of `dtype`. A quantization per tensor or per channel is stored as such.
 
         Raises QfmtError if the numbers of blocks disagree, or for zero points that do not fit into the type.
         """

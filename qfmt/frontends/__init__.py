@@ -1,4 +1,4 @@
-"""From what people have to a Model. The kind of a source is told by its content, never by its name."""
+"""From source files and modules to a Model. The content of a source decides its kind, never its name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ or the reference implementation of the onnx package. The first, or else the last
 
 
 def arithmetic_of(engine: str) -> str:
-    """Whose arithmetic an engine computes by: one of ENGINES. All that run ONNX have that of ONNX."""
+    """The arithmetic that an engine computes with: one of ENGINES. All engines for ONNX have that of ONNX."""
     return "onnx" if engine in RUNTIMES else engine
 
 
@@ -41,10 +41,10 @@ def convert(
 
     `source` is the path of a file, which is read without any framework and without executing code of it:
 
-    - a TorchScript archive: its tensors only where its code is no single graph;
+    - a TorchScript archive; only its tensors if its code has no single graph;
     - a pickled module (torch.save of a model): with its graph if it is one of torch.fx or a chain of known
-      modules, else its tensors only;
-    - a state_dict: its tensors only. `Model.no_graph` says so then;
+      modules, otherwise only its tensors;
+    - a state_dict: only its tensors. `Model.no_graph` says so then;
     - safetensors: tensors only, with their quantization where torchao wrote them;
     - a program of torch.export, quantized by PT2E (`.pt2`);
     - an ONNX model, quantized in any form; it needs the packages onnx and onnx-ir.
@@ -53,13 +53,12 @@ def convert(
     `quantize_`, which is traced with `example_inputs` (a tuple of tensors, or a dict by name), or, if PT2E made it,
     exported with them; an ExportedProgram; a ScriptModule; a state_dict. `prepared` is the same module after
     calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`). It may also be
-    the path of what torch.save wrote of it, or for a source in memory its state_dict.
+    the path of a file that torch.save wrote of it, or for a source in memory its state_dict.
 
     `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
-    exported programs, else "fbgemm". `input_shapes` gives sizes,
-    names or None per dimension where the network needs to know more than it says; `input_quantization` is
-    (scale, zero point, dtype) for inputs that arrive quantized. Raises SourceError, or a subclass, that says
-    what is wrong, where, and what to do.
+    exported programs, otherwise "fbgemm". `input_shapes` gives sizes, names or None per dimension, if the source does
+    not state enough; `input_quantization` is (scale, zero point, dtype) for inputs that are quantized already. Raises
+    SourceError, or a subclass, that says what is wrong, where, and what to do.
     """
     if arithmetic is not None and arithmetic not in ENGINES:
         raise SourceError(f"unknown arithmetic {arithmetic!r}", hint=f"choose one of {', '.join(ENGINES)}")
