@@ -463,7 +463,7 @@ def show(rows: Iterator[Row]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help="which to run; all without")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="which to run  [default: all]")
     parser.add_argument("--list", action="store_true", help="name the sections and stop")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:

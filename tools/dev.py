@@ -2,7 +2,7 @@
 """Set up and run: `python3 tools/dev.py demo`, `python3 tools/dev.py test`, `python3 tools/dev.py lint`.
 
 Each command makes the virtual environment that it needs, once: `.venv-demo` holds qfmt and what it depends on,
-and no torch; `.venv-test` holds the test extra too. An environment is made anew when pyproject.toml or the
+and no torch; `.venv-test` holds the test extra too. An environment is created again when pyproject.toml or the
 Python that runs this changes. Needs Python 3.10 or newer and a network, and only the standard library.
 """
 
@@ -29,7 +29,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="rescue the network of examples/digits in an environment without torch")
-    commands.add_parser("test", help="lint, then pytest; with arguments, pytest alone with these", add_help=False)
+    commands.add_parser("test", help="lint, then pytest; with arguments, only pytest, with these", add_help=False)
     commands.add_parser("lint", help="ruff check, ruff format --check, mypy")
     options, rest = parser.parse_known_args()
     if rest and options.command != "test":

@@ -6,7 +6,7 @@
     python tools/fuzz.py onnx --file build/fuzz/onnx/X.onnx --mutants 20   # this file, as it is
     python tools/fuzz.py --list
 
-A finding is an exception that is no QfmtError, a crash, more memory than 10 times the file and 64 MB, more than two
+A finding is an exception that is not a QfmtError, a crash, more memory than 10 times the file and 64 MB, more than two
 seconds of the processor (4 are measured), a file or a process that reading a file must not make, and a file that one
 part of qfmt takes for valid and another does not. One mutant of each distinct finding (what, and the innermost line of
 qfmt) is kept in build/fuzz. Mutants are the same for the same `--seed` and the same seeds; what is done with

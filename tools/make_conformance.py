@@ -1,6 +1,6 @@
 """Make the conformance suite of the format, tests/golden/1.0; `--check` says whether it is what would be made today.
 
-    python tools/make_conformance.py            # write it anew; what no case makes any more is removed
+    python tools/make_conformance.py            # rewrite it; files that no case makes are removed
     python tools/make_conformance.py --check    # exit 1 and name what differs
 
 Small files, each with a JSON of the same name that says what is in it: names, shapes, element types, integers, the bits

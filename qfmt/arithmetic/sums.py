@@ -1,4 +1,4 @@
-"""Exact sums of integers onto a grid: by real numbers, as engines do, and by integers alone."""
+"""Exact sums of integers onto a grid: with real numbers, as engines do, and with integers only."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ FIXED_POINT: dict[str, Callable[[Array, Array, Array, Array], Array]] = {
     "fixed_point_double": _fixed_point_double,
     "power_of_two": _power_of_two,
 }
-"""Rules that turn an int32 x into an output integer by integers alone, in int64; before zero point and clamp.
+"""Rules that turn an int32 x into an output integer with integers only, in int64; before zero point and clamp.
 
 `half` is 2^(shift - 1), and 0 where shift is 0. `>>` rounds down. Arguments that a rule does not take are ignored.
 """

@@ -121,7 +121,7 @@ def _graph(model: Model) -> Iterable[tuple[str, str]]:
 def _rounding(arithmetic: str) -> str:
     if arithmetic == "integer":
         return "integer-only: `--integer` shows how"
-    return f"as {arithmetic} does it" if arithmetic else "not said"
+    return f"as in {arithmetic}" if arithmetic else "unknown"
 
 
 def _value(tensor: Tensor) -> str:

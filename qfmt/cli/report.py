@@ -292,7 +292,7 @@ def node_name(node: Node) -> str:
 def origin(source: Mapping[str, str]) -> str:
     """What a model was converted from: file, format, framework and its version, as far as it is known."""
     framework = " ".join(filter(None, (source.get("framework"), source.get("framework_version"))))
-    return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "not said"
+    return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "unknown"
 
 
 def discarded_calibration(model: Model, tensor: Tensor) -> bool:

@@ -1,5 +1,5 @@
 """Outputs judged by the node of the source that gives them: there a tie can be proven, and what a file computes
-otherwise because it says so is told apart from what is wrong."""
+differently because it says so is distinguished from what is wrong."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class BesideRule(SideBySide):
 
 
 def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Computed]) -> dict[str, Array]:
-    """All tensors of a network: as somebody else computed them, and by the reference what follows from these."""
+    """All tensors of a network: as another library computed them; the reference computes what follows from these."""
     values = {**inputs, **{name: value.array for name, value in seen.items()}}
     for node in model.nodes:
         if all(name in values for name in node.outputs):

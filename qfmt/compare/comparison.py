@@ -35,7 +35,7 @@ LISTED = 3
 
 
 class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when somebody can run it.
+    """One file beside one source; what is stored and stated is compared at once, the rest when it can be run.
 
     `foreign`: one of the two is ONNX, and the other is not, nor was it made of it. Nodes are spelled otherwise there,
     and constants, so only what is computed counts. `rules`: the source with the rules of the engine, where the file
@@ -171,7 +171,7 @@ class Comparison:
 
     def _in_terms(self, name: str, mine: str, value: Computed) -> Computed | None:
         """What the source computes, as the file has it: a foreign one may move integers where the source moves the real
-        numbers that they stand for, or the reverse. None if it has something else."""
+        numbers that they represent, or the reverse. None if it has something else."""
         grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
         if not self.foreign or (grid is None) == (own is None):
             return value
@@ -224,7 +224,7 @@ class Comparison:
             yield from self._not_compared()
 
     def _not_compared(self) -> Iterator[str]:
-        """Outputs of a file whose nodes are others than those of the source: only what was computed tells of them."""
+        """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
         if not self.skipped:
             for name in self.side_by_side.outputs:
                 if name not in self.side_by_side.compared:

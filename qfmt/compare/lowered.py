@@ -37,7 +37,7 @@ KEY, SOURCE_KEY = "integer_only", "lowered_from"
 REQUANTIZATIONS = ("qfmt.Requantize", "qfmt.RequantShift")
 
 MOVED, CENTRED = ".quantized", ".centred"
-"""How the lowering names integers that stand for moved real numbers, and weights without their zero point."""
+"""How the lowering names integers that represent moved real numbers, and weights without their zero point."""
 
 
 def is_lowered(file: Model) -> bool:
@@ -46,7 +46,7 @@ def is_lowered(file: Model) -> bool:
 
 def likenesses(file: Model) -> Iterator[Model]:
     """What the network may have been before it was lowered, as far as a conversion of its source asks: of whose
-    arithmetic, and with which inputs; the likeliest first: real numbers, integers as in the file, nobody knows."""
+    arithmetic, and with which inputs; the likeliest first: real numbers, integers as in the file, unknown."""
     before = file.replace(arithmetic=file.source.get(SOURCE_KEY, ""))
     real = {
         name: replace(tensor, dtype="float32", quantization=None)
@@ -111,7 +111,7 @@ class LoweredComparison(Comparison):
     # -- what is stored ----------------------------------------------------------------------------------------
 
     def _constants(self) -> Iterator[WeightComparison]:
-        """Weights that both have. What the lowering made of others is told by the nodes that read it."""
+        """Weights that both have. The nodes that read the others are compared instead."""
         readers = read_by(self.file.graph)
         for tensor in self.file.graph.constants():
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
@@ -153,7 +153,7 @@ class LoweredComparison(Comparison):
         self.beside.sample(checked_inputs(self.file, taken), theirs)
 
     def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes; what nobody else does, by the reference."""
+        """What the source computes; the reference computes the rest."""
         seen = dict(self.witness.run(inputs))
         self.beside.values = values = completed(self.witness.model, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)

@@ -53,7 +53,7 @@ def shapes(
 
 
 def _checked(chosen: dict[str, tuple[int, ...]], given: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """These shapes; RunError if one that nobody gave is too large to draw."""
+    """These shapes; RunError if one that the user did not give is too large to draw."""
     for name in chosen.keys() - set(given):
         if prod(chosen[name]) > MOST:
             what = f"an input of shape {list(chosen[name])} is too large for pseudo-random numbers"

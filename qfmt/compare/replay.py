@@ -1,4 +1,4 @@
-"""The test vectors of a model, run again: does whoever runs it here get what the file says?"""
+"""The test vectors of a model, run again: are the results here those of the file?"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(str(path)) from None
-    if witness.model.no_graph:  # nobody will run anything, so whatever is stored counts
+    if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
         comparison = Comparison(file, witness)
         comparison.skipped = "the source has no graph"
         return comparison.report(path)
@@ -87,7 +87,7 @@ def verify(
 def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -> Comparison:
     """A file beside its source, or beside one of another kind, as m.onnx beside the m.pt that it was made of.
 
-    Where nobody computes as the file states, the engine that is there is asked. What differs by the rules alone, which
+    If no engine computes as the file states, the available engine is used. What differs only by the rules, which
     the source then has as the engine has them, is as stated.
     """
     foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")

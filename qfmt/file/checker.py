@@ -1,6 +1,6 @@
 """`check`: every rule that a file breaks, those of the container (F1…Fn) and those of the model in it (V1…Vn).
 
-The reader stops at the first thing that is wrong where it is used; this walks everything and goes on.
+The reader stops at the first fault that it meets; this checks everything and continues.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Found(list[Violation]):
 def check(path: str | os.PathLike[str]) -> list[Violation]:
     """Every rule that a file breaks, by number; an empty list if it is valid, the first 1000 if there are more.
 
-    Raises FormatError for what is no `.qfb` file at all, VersionError for one that needs a newer reader.
+    Raises FormatError if it is not a `.qfb` file at all, VersionError for one that needs a newer reader.
     """
     found = Found()
     try:

@@ -2,7 +2,7 @@
 
 On Linux a new file has no name while it is written (O_TMPFILE), so it disappears with its writer. A folder, and a
 file on other systems, lies under a temporary name beside its destination, and its writer holds a lock on it. What has
-such a name and no lock was left by a writer that was killed: whoever writes into the same directory next removes it.
+such a name and no lock was left by a killed writer: the next writer into the same directory removes it.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _exchange(made: Path, folder: Path) -> None:
         rename = getattr(ctypes.CDLL(None), "renameat2", None)
         if rename is not None and rename(_HERE, os.fsencode(made), _HERE, os.fsencode(folder), _EXCHANGE) == 0:
             return
-    old = folder.with_name(f".{folder.name}.old")  # under this name nobody removes it, should we be stopped here
+    old = folder.with_name(f".{folder.name}.old")  # nothing removes this name if the process stops here
     folder.rename(old)
     try:
         made.rename(folder)
@@ -197,7 +197,7 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what writers left in a directory that were killed; without locks nobody can tell."""
+    """Remove what killed writers left in a directory; impossible without locks."""
     if sys.platform == "win32":
         return
     for path in directory.glob(_TEMPORARY):

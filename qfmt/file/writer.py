@@ -27,7 +27,7 @@ _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
 
 _WITHOUT_REFERENCES = 2
-"""The version of marshal in which equal values give equal bytes, whoever else holds them."""
+"""The version of marshal in which equal values give equal bytes, however many references there are."""
 
 Name = tuple[str, str] | tuple[int, str, str]
 """Of an array: the name of a tensor, and which of its arrays it is, as `Tensor.stored` has it; or the number of a test

@@ -11,16 +11,16 @@ from ..errors import SourceError
 from ..model import Dimension, Model
 
 TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
-"""The quantized engines of PyTorch; the first is taken for its models where nothing is said."""
+"""The quantized engines of PyTorch; the first is the default for its models."""
 
 ENGINES = (*TORCH_ENGINES, "onnx", "pt2e")
-"""Whose arithmetic the nodes may state; that of ONNX is taken for its models where nothing is said, and for programs
+"""The engines whose arithmetic nodes may state; that of ONNX is the default for its models, and for programs
 of torch.export that of what PT2E puts into them: dequantize, compute, quantize."""
 
 
 RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:all", "reference")
-"""What runs an ONNX model for `verify`: ONNX Runtime, each node as it stands or after its optimizations of that level,
-or the reference implementation of the onnx package. The first, or else the last, is taken where nothing is said."""
+"""What runs an ONNX model for `verify`: ONNX Runtime, without optimizations or with those of that level,
+or the reference implementation of the onnx package. The first, or else the last, is the default."""
 
 
 def arithmetic_of(engine: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @record
 class Computed(NamedTuple):
-    """A tensor that somebody else computed or read: its integers with their quantization, or floats without."""
+    """A tensor that another library computed or read: its integers with their quantization, or floats without."""
 
     array: Array
     scale: tuple[float, ...] = ()
@@ -38,11 +38,11 @@ def computed(array: Array, tensor: Tensor) -> Computed:
 
 
 OFF_GRID = 2.0**-10
-"""So far from a multiple of the scale, in scales, real numbers may be that stand for integers."""
+"""So far from a multiple of the scale, in scales, real numbers may be that represent integers."""
 
 
 def integers_of(array: Array, tensor: Tensor) -> Computed | None:
-    """The integers of a quantized tensor that these real numbers stand for; None if they stand for none."""
+    """The integers of a quantized tensor that these real numbers represent; None if they represent none."""
     import numpy as np
 
     grid = tensor.quantization
@@ -71,7 +71,7 @@ class Witness(Protocol):
         """The shapes of inputs that the source was made with, as far as it says."""
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
-        """(name of a constant of `model`, what somebody else's reader makes of it); nothing where nobody else reads."""
+        """(name of a constant of `model`, how another reader reads it); nothing if there is no other reader."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """Tensors of `model` by name, as computed from these inputs. RunError if that cannot be."""

@@ -13,7 +13,7 @@ from ..errors import BudgetError, SourceError
 from .budget import Budget
 
 ENTRY_LIMIT = 1 << 20
-"""More entries than this is no model."""
+"""The most entries that a model may have."""
 
 _AGAIN = "the file is damaged; download it again"
 

@@ -115,7 +115,7 @@ def as_stored(operand: Operand) -> Operand:
 
 
 def stored_zero(x: Operand) -> int:
-    """The integer that stands for zero."""
+    """The integer that represents zero."""
     return 0 if x.quantization is None else int(x.quantization.zero_point[0])
 
 

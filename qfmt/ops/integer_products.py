@@ -55,7 +55,7 @@ def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point:
 
 
 def _conv_integer_shape(given: Inference) -> list[Shape]:
-    return conv_shape(given._replace(shapes=given.shapes[:2]))  # what follows is no bias
+    return conv_shape(given._replace(shapes=given.shapes[:2]))  # the other inputs are not a bias
 
 
 @operator(

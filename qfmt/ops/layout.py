@@ -51,7 +51,7 @@ def _reshape_shape(given: Inference) -> list[Shape]:
 
 
 def _open_size(x: tuple[Dimension, ...], result: list[Dimension], open_axis: int) -> Dimension:
-    """What -1 stands for: the elements of the input over those of the other dimensions; names cancel."""
+    """The size for -1: the elements of the input divided by those of the other dimensions; names cancel."""
     left = list(x)
     others = [size for i, size in enumerate(result) if i != open_axis]
     for size in [size for size in others if size is not None and not isinstance(size, int)]:

@@ -234,7 +234,7 @@ def gemm(a: Array, b: Array, c: Array | None, *, alpha: float, beta: float, **tr
 
 
 def _einsum_shape(given: Inference) -> list[Shape]:
-    """Sizes by their letters; an ellipsis stands for axes that broadcast."""
+    """Sizes by their letters; an ellipsis represents axes that broadcast."""
     terms, output = _equation(given.attributes["equation"], len(given.shapes))
     sizes: dict[str, Dimension] = {}
     shared: tuple[Dimension, ...] = ()
@@ -254,7 +254,7 @@ def _einsum_shape(given: Inference) -> list[Shape]:
 
 
 def _equation(text: str, count: int) -> tuple[list[str], str]:
-    """The terms of the inputs, and that of the output: where it is not said, all letters that stand once, in order."""
+    """The terms of the inputs, and that of the output: if not stated, all letters that occur once, in order."""
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != count:

@@ -162,7 +162,7 @@ def _position(name: str, of: Callable[[Array, int], Array], which: str) -> None:
         return (np.expand_dims(places, axis) if keepdims else np.asarray(places)).astype(np.int64)
 
     reference.__doc__ = (
-        f"reduced = the position of the {which} element along the axis; of several that of the first, or last."
+        f"reduced = the position of the {which} element along the axis; of equal elements, the first or last."
     )
     operator(
         name,

@@ -54,7 +54,7 @@ CLAMPS = ("Relu", "Clip")
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
     """The rule that each engine uses: `rule` for those of PyTorch, but for the `others` by name.
 
-    `pt2e` is no engine but the arithmetic of exported programs: dequantize, compute in float32, quantize.
+    `pt2e` is not an engine but the arithmetic of exported programs: dequantize, compute in float32, quantize.
     """
     return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx, "pt2e": pt2e}
 
@@ -147,7 +147,7 @@ class Inference(NamedTuple):
 
 
 class UnknownRank(Exception):
-    """A shape rule needs the rank of input `index`; whoever asked may know how to find it out."""
+    """A shape rule needs the rank of input `index`; the caller may know how to find it."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)

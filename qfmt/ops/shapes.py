@@ -135,7 +135,7 @@ def length(given: Inference, index: int) -> int | None:
 
 
 def affordable(count: int) -> None:
-    """QfmtError for more elements than this machine has bytes of memory: that is told before any of it is taken."""
+    """QfmtError for more elements than this machine has bytes of memory: checked before any of it is allocated."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not on every system

@@ -22,7 +22,7 @@ RULE = "dynamic_divide"
 
 
 def fold_dynamic(graph: Graph) -> Graph:
-    """The graph with every complete pattern replaced; DynamicQuantizeLinear goes where nobody else reads it."""
+    """The graph with every complete pattern replaced; DynamicQuantizeLinear is removed if nothing else reads it."""
     return _Dynamic(graph).result()
 
 
@@ -35,7 +35,7 @@ class _Dynamic:
         self.producers = graph.producers()
         self.readers = graph.readers()
         self.preferred: dict[str, str] = {}
-        """New constants → those with the same numbers, whose names they take if nobody reads these any more."""
+        """New constants → those with the same numbers, whose names they take if these are no longer read."""
 
     def result(self) -> Graph:
         merged: dict[int, Node] = {}
@@ -108,7 +108,7 @@ class _Dynamic:
         return Quantization(values, zero_points, limits.minimum, limits.maximum, axis)
 
     def _bias(self, product: Node, weight: str, name: str) -> str:
-        """A constant with a number for each output channel, as a vector; "" if what is added is no such thing."""
+        """A constant with a number for each output channel, as a vector; "" if the addend is not such a constant."""
         tensor = self.tensors[name]
         if not tensor.is_constant or tensor.dtype != "float32":
             return ""

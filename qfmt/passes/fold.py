@@ -147,7 +147,7 @@ class _Folding:
         return None
 
     def _absorb(self, node: Node, clamps: list[Node], quantizer: Node) -> str:
-        """The quantized tensor that stands for a node's output, the clamps and the QuantizeLinear after it."""
+        """The quantized tensor that replaces a node's output, the clamps and the QuantizeLinear after it."""
         self.merged.update(map(id, (*clamps, quantizer)))
         last = self.tensors[quantizer.outputs[0]]
         assert last.quantization is not None

@@ -145,7 +145,7 @@ def _moved(node: Node) -> list[str]:
 def _agreements(
     classes: _Classes, grids: Mapping[str, Sequence[Quantization]], bare: Iterable[str]
 ) -> dict[str, Quantization]:
-    """For each class of tensors the one grid that all who know one state, if nobody reads the bare integers.
+    """For each class of tensors the one grid that all who know one state, if nothing reads the bare integers.
 
     Scales along an axis, or by blocks, stay with a tensor that is not moved: they may lie otherwise afterwards.
     """

@@ -1,4 +1,4 @@
-"""Float tensors of which it is certain that they hold integers get a grid of scale 1: networks of integers alone.
+"""Float tensors of which it is certain that they hold integers get a grid of scale 1: integer-only networks.
 
 It begins behind each `qfmt.RequantShift`, whose results are clipped, and at inputs that are said to be integers. There
 QuantizeLinear and DequantizeLinear of scale 1 are put in, which change nothing; the other passes do the rest.

@@ -1,6 +1,6 @@
 """Likely shapes of inputs whose sizes are open: as in the trace, as the first layer takes them, as images mostly are.
 
-Whoever needs sizes that nobody stated tries these, or names them in a hint.
+Code that needs sizes that are not stated tries these, or names them in a hint.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
             for name, sizes in told.items()
             if isinstance(sizes, list) and all(isinstance(size, int) and size >= 0 for size in sizes)
         }
-    except (ValueError, AttributeError, RecursionError):  # of a file by somebody else
+    except (ValueError, AttributeError, RecursionError):  # of a file by another program
         return {}
 
 

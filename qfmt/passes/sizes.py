@@ -28,7 +28,7 @@ HINT = "state different input sizes"
 def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -> Graph:
     """The graph with these shapes of inputs, and those of other tensors that its operators make of them.
 
-    Raises SourceError for a name that is no input, and for a shape that contradicts what is known.
+    Raises SourceError for a name that is not an input, and for a shape that contradicts what is known.
     """
     tensors = dict(graph.tensors)
     for name, sizes in shapes.items():

@@ -18,7 +18,7 @@ QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 class Stated:
     """What each of these nodes states: the grid of its integers, if a tensor can have it as its quantization.
 
-    None where scales are computed, are no positive finite numbers, or do not fit the tensor as far as that is known.
+    None if scales are computed, are not positive finite numbers, or do not fit the tensor as far as that is known.
     Nodes that share scale and zero point are looked at once.
     """
 

@@ -28,7 +28,7 @@ typedef enum {
     QFB_BROKEN,       /* a container rule is broken: truncated, or not what a writer would write */
     QFB_DAMAGED,      /* a sha256 differs from the one stated */
     QFB_INVALID,      /* a validity rule is broken */
-    QFB_MISSING,      /* there is no element of that index or name */
+    QFB_MISSING,      /* there is no element with that index or name */
     QFB_UNSUPPORTED,  /* from here on the interpreter (qfb_run.h): a node that it cannot run */
     QFB_MEMORY,       /* the memory that was given is too small */
     QFB_WORK,         /* more work than allowed */
@@ -615,7 +615,7 @@ static inline int qfb_is_integer_type(uint32_t code)
     return info && (info->kind == 'i' || info->kind == 'u');
 }
 
-/* The integer (or bool) at an index of an array of the file; uint64 beyond 2^63 - 1 comes out negative. */
+/* The integer (or bool) at an index of an array of the file; uint64 beyond 2^63 - 1 becomes negative. */
 static inline int64_t qfb_stored(const uint8_t *data, qfb_dtype dtype, uint64_t index)
 {
     const qfb_dtype_info *info = qfb_dtype_of(dtype);

@@ -49,7 +49,7 @@ typedef struct {
 size_t qfb_plan_size(const qfb_file *file);
 
 /* Plan a network. `shapes` holds for each input of the graph a pointer to its sizes, as many as the tensor has
- * dimensions; NULL, or NULL for one of them: those of the file, where 1 stands for sizes that are not fixed. A network
+ * dimensions; NULL, or NULL for one of them: those of the file, where sizes that are not fixed are taken as 1. A network
  * that takes more than `work_limit` steps is refused (0: 10^12). */
 qfb_code qfb_plan_make(qfb_plan *plan, qfb_file *file, void *memory, size_t size, const int64_t *const *shapes,
                        uint64_t work_limit);

@@ -1,4 +1,4 @@
-"""A Model of integers alone as a C program for that one network: C99, static memory, nothing but integers."""
+"""An integer-only Model as a C program for that network: C99, static memory, only integers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def outputs_of(plan: Plan) -> int:
 def check(plan: Plan, vectors: Sequence[Vector]) -> str:
     """The file with the vectors, and the function that compares."""
     name = plan.names.name
-    lines = ["/* Test vectors: inputs, and the outputs that the network has to give for them. */"]
+    lines = ["/* Test vectors: inputs, and the outputs that the network must compute. */"]
     lines += ["", f'#include "{name}.h"']
     calls: list[str] = []
     for index, vector in enumerate(vectors):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 CHUNK = 3_000_000
-"""Numbers of weights in one file: compilers take a gigabyte for ten million."""
+"""Numbers of weights in one file: compilers need a gigabyte for ten million."""
 
 
 def files(plan: Plan) -> dict[str, str]:

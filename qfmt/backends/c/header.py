@@ -55,8 +55,8 @@ def header(plan: Plan, memory: int, constants: int, vectors: int) -> str:
             lines += _described(f"{upper}_{role.upper()}_{index}", role, plan.value(tensor), view, quantized)
     lines += [
         "/* Compute the outputs from the inputs. Elements lie as in the file: the last dimension runs fastest.",
-        "   Inputs and outputs may not overlap. No integer of an input may be beyond the range that is stated for it:",
-        "   sums are proven for that range alone, and one that leaves int32 is undefined in C.",
+        "   Inputs and outputs may not overlap. No integer of an input may be outside its stated range:",
+        "   sums are proven only for that range, and a sum that exceeds int32 is undefined in C.",
         "   Not reentrant: one run at a time, because runs share their memory. */",
         f"void {name}_run({arguments(plan)});",
         *(_checked(plan, vectors) if vectors else ()),
@@ -162,7 +162,7 @@ def _quantized(model: Model) -> dict[str, tuple[str, str]]:
 def _checked(plan: Plan, vectors: int) -> Iterator[str]:
     name = plan.names.name
     yield ""
-    yield f"/* How many of the {name.upper()}_CHECKED outputs of the test vectors come out otherwise: 0 if all is well."
-    yield f"   The vectors stand in {name}_check.c, which a product does not need. */"
+    yield f"/* How many of the {name.upper()}_CHECKED outputs of the test vectors differ: 0 if all are equal."
+    yield f"   The vectors are in {name}_check.c, which a product does not need. */"
     yield f"#define {name.upper()}_CHECKED {vectors * outputs_of(plan)}"
     yield f"int32_t {name}_check(void);"

@@ -155,7 +155,7 @@ def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice,
 
 
 def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start and what each dimension adds; by a table of all where they are no such sum."""
+    """Positions as a start and what each dimension adds; by a table of all if they are not such a sum."""
     start = int(positions.reshape(-1)[0])
     added: list[Array] = []
     total: Any = np.int64(start)

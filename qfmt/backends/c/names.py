@@ -14,7 +14,7 @@ false class new delete this private public protected template typename namespace
 KEYWORDS = frozenset(_WORDS.split())
 
 _REAL = re.compile("float|double", re.IGNORECASE)
-"""Words that the program does not hold, so that whoever searches it for them finds none."""
+"""Words that the program must not contain, so that a search for them finds nothing."""
 
 
 def identifier(text: str) -> str:

@@ -177,7 +177,7 @@ class Plan:
 
         assert order is not None
         view = self._arena(value, order)
-        copy(self, f"{comment(name)}, laid out anew", [views[0]], views[0].positions(), view)
+        copy(self, f"{comment(name)}, in a new layout", [views[0]], views[0].positions(), view)
         views.append(view)
         return view
 
@@ -254,7 +254,7 @@ class Plan:
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             source = self.read(name)
             if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):
-                copy(self, f"{comment(name)} goes out", [source], source.positions(), view)
+                copy(self, f"{comment(name)} as an output", [source], source.positions(), view)
         for index, step in enumerate(self.steps):
             for operand in (*step.operands, *step.scratch):
                 buffer = operand.view.buffer

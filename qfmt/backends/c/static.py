@@ -98,7 +98,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     tensors = model.tensors
     if unknown := [name for name in shapes if name not in model.graph.inputs]:
         hint = f"its inputs are {', '.join(model.graph.inputs)}"
-        raise DestinationError("is no input of the network", where=unknown[0], hint=hint)
+        raise DestinationError("is not an input of the network", where=unknown[0], hint=hint)
     kinds = {name: stored(tensors[name]) for name in model.graph.inputs}
     sizes = _input_shapes(model, shapes)
     known: dict[str, Array] = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FORMS = ("qdq", "qoperator")
 """Float operators between DequantizeLinear and QuantizeLinear; or operators that take integers, where there are any.
 
-Where nothing is said a network that came from ONNX goes back in the form that it had, any other one in the first."""
+By default, a network that came from ONNX keeps its form; any other network gets the first form."""
 
 EXTERNAL = 1_500_000_000
 """Bytes of weights above which they go into a file of their own; protobuf ends at 2 GB."""

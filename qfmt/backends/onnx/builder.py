@@ -232,7 +232,7 @@ def build(model: Model, form: str, opset: int) -> ir.Model:
 
 
 def _is_of_integers(node: Node) -> bool:
-    """Whether a node occurs only where everything is computed with integers alone."""
+    """Whether a node occurs only in integer-only networks."""
     operator = OPERATORS.get(node.operator)
     return operator is not None and (operator.quantized is Quantized.INTEGERS or node.arithmetic in operator.sum_rules)
 

@@ -1,4 +1,4 @@
-"""Networks of integers alone: what moves integers or clamps them, without a float.
+"""Integer-only networks: operators that move or clamp integers, without floats.
 
 Bounds and constants become integers of the grid here, and the neighbours that a Resize takes become indices.
 """

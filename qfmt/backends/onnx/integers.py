@@ -1,4 +1,4 @@
-"""Networks of integers alone: requantization, tables and weighted sums, by arithmetic in int64."""
+"""Integer-only networks: requantization, tables and weighted sums, with arithmetic in int64."""
 
 from __future__ import annotations
 

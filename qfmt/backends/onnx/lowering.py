@@ -156,7 +156,7 @@ def adds_up(*operators: str) -> Callable[[Callable[[Site], ir.Value]], Callable[
 
 
 AMONG_INTEGERS: dict[str, Lower] = {}
-"""What is written for operators that move or clamp integers, in networks of integers alone; None: nothing."""
+"""What is written for operators that move or clamp integers, in integer-only networks; None: nothing."""
 
 
 def among_integers(*operators: str) -> Callable[[Lower], Lower]:
@@ -208,7 +208,7 @@ def _is_quantized(site: Site) -> bool:
 
 
 def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
-    """In a network of integers alone, where nothing is to become a float that can be an integer."""
+    """In an integer-only network, where nothing that can be an integer may become a float."""
     dtype = site.tensor(0).dtype
     site.working = working_type(site.node.operator, dtype)
     site.on_integers = True
@@ -293,7 +293,7 @@ def _one_type(site: Site) -> dict[int, str]:
 
 
 def _dtype(site: Site, tensor: Tensor) -> str:
-    """The element type of what the node reads or puts out for a tensor."""
+    """The element type of a tensor that the node reads or outputs."""
     return tensor.dtype if tensor.quantization is None or site.on_integers else "float32"
 
 

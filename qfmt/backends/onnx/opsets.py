@@ -101,7 +101,7 @@ def ir_version(opsets: dict[str, int]) -> int:
 
 @cache
 def schema(operator: str, opset: int) -> Any:
-    """What ONNX says of an operator in that opset; None where it has none of that name."""
+    """What ONNX says about an operator in that opset; None if it has none with that name."""
     try:
         return onnx.defs.get_schema(operator, opset, "")
     except onnx.defs.SchemaError:

@@ -37,7 +37,7 @@ def dynamic_linear(
 ) -> Tensor:
     """As qfmt.DynamicLinear by `rule`, with the range of x, or of each of its rows, on 0..top.
 
-    Sums are exact in the type `exact`: int8 stands for products of int8 added up as int32, and uint8 is moved there by
+    Sums are exact in the type `exact`: int8 means products of int8 summed as int32, and uint8 is moved there by
     128 with the `weight_sums`, Σ w of each output. Raises RunError if x holds NaN or infinity.
     """
     if not x.numel():

@@ -37,7 +37,7 @@ class Lacks(Exception):
 class Table(NamedTuple):
     """Who computes: a name for reports, the form of its tensors, and the emitter of an operator, if it has one.
 
-    `any_grid`: it takes scales by blocks and quantized floats, too.
+    `any_grid`: it takes block-wise scales and quantized floats, too.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Builder:
         return self.graph.create_node("call_function", target, args, kwargs, name=name or None)
 
     def derive(self, name: str, value: Any) -> Value:
-        """Something that is made once, from constants: an attribute of the module that is no part of its state."""
+        """Something that is made once, from constants: an attribute of the module that is not part of its state."""
         attribute = _identifier(name, lambda word: word in self.derived or self.taken(word))
         self.derived[attribute] = value
         return self.graph.create_node("get_attr", attribute)

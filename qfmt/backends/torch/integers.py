@@ -1,4 +1,4 @@
-"""Networks of integers alone by torch's own operators: exact sums, integer rules, tables.
+"""Integer-only networks with torch's own operators: exact sums, integer rules, tables.
 
 Sums are floats only as long as these hold every whole number that may occur. No quantized tensor, no scale.
 """

@@ -69,7 +69,7 @@ class QuantizedModule(fx.GraphModule):
         return self._made.engine.name
 
     def repack(self) -> None:
-        """Compute with what the buffers hold now. Raises ValidityError if that is no model: a scale of zero, …"""
+        """Compute with what the buffers hold now. Raises ValidityError if they are not valid: a scale of zero, …"""
         model = self._current()
         if broken := [each for tensor in model.graph.constants() for each in tensor_violations(tensor)]:
             raise ValidityError(broken)

@@ -189,7 +189,7 @@ def _trimmed(listed: list[int]) -> list[int]:
 
 
 def _fill(s: Site) -> float | int:
-    """What is added: a real number, or, on plain integers, the integer that stands for it."""
+    """What is added: a real number, or, on plain integers, the integer that represents it."""
     value = s.scalar(2) if s.has(2) else 0.0
     if s.is_float or s.form == QUANTIZED:
         return value if s.out.dtype.startswith("float") or s.form == QUANTIZED else int(value)

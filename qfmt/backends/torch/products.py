@@ -59,7 +59,7 @@ def conv(
     dilations: list[int],
     group: int,
 ) -> Tensor:
-    """acc = Σ (x - zx) · (w - zw), exact; padding stands for real zeros; then the requantize rule."""
+    """acc = Σ (x - zx) · (w - zw), exact; padding represents real zeros; then the requantize rule."""
     dtype, rank = sum_dtype(exact), len(strides)
     values = centred(x, x_grid, dtype)
     if pads[:rank] != pads[rank:]:
@@ -168,7 +168,7 @@ def _is_added(s: Site) -> bool:
 
 
 def real_bias(s: Site) -> Tensor | None:
-    """The bias in float32, for kernels that take no other: the buffer, or what integers in units of the sums stand for.
+    """The bias in float32, for kernels that take no other: the buffer, or the value of integers in units of the sums.
 
     Lacks if it is computed, or on a grid of its own.
     """

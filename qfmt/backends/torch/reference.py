@@ -70,7 +70,7 @@ def average_pool(
     grid: Grid,
     rule: str,
 ) -> Tensor:
-    """By a mean rule, over Σ (q - z) of the window; padding stands for real zeros."""
+    """By a mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     values = centred(x, grid, torch.float64)
     ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
     counts = window_sums(

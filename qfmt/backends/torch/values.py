@@ -47,7 +47,7 @@ def check_input(
 ) -> torch.Tensor:
     """What a module is called with, as the tensor that it takes; RunError, placed at the input, if it is none.
 
-    A torch tensor that is quantized itself, on the `grid` (scale, zero point) of the input, stands for its integers.
+    A torch tensor that is quantized itself, on the `grid` (scale, zero point) of the input, represents its integers.
     Nothing is checked while torch compiles or traces.
     """
     if value is None:

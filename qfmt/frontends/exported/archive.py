@@ -105,7 +105,7 @@ class Archive:
         return tensor
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:
-        """A tensor that torch.save wrote: of a class of its own, or an object that is no tensor."""
+        """A tensor that torch.save wrote: of a class of its own, or an object that is not a tensor."""
         value = read_zip(Zip(self._zip.read(entry), self.budget)).value
         if not isinstance(value, StoredTensor):
             kind = getattr(value, "class_name", type(value).__name__)

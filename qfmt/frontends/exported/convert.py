@@ -119,7 +119,7 @@ class Evaluation:
         return specs
 
     def lift(self, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
-        """The calls lifted; `recorder` may put somebody before the lifter who hears them, too."""
+        """The calls lifted; `recorder` may put a listener before the lifter."""
         return lift(self.run, given.engine, given.specs(self.inputs()), recorder, self.archive.budget)
 
     def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:

@@ -1,4 +1,4 @@
-"""A `.pt2` archive as a witness against a `.qfb`: converted anew, and its calls carried out by torch one by one."""
+"""A `.pt2` archive as a witness for a `.qfb`: a fresh conversion, whose calls torch runs one by one."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def is_installed(package: str) -> bool:
     """Whether a package is there, without importing it."""
     try:
         return find_spec(package) is not None
-    except ValueError:  # something that is no module stands under its name
+    except ValueError:  # something other than a module has its name
         return False
 
 

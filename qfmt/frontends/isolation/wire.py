@@ -37,7 +37,7 @@ class Closed(Exception):
 
 
 def write(stream: IO[bytes], message: Any) -> None:
-    """Send a message. Raises RunError for values that it cannot hold, Closed if nobody reads it."""
+    """Send a message. Raises RunError for values that it cannot hold, Closed if the other side has closed."""
     arrays: list[np.ndarray[Any, Any]] = []
     try:
         header = json.dumps(_packed(message, arrays)).encode()
@@ -53,7 +53,7 @@ def write(stream: IO[bytes], message: Any) -> None:
 
 
 def read(stream: IO[bytes]) -> Any:
-    """The next message. Raises Closed at the end, and for bytes that are no message."""
+    """The next message. Raises Closed at the end, and for bytes that are not a message."""
     length = int.from_bytes(_exactly(stream, 4), "little")
     if length > HEADER:
         raise Closed

@@ -62,7 +62,7 @@ def _of_weight(tensor: Tensor, prepared: torch.nn.Module, seen: Sequence[Observa
 
 
 def _activations(prepared: torch.nn.Module) -> Iterator[Observation]:
-    """Of every observer that watches what a module or a node of an FX graph puts out."""
+    """For every observer of the output of a module or a node of an FX graph."""
     graph = getattr(prepared, "graph", None)
     if graph is None:
         for path, module in prepared.named_modules():

@@ -27,7 +27,7 @@ def convert_onnx(
 ) -> Model:
     """The Model of an ONNX file or ModelProto. `given` says whose rounding the nodes state, sizes and grids of inputs.
 
-    Raises SourceError for what is no sound ONNX model, or holds tensors of a type that cannot be stored.
+    Raises SourceError for an invalid ONNX model, or one with tensors of a type that cannot be stored.
     """
     onnx, budget = read(source)
     given.check_names([value.name or "" for value in onnx.graph.inputs])

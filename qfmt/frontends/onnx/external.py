@@ -49,7 +49,7 @@ def open_proto(path: Path, *, mapped: bool = False) -> Any:
     such as that of Hugging Face keep all files of a model in one folder and link to them. A file with a second hard
     link is refused: its other name may be anywhere, and nothing in the file system tells.
 
-    Raises SourceError for a file that is no ONNX model, for external data that lies elsewhere, is missing or has
+    Raises SourceError for a file that is not an ONNX model, for external data that lies elsewhere, is missing or has
     another size, and if the tensors have more than twice the bytes of their files.
     """
     import onnx

@@ -30,7 +30,7 @@ DOMAINS = {"": "", "ai.onnx": ""}
 
 
 def imports(*operators: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the meaning of ONNX operators. It returns NotImplemented for a form that has none here."""
+    """Register a function for ONNX operators. It returns NotImplemented for a form that is not supported."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for operator in operators:
@@ -105,7 +105,7 @@ class Importer(Emitter):
             raise SourceError(what, where=where, hint="run onnx.checker for details") from None
 
     def _outputs(self, node: ir.Node) -> tuple[str, ...]:
-        """Its outputs; one that nobody asks for, but stands before another one, gets a name."""
+        """Its outputs; an unused output that precedes a used one gets a name."""
         names = [value.name or "" for value in node.outputs]
         while names and not names[-1]:
             names.pop()
@@ -197,7 +197,7 @@ class Importer(Emitter):
 
 
 def attribute_of(value: Any, kind: str) -> Attribute | None:
-    """A value of ONNX as an attribute of the kind that the operator's table says; None if it is no such thing."""
+    """A value of ONNX as an attribute of the kind that the operator's table states; None if it is not of that kind."""
     if len(kind) == 2:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return None

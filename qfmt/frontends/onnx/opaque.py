@@ -76,7 +76,7 @@ def _plain(name: str, value: Any) -> Attribute:
 
 
 def _original(name: str, value: Attribute) -> Any:
-    """QfmtError for bytes that are no attribute, and for tensors whose values lie in a file that they name."""
+    """QfmtError for bytes that are not an attribute, and for tensors whose values are in another file."""
     if not isinstance(value, str) or not value.startswith(ENCODED):
         return value
     import onnx

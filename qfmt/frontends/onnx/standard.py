@@ -40,7 +40,7 @@ def constant_of_shape(im: Importer, call: Call) -> Any:
 
 @imports("Identity", "Dropout")
 def identity(im: Importer, call: Call) -> Any:
-    """In inference a dropout is nothing; its mask is asked for by nobody."""
+    """In inference a dropout does nothing, and its mask is not used."""
     training = (
         im.value(call.input(2)) if call.input(2) else np.array(call.opset < 7 and not call.attributes.get("is_test"))
     )

@@ -175,7 +175,7 @@ _SILENT = logging.NullHandler()
 
 
 def quiet() -> None:
-    """Keep what onnx-ir logs, tracebacks too, from standard error, where Python prints it if nobody handles it."""
+    """Keep what onnx-ir logs, tracebacks too, from standard error, where Python prints it if no handler is set."""
     logging.getLogger("onnx_ir").addHandler(_SILENT)
 
 

@@ -1,4 +1,4 @@
-"""An ONNX model as the witness against a `.qfb`: converted anew, its initializers, and run by others."""
+"""An ONNX model as the witness for a `.qfb`: a fresh conversion, its initializers, and runs by other programs."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Witness:
         return self.session.ask("run", inputs, names, engine)
 
     def _as_taken(self, name: str, array: Array) -> Array:
-        """An input as ONNX has it: real numbers where only the user said that they stand for integers."""
+        """An input as in ONNX: real numbers if only the user declared that they represent integers."""
         grid = self.model.tensors[name].quantization
         is_real = any(each.name == name and each.type.tensor_type.elem_type == 1 for each in self.proto.graph.input)
         return dequantize(array, grid) if grid is not None and is_real else array
@@ -279,5 +279,5 @@ def _axis(node: Any, data: int) -> int:
 
 
 def _is_alike(tensor: Tensor, array: Array) -> bool:
-    """Whether a value can be this tensor: the integers, or real numbers that stand for them."""
+    """Whether a value can be this tensor: the integers, or real numbers that represent them."""
     return array.dtype == numpy_dtype(tensor.dtype) or integers_of(array, tensor) is not None

@@ -52,7 +52,7 @@ def parameters(module: Module) -> list[str]:
 
 
 def run(module: Module, recorder: Recorder, inputs: Mapping[str, Any]) -> Any:
-    """What the root of a tree puts out, its inputs by name."""
+    """The output of the root of a tree, its inputs by name."""
     if module.kind == "fx":
         return _Walker(module, recorder).run(inputs)
     return apply(module, recorder, tuple(inputs.values()), {}, Place(module.path, "", 0, ""))

@@ -1,4 +1,4 @@
-"""`x[:, 1:, 0]` as the calls that it stands for: torch/csrc/autograd/python_variable_indexing.cpp."""
+"""`x[:, 1:, 0]` as the equivalent calls: torch/csrc/autograd/python_variable_indexing.cpp."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def caller(recorder: Recorder, place: Place) -> Call:
 
 
 def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
-    """What a module puts out. Raises UnknownModule if nobody can tell."""
+    """What a module outputs. Raises UnknownModule if that is not known."""
     module.budget.spend(MODULE)
     if module.kind in CONTAINERS:
         return CONTAINERS[module.kind](module, recorder, args, kwargs, place)

@@ -1,7 +1,7 @@
 """Lifting the calls of a network about whose inputs not everything is known: learn, and start again.
 
 A front end says how its `forward` is evaluated on a recorder; here the inputs are made, and the lift is
-started anew whenever a call tells more of the rank or the sizes of one.
+restarted whenever a call reveals more about the rank or the sizes of one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Evaluate = Callable[[Recorder, Mapping[str, TensorValue]], Any]
 
 
 class Lifted(NamedTuple):
-    """A network whose calls were lifted: by whom, who was told of the calls, and what `forward` returned."""
+    """A network whose calls were lifted: the lifter, the listener, and what `forward` returned."""
 
     lifter: Lifter
     recorder: Recorder
@@ -78,7 +78,7 @@ class Given(NamedTuple):
         return cls(engine, {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}, quantized)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Refuse what is said about an input that the network does not have."""
+        """Refuse statements about an input that the network does not have."""
         for name in (*self.shapes, *self.quantization):
             if name not in names:
                 hint = f"its inputs are {', '.join(names)}" if names else "it has none"
@@ -134,7 +134,7 @@ def lift(
     recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
     budget: Budget | None = None,
 ) -> Lifted:
-    """Evaluate and lift; `recorder` may put somebody before the lifter who hears the calls, too.
+    """Evaluate and lift; `recorder` may put a listener before the lifter.
 
     Where a rank had to be assumed and that led to a contradiction, another is assumed. If none leads through,
     the error of the attempt that came furthest is the telling one.

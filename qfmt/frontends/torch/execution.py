@@ -146,7 +146,7 @@ def _strided() -> Any:
 
 
 def _last_readers(calls: Sequence[Call]) -> dict[int, list[str | int]]:
-    """Index of a call → the values that nobody reads after it."""
+    """Index of a call → the values that are not read after it."""
     last: dict[str | int, int] = {}
     for index, call in enumerate(calls):
         for key in _slots((call.args, *call.kwargs.values(), call.result)):
@@ -205,7 +205,7 @@ _QUERIES: Mapping[str, Callable[..., Any]] = {
     "aten::numel": lambda x: x.numel(),
     "prim::data": lambda x: x,
 }
-"""What is no operator of torch.ops."""
+"""Functions that are not operators of torch.ops."""
 
 
 # -- from and to torch -----------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def _quantized_conv(lift: Lifter, x: Any, packed: Packed, rest: Sequence[Any], r
 def conv_of(
     lift: Lifter, x: TensorValue, packed: Packed, rank: int
 ) -> tuple[TensorValue, TensorValue | None, dict[str, Any]]:
-    """Weight, bias and attributes of packed convolution parameters; tells of `x` what they require."""
+    """Weight, bias and attributes of packed convolution parameters; states what they require of `x`."""
     if not isinstance(packed, Packed) or packed.kind != "conv":
         raise SourceError("is called without packed convolution parameters")
     lift.within(module_of(packed))

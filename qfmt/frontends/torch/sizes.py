@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Size(Value):
-    """One integer, computed by `build` as an int64 tensor of one element when somebody needs it.
+    """One integer, computed by `build` as an int64 tensor of one element when it is needed.
 
     `source` is (tensor key, axis) where it is the size of a dimension; `dimension` that dimension's name.
     """
@@ -33,7 +33,7 @@ class Size(Value):
 
 
 class Unknown(Value):
-    """A number or truth value that depends on the data: whoever decides on it cannot be converted."""
+    """A number or truth value that depends on the data: code that branches on it cannot be converted."""
 
 
 def size_arithmetic(lift: Lifter, operator: str, a: Any, b: Any) -> Any:

@@ -58,7 +58,7 @@ class Activation(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """A quantized weight: stored one value a byte, of `dtype`. What it stands for was of `real_dtype`.
+    """A quantized weight: stored one value per byte, of `dtype`. Its real values had the type `real_dtype`.
 
     The input is multiplied by `pre_scale` before anything else, where there is one.
     """

@@ -39,7 +39,7 @@ class Memory:
 
 
 class TensorValue(Value):
-    """A tensor that exists when the network runs. In-place operators change what a handle stands for."""
+    """A tensor that exists when the network runs. In-place operators change what a handle refers to."""
 
     __slots__ = ("dtype", "key", "memory", "origin", "quantization", "shape")
 
@@ -83,7 +83,7 @@ class StoredData(Data):
 
 
 class Unsupported(Value):
-    """The result of a call without a meaning; lifting goes on so that all of them can be listed."""
+    """The result of an unsupported call; lifting continues, so that all such calls can be listed."""
 
 
 class Refine(Exception):

@@ -28,7 +28,7 @@ def convert_archive(
     input_shapes: Mapping[str, Shape],
     input_quantization: Mapping[str, tuple[float, int, str]],
 ) -> Model:
-    """The Model of an archive; see `qfmt.convert`. Its tensors only, if its code is no single graph."""
+    """The Model of an archive; see `qfmt.convert`. Only its tensors, if its code has no single graph."""
     archive = Archive(path)
     try:
         lifted = lift_archive(archive, engine, input_shapes, input_quantization)
@@ -57,7 +57,7 @@ def lift_archive(
     input_quantization: Mapping[str, tuple[float, int, str]],
     recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
 ) -> Lifted:
-    """Evaluate `forward` and lift its calls; `recorder` may put somebody before the lifter who hears them, too."""
+    """Evaluate `forward` and lift its calls; `recorder` may put a listener before the lifter."""
     arguments = Arguments(archive)
     specs = Given(engine, input_shapes, input_quantization).specs(arguments.specs())
     run = lambda to, values: evaluate(archive, to, arguments.filled(values))  # noqa: E731

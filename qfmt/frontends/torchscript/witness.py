@@ -1,4 +1,4 @@
-"""A TorchScript archive as the witness against a `.qfb`: converted anew, and its calls carried out by torch."""
+"""A TorchScript archive as the witness for a `.qfb`: a fresh conversion, whose calls torch runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks in integers alone: exact sums, then one requantization by integers, proven or counted against the original.
+"""Integer-only networks: exact sums, then one requantization with integers, proven equal to the original or counted.
 
 lower_integer(model)                                   multiply, add, shift: equal wherever a line can be
 lower_integer(model, exact=True)                       thresholds where none can: equal everywhere
@@ -39,7 +39,7 @@ def lower_integer(
     input_shapes: Shapes | None = None,
     outputs: Sequence[str] = (),
 ) -> Model:
-    """The same network, every node of which computes with integers alone.
+    """The same network, with nodes that compute with integers only.
 
     Sums are exact, in int32; a qfmt.Requantize (or qfmt.RequantShift) makes 8-bit integers of them by the rule `form`,
     one of FORMS, with multipliers of `bits` bits at most, one of WIDTHS. Each states on how many of the sums that can
@@ -110,7 +110,7 @@ def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
 
 
 def _lowered(model: Model, form: Form) -> Model:
-    """The model in integers alone, with what its source says of it."""
+    """The integer-only model, with its source keys."""
     made = replace(model, graph=lowered(model, form), arithmetic="integer", vectors=())
     named = f"{form.rule}, {form.bits} bits" if form.rule in NARROWED else form.rule
     if form.exact:

@@ -1,4 +1,4 @@
-"""Where a graph turns real numbers into integers and back: both are left to whoever runs it."""
+"""Where a graph turns real numbers into integers and back: both are left to its caller."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def last_integers(work: Work, outputs: Sequence[str], failed: Sequence[Node]) ->
 
 
 def output(name: str, work: Work) -> str:
-    """What stands for an output of the graph: the integers that it was dequantized from, where there are such."""
+    """What replaces an output of the graph: the integers that it was dequantized from, if there are any."""
     node = work.producer.get(name)
     is_dequantized = work.is_real(name) and node is not None and node.operator == "DequantizeLinear"
     return node.inputs[0] if node is not None and is_dequantized else name

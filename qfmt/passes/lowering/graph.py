@@ -35,7 +35,7 @@ RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 
 def lowered(model: Model, form: Form) -> Graph:
-    """The graph in integers alone. Raises NoIntegerForm with every node that has no integer form."""
+    """The integer-only graph. Raises NoIntegerForm with every node that has no integer form."""
     with np.errstate(all="ignore"):
         return _lowered(model, Work(model, form))
 
@@ -128,7 +128,7 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
 
 
 def _waits(node: Node, work: Work) -> bool:
-    """Whether a node puts out real numbers alone: whoever reads them in the end looks for what they come from."""
+    """Whether a node outputs only real numbers: their final readers look for the integers that they come from."""
     return all(work.is_real(name) for name in node.outputs)
 
 

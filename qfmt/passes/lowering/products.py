@@ -99,7 +99,7 @@ def _folds(node: Node, folded: Integers) -> bool:
 
 
 def _check_scales(at: Array, yq: Quantization) -> None:
-    """NoForm where float32 does not hold the unit of sums, or what they are multiplied by: 0 · ∞ is no number."""
+    """NoForm if float32 cannot represent the unit of sums, or their multiplier: 0 · ∞ is NaN."""
     s = f32(yq.scale[0])
     for each in (at, f32(1) / s, at / s, at * (f32(1) / s)):
         if not (np.isfinite(each).all() and (np.asarray(each) > 0).all()):

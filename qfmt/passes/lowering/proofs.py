@@ -1,4 +1,4 @@
-"""What a file in integers alone states of its sums, computed anew: from its constants and the ranges of its inputs.
+"""What an integer-only file states about its sums, recomputed from its constants and the ranges of its inputs.
 
 Nothing is taken from the lowering that wrote it. Ranges that tensors state are proven one after the other: those of
 sums here, those of all others by the clamp of the node that gives them. Those of graph inputs are for inputs to keep.

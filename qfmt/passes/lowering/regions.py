@@ -44,7 +44,7 @@ class Region:
 
 
 def region(node: Node, work: Work) -> Region:
-    """What a node with a quantized output computes; NoForm, naming the node, where that is no function of elements."""
+    """What a node with a quantized output computes; NoForm, naming the node, if that is not a function of elements."""
     found = Region(work.tensors[node.outputs[0]])
     _grow(found, node, work)
     for leaf in found.leaves:

@@ -15,7 +15,7 @@ from .forms import Form
 
 
 class NoForm(QfmtError):
-    """A node cannot be computed on integers alone. `node` is the one to name, where it is not that which was asked for;
+    """A node cannot be computed with integers only. `node` is the one to name, if it is not the requested one;
     `unknown_shape` says that a size would help."""
 
     def __init__(self, what: str, *, node: Node | None = None, unknown_shape: bool = False) -> None:
@@ -69,7 +69,7 @@ class Work:
         self.taken_from[name] = source
 
     def grid(self, tensor: Tensor) -> Quantization:
-        """The quantization of a tensor of integers; NoForm if it has none, or one that integers are not known for."""
+        """The quantization of a tensor of integers; NoForm if it has none, or one without known integers."""
         grid = tensor.quantization
         if grid is None or not DTYPES[tensor.dtype].is_integer:
             raise NoForm(f"works on real numbers: {tensor.name!r} is {tensor.dtype}, not quantized")

@@ -1,4 +1,4 @@
-// What the integers of a tensor stand for, to the bit of spec.md, "Dequantize".
+// The real values of a tensor's integers, bit for bit as in spec.md, "Dequantize".
 
 import { isInteger, type TypedArray } from "./dtypes.js";
 import { inMemory } from "./errors.js";
@@ -39,7 +39,7 @@ export async function dequantize(
   return result;
 }
 
-/** Int32 or, where they are no integers, float32: one for all, or as many as scales. */
+/** Int32 or, if they are not integers, float32: one for all, or as many as scales. */
 async function zeroPointsOf({ blocks, zeroPoint }: Quantization): Promise<Int32Array | Float32Array> {
   if (!blocks?.zeroPoint) {
     return zeroPoint instanceof Int32Array ? zeroPoint : Float32Array.from(zeroPoint);

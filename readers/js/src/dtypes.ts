@@ -1,4 +1,4 @@
-// Element types: how each is stored, which typed array holds it, and what its codes stand for.
+// Element types: how each is stored, which typed array holds it, and what its codes mean.
 
 import { IS_LITTLE_ENDIAN, littleEndian } from "./endian.js";
 import { DType } from "./schema.js";

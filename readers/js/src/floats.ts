@@ -20,7 +20,7 @@ const FORMATS: Readonly<Partial<Record<DTypeName, Format>>> = {
   float4_e2m1fn: { exponent: 2, mantissa: 1, bias: 1, special: "none" },
 };
 
-/** The number that a code of 16 bits or fewer stands for; of float8_e8m0fnu a power of two. */
+/** The number for a code of 16 bits or fewer; for float8_e8m0fnu a power of two. */
 export function floatOfCode(code: number, dtype: DTypeName): number {
   if (dtype === "float8_e8m0fnu") {
     return code === 255 ? NaN : 2 ** (code - 127);

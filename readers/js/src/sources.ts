@@ -46,7 +46,7 @@ export async function openSource(from: Openable, options: HttpOptions): Promise<
   throw new QfbError("cannot be opened: not a source of bytes", { hint });
 }
 
-/** Bytes in memory, which are not copied: whoever changes them afterwards changes the arrays of the model. */
+/** Bytes in memory, which are not copied: changing them afterwards changes the arrays of the model. */
 export function memory(bytes: Uint8Array, name = "memory"): Source {
   const isShared = !(bytes.buffer instanceof ArrayBuffer); // what another thread may change is copied
   return {
@@ -86,7 +86,7 @@ async function openAddress(from: string | URL, options: HttpOptions): Promise<So
     throw new QfbError(found.isDirectory() ? "is a directory, not a file" : "is not a regular file", { where: text });
   }
   return file(text, async (work) => {
-    const handle = await node.open(path, "r"); // for each read: nobody has to close a model
+    const handle = await node.open(path, "r"); // for each read: a model need not be closed
     try {
       return await work(handle);
     } finally {

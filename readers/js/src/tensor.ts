@@ -99,9 +99,9 @@ export interface Tensor {
   readonly isConstant: boolean;
   /** The stored array of a constant, else null. */
   readonly data: StoredArray | null;
-  /** `data.bytes()`; QfbError if the tensor is no constant. */
+  /** `data.bytes()`; QfbError if the tensor is not a constant. */
   bytes(): Promise<Uint8Array>;
-  /** `data.array()`; QfbError if the tensor is no constant. */
+  /** `data.array()`; QfbError if the tensor is not a constant. */
   array(): Promise<TypedArray>;
   /** The real values in float32: `f32(q - zeroPoint) · f32(scale)`, as spec.md has it; a float tensor as it is. */
   dequantize(): Promise<Float32Array<ArrayBuffer>>;

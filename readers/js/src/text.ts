@@ -44,7 +44,7 @@ function compareCodePoints(a: string, b: string): number {
   return at === length ? a.length - b.length : rank(a.charCodeAt(at)) - rank(b.charCodeAt(at));
 }
 
-/** Surrogates stand for what comes after all other units. */
+/** Surrogates represent characters after all other units. */
 function rank(unit: number): number {
   return unit >= 0xd800 && unit < 0xe000 ? unit + 0x10000 : unit;
 }

@@ -129,7 +129,7 @@ test("another part than the one that was asked for is refused", async (context) 
   await assert.rejects(open((await served(context, shifted, file)).address), { name: "QfbError", what: /range/ });
 });
 
-test("answers that are no file", async (context) => {
+test("answers that are not a file", async (context) => {
   for (const status of [404, 403, 500, 204]) {
     const server = await served(context, (_, response) => void response.writeHead(status).end());
     await assert.rejects(open(server.address), { name: "QfbError", what: new RegExp(`answers ${status}`) });

@@ -63,7 +63,7 @@ test("messages hold no control characters", () => {
   assert.equal(error.at("\x9b").message.slice(0, 7), "\\u{9b}:");
 });
 
-test("scales by blocks", async () => {
+test("block-wise scales", async () => {
   const { tensors } = await open(BLOCKS);
   const tiles = tensors.get("tiles")!;
   assert.deepEqual(tiles.quantization!.blocks!.shape, [2, 5]);
