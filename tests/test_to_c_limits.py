@@ -195,7 +195,7 @@ def test_tensors_without_elements(tmp_path: Path) -> None:
 def test_the_header_says_which_inputs_are_allowed(tmp_path: Path) -> None:
     write_c(of_bias("Linear", 0), tmp_path / "net")
     text = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
-    assert "No integer of an input may be beyond the range" in text and "0 to 255" in text
+    assert "No integer of an input may be outside its stated range" in text and "0 to 255" in text
 
 
 def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
