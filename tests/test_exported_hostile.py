@@ -127,7 +127,7 @@ BROKEN = {
     "schema": (MODEL, set_schema, "schema 9"),
     "no schema": (MODEL, lambda d: d.pop("schema_version"), "does not state its schema"),
     "not a program": (MODEL, lambda d: [1, 2], "does not state its schema"),
-    "no graph": (MODEL, lambda d: d.pop("graph_module") and None, "makes no sense"),
+    "no graph": (MODEL, lambda d: d.pop("graph_module") and None, "program is invalid"),
     "operator": (MODEL, set_target, "aten::fft_fft"),
     "scale": (MODEL, set_scale, "scale nan"),
     "limits": (MODEL, set_limits, "not a range of uint8"),
@@ -135,7 +135,7 @@ BROKEN = {
     "argument": (MODEL, set_argument, "as_weird"),
     "nesting": (MODEL, set_recursion, ""),
     "no weights": (WEIGHTS, lambda d: d["config"].clear(), "lacks this tensor"),
-    "no config": (WEIGHTS, lambda d: d.pop("config") and None, "makes no sense"),
+    "no config": (WEIGHTS, lambda d: d.pop("config") and None, "is not valid here"),
     "negative size": (WEIGHTS, set_size([{"as_int": -3}, {"as_int": 16}]), "invalid sizes"),
     "size of another type": (WEIGHTS, set_size([{"as_int": True}, {"as_int": 16}]), "invalid sizes"),
     "huge size": (WEIGHTS, set_size([{"as_int": 1 << 40}, {"as_int": 16}]), "damaged"),
@@ -143,7 +143,7 @@ BROKEN = {
     "element type": (WEIGHTS, set_meta("dtype", 99), "element type 99"),
     "offset": (WEIGHTS, set_meta("storage_offset", {"as_int": 40}), "needs 88 bytes"),
     "path": (WEIGHTS, set_payload("path_name", "../../../etc/passwd"), "lacks the bytes"),
-    "no meta": (WEIGHTS, set_payload("tensor_meta", [3]), "makes no sense"),
+    "no meta": (WEIGHTS, set_payload("tensor_meta", [3]), "is not valid here"),
 }  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
         ({}, {"x": (1.0, 2.5, "uint8")}, "input x: .* is not a quantization; give"),
         ({}, {"x": (1e-60, 2, "uint8")}, "input x: scale 1e-60 and zero point 2 are not valid for uint8"),
         ({}, {"x": (1e300, 2, "uint8")}, "input x: scale 1e[+]300 and zero point 2 are not"),
-        ({}, {"x": (float("nan"), 2, "uint8")}, "input x: scale nan, zero point 2 do not"),
+        ({}, {"x": (float("nan"), 2, "uint8")}, "input x: scale nan and zero point 2 are not"),
     ],
 )
 def test_what_is_said_about_an_input_and_makes_no_sense(shapes: object, quantization: object, message: str) -> None:

@@ -63,7 +63,7 @@ def test_it_is_read_from_beside_the_model(tmp_path: Path) -> None:
     ({"location": "w" * 5000}, "cannot be opened|missing"),
     ({"offset": "100000"}, "bytes 100000"),
     ({"offset": "-1"}, "bytes -1"),
-    ({"length": "7"}, "holds 7 bytes"),
+    ({"length": "7"}, "has 7 bytes"),
     ({"length": "many"}, "not a number"),
 ])  # fmt: skip
 def test_other_files_and_other_sizes_are_refused(changes: dict[str, str], words: str, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda m: initializer(m, "w.z").__setattr__("name", "b"),
         "initializer 'b'.*twice",
     ),
-    "stripped weights": (strip, "initializer w: holds 0 bytes.*stripped"),
+    "stripped weights": (strip, "initializer w: has 0 bytes.*stripped"),
     "cut weights": (cut, "initializer w: has 103 bytes, but its shape needs 108"),
     "negative size": (lambda m: initializer(m, "w").dims.__setitem__(0, -4), "initializer w"),
     "count of scales": (scales, r"DequantizeLinear.*scales"),

@@ -168,4 +168,4 @@ def _whole(sizes: Any) -> tuple[int, ...]:
 
 
 def _damaged(where: str) -> SourceError:
-    return SourceError("makes no sense here", where=where, hint="the file is damaged")
+    return SourceError("is not valid here", where=where, hint="the file is damaged")
