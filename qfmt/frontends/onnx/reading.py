@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,8 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
             hint="convert it with onnx.version_converter",
         )
     if model.functions:
-        _count_calls(model, budget)
+        for function in model.functions.keys() - _count_calls(model, budget):
+            del model.functions[function]  # InlinePass would inline calls in it, too, which are not counted
         try:
             model = InlinePass()(model).model
         except Exception as error:  # whatever the library meets
@@ -71,8 +72,8 @@ def _mapped_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
 
 
-def _count_calls(model: ir.Model, budget: Budget) -> None:
-    """Charge the nodes that functions become beyond those that the file holds, before they are inlined.
+def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
+    """Charge the nodes that functions become beyond those that the file holds; the result are the functions called.
 
     A function that calls another one twice, which calls yet another one twice, doubles with each line of the file.
     """
@@ -103,6 +104,7 @@ def _count_calls(model: ir.Model, budget: Budget) -> None:
     copies = max(0, inlined(model.graph) - own)
     budget.spend(NODE * copies)
     budget.allocate(NODE_BYTES * copies)
+    return sizes.keys()
 
 
 def _from_proto(proto: Any) -> ir.Model:
