@@ -68,7 +68,7 @@ def main() -> int:
 
 def results(target: Target, seed: int, first: int, count: int, jobs: int) -> Iterator[Result]:
     """The results of all batches, in their order."""
-    parts = batches(first, count)
+    parts = batches(first, count, jobs)
     if jobs == 1:
         yield from map(partial(run_batch, target, seed), parts)
         return

@@ -1,4 +1,4 @@
-"""Many mutants, in child processes that may crash: each attempts some hundred of them and tells what came of each."""
+"""Many mutants, in child processes that may crash: each attempts some thousand of them and tells what came of each."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ from typing import NamedTuple
 from .consumers import Consume
 from .trial import QFMT, attempt, confine
 
-BATCH = 300
+BATCH = 5000
+"""Mutants of a child, at most: imports, workers of `verify` and programs take each child some seconds."""
+
 FAILED = 3
 """The status of a child in which not qfmt failed but what attacks it."""
 
 WARM = 8
 """Seeds that are used before the first mutant, at most."""
 
-PATIENCE = 120
-"""Seconds without a mutant finished after which a child is ended."""
+PATIENCE = 600
+"""Seconds without a mutant finished after which a child is ended: it waits for something, as what computes is ended by
+STOP of trial.py, but may wait for the processor."""
 
 
 class Seed(NamedTuple):
@@ -118,8 +121,9 @@ class Result:
         return new
 
 
-def batches(first: int, count: int) -> Iterator[range]:
-    return (range(at, min(at + BATCH, first + count)) for at in range(first, first + count, BATCH))
+def batches(first: int, count: int, jobs: int) -> Iterator[range]:
+    size = min(BATCH, count // jobs + 1)
+    return (range(at, min(at + size, first + count)) for at in range(first, first + count, size))
 
 
 def run_batch(target: Target, seed: int, indices: range) -> Result:

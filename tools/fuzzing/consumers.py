@@ -205,11 +205,19 @@ def compile_c(path: Path, chance: Random) -> str:
     """A C program, which a compiler takes without a warning."""
     to_c(path, chance)
     command = ["cc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]
-    sources = sorted((path.parent / "program").glob("*.c"))
-    done = subprocess.run([*command, *sources], capture_output=True, text=True)
-    if done.returncode:
-        raise Disagreement(f"the compiler refuses what was written: {done.stderr.splitlines()[0][-200:]}")
+    folder = path.parent / "program"
+    headers = b"".join(header.read_bytes() for header in sorted(folder.glob("*.h")))
+    sources = {headers + source.read_bytes(): source for source in folder.glob("*.c")}
+    if new := sources.keys() - _compiled:
+        done = subprocess.run([*command, *(sources[text] for text in new)], capture_output=True, text=True)
+        if done.returncode:
+            raise Disagreement(f"the compiler refuses what was written: {done.stderr.splitlines()[0][-200:]}")
+        _compiled.update(new)
     return "compiled"
+
+
+_compiled: set[bytes] = set()
+"""What the compiler took: most files are the same for many mutants, and it takes longer than anything else."""
 
 
 def convert(path: Path, chance: Random) -> str:
