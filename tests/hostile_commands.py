@@ -1,12 +1,13 @@
 """Runs commands of qfmt under limits, each in a process of its own: what `test_hostile_files.py` starts.
 
 Each line of stdin is JSON, the file that is attacked with and the words of a command; each line of stdout then
-[status, stdout, stderr]. Heavy modules are imported before the process is forked, so that the limit of memory counts
-what the command itself takes.
+[status, stdout, stderr]. All modules are imported before the process is forked, so that the limit of memory counts what
+the command itself takes, and no command takes the time.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from traceback import print_exc
 
 import qfmt
@@ -26,10 +28,6 @@ SECONDS = 20
 SLACK = 64 << 20
 """Bytes that any command may take; ten times the size of the file come on top."""
 
-PRELOADED = ("numpy", "qfmt.cli.check", "qfmt.cli.inspect", "qfmt.cli.run", "qfmt.cli.diff", "qfmt.cli.convert")
-OF_ONNX = ("onnx", "onnx_ir", "qfmt.backends.onnx")
-OF_TORCH = ("torch", "qfmt.backends.torch")
-
 
 def _to_torch(path: str) -> None:
     qfmt.load(path).to_torch("reference")
@@ -37,13 +35,6 @@ def _to_torch(path: str) -> None:
 
 PYTHON: dict[str, Callable[[str], None]] = {"to_torch": _to_torch}
 """What has no command: the function is given the file, and a QfmtError is told as the command line tells it."""
-
-
-def needed(words: list[str]) -> tuple[str, ...]:
-    """The heavy modules of a command."""
-    if words[0] == "to_torch":
-        return OF_TORCH
-    return OF_ONNX if any(word.endswith(".onnx") for word in words[1:]) else ()
 
 
 def limited(words: list[str], file: Path) -> int:
@@ -73,8 +64,6 @@ def limited(words: list[str], file: Path) -> int:
 
 def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
     """Status (negative: the signal that ended it), stdout, stderr."""
-    for module in needed(words):
-        import_module(module)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if child == 0:
@@ -93,8 +82,10 @@ def outcome(words: list[str], file: Path) -> tuple[int, str, str]:
 
 
 if __name__ == "__main__":
-    for name in PRELOADED:
-        import_module(name)
+    for module in walk_packages(qfmt.__path__, "qfmt."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    gc.freeze()  # a collection in a child would copy what it shares with this process
     for line in sys.stdin:
         path, words = json.loads(line)
         print(json.dumps(outcome(words, Path(path))), flush=True)
