@@ -12,7 +12,7 @@ from ...errors import QfmtError
 from ...model import Node
 from .exceptions import Reach, mended, slots_for
 from .plan import Plan
-from .static import Value
+from .static import INT32, Value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +49,10 @@ class Numbers:
 
 def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Numbers:
     """Those of a node. With the reach of each channel's sums, thresholds become lines with exceptions."""
+    return _high(_numbers_of(plan, node, channels, reach), plan.value(node.outputs[0]))
+
+
+def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Numbers:
     if node.operator == "qfmt.RequantShift":
         return _divided(plan, node, channels)
     names = dict(zip(PARAMETERS, node.inputs[1:], strict=False))
@@ -74,6 +78,20 @@ def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Nu
             _put(made, channel, _line_through(table[row[channel]], y.limits[0] - y.zero_point))
         return own
     return _with_exceptions(own, reach, plan.value(node.inputs[0]), y)
+
+
+def _high(n: Numbers, y: Value) -> Numbers:
+    """The same numbers, shifted by 32 at least where all channels allow it: then int32 holds what is left to do."""
+    if n.rule != "multiply_shift" or np.iinfo(y.dtype).bits > 16:
+        return n
+    shift = n.line["shift"].astype(np.int64)
+    more = np.maximum(32 - shift, 0)
+    multiplier, add = (n.line[name].astype(object) << more for name in ("multiplier", "add"))
+    if np.abs(multiplier).max(initial=0) > INT32 or np.abs(add).max(initial=0) > LARGEST_ADD:
+        return n
+    line = {"multiplier": multiplier.astype(np.int32), "shift": (shift + more - 32).astype(np.uint8),
+            "add": add.astype(np.int64)}  # fmt: skip
+    return replace(n, rule="multiply_high", line=line)
 
 
 def _line(rule: str, found: dict[str, Array]) -> dict[str, Array]:

@@ -18,7 +18,7 @@ from ...ops import Operand as Integers
 from ...ops.accumulation import whole
 from .exceptions import Reach
 from .finish import Finish, follower
-from .kernels import kernel
+from .kernels import kernel, kernel_text
 from .names import comment
 from .plan import Operand, Plan, View, plain
 from .static import INT32
@@ -38,6 +38,11 @@ RULES = ("exact", "folded")
 
 ROWS = 4
 """Rows of inputs and outputs that one pass of the kernel `dot` handles together."""
+
+LANES = 8
+"""Outputs whose weights lie side by side for the kernel `dot_lanes`, DEEP numbers of each in turn."""
+
+DEEP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +121,32 @@ def unit_of(plan: Plan, length: int) -> int:
     return next((unit for unit in UNITS if -(-length // unit) * unit <= WASTE * length), UNITS[-1])
 
 
-def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, int]:
-    """Constants for the kernel `dot`: weights with full rows, bias; and how many outputs of a group that is."""
+def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, str, int]:
+    """A kernel, and constants for it: weights with full rows, bias; and how many outputs of a group that is."""
     groups, outputs, length = f.weights.shape
-    full = -(-outputs // ROWS) * ROWS
-    weights = np.zeros((groups, full, -(-length // unit) * unit), f.dtype)
+    lanes = in_lanes(plan, f)
+    full = _filled(outputs, LANES if lanes else ROWS)
+    weights = np.zeros((groups, full, _filled(length, unit)), f.dtype)
     weights[:, :outputs, :length] = f.weights
     bias = np.zeros((groups, full), np.int32)
     bias[:, :outputs] = f.bias.reshape(groups, outputs)
-    name = plan.constant(weights, node.inputs[1], aligned=True)
-    return name, plan.constant(bias, f"{node.outputs[0]} bias"), full
+    if lanes:
+        plan.declare(kernel_text("lanes"))
+        name = kernel(plan, "dot_lanes", X=f.x, W=f.dtype)
+        weights = weights.reshape(groups, full // LANES, LANES, -1, DEEP).swapaxes(2, 3)
+    else:
+        name = kernel(plan, "dot", X=f.x, W=f.dtype, UNIT=str(unit))
+    array = plan.constant(weights, node.inputs[1], aligned=True)
+    return name, array, plan.constant(bias, f"{node.outputs[0]} bias"), full
+
+
+def in_lanes(plan: Plan, f: Folded) -> bool:
+    """Whether the kernel `dot_lanes` multiplies them."""
+    return (f.x, f.dtype) == ("uint8", "int8") and not plan.compact
+
+
+def _filled(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
 
 
 def target_of(
@@ -168,15 +189,15 @@ def dot_rows(
 ) -> None:
     """A step that makes `rows` rows of sums, four at a time; `gather(group, row)` fills in the inputs of one."""
     groups, outputs, length = f.weights.shape
-    unit = unit_of(plan, length)
     fast = f.unsigned or f
+    lanes = in_lanes(plan, fast)
+    unit = DEEP if lanes else unit_of(plan, length)
     blocks = -(-length // unit)
-    weights, bias, full = packed(plan, node, fast, unit)
+    dot, weights, bias, full = packed(plan, node, fast, unit)
     across = groups * outputs
     target, finish = target_of(plan, node, order, across, None if added else f.reach)
     apart = (groups - 1) * outputs + full
     in_place = direct and fast.x == view.dtype and length % unit == 0
-    dot = kernel(plan, "dot", X=fast.x, W=f.dtype, UNIT=str(unit))
     body = [
         f"for (int32_t position = 0; position < {rows}; position += {ROWS}) {{",
         f"    const int32_t count = {rows} - position < {ROWS} ? {rows} - position : {ROWS};",
@@ -190,7 +211,7 @@ def dot_rows(
         inner += ["for (int32_t r = 0; r < count; r++)"]
         inner += [f"    {gather(fast, f'rows + r * {blocks * unit}', 'position + r')}"]
     inner.append(
-        f"{dot}({given}, count, {weights}{for_group}, {bias}{for_bias}, {blocks}, {full}, sums{for_sums}, {apart});"
+        f"{dot}({given}, count, {weights}{for_group}, {bias}{for_bias}, {blocks * DEEP if lanes else blocks}, {full}, sums{for_sums}, {apart});"
     )
     if groups > 1:
         inner = [f"for (int32_t g = 0; g < {groups}; g++) {{", *("    " + line for line in inner), "}"]
