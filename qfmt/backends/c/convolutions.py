@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UNROLLED = 25
 """Taps of a depthwise filter up to which they are one expression."""
 
+SIDES = (32, 8, 1)
+"""Channels that a depthwise filter computes side by side: the first that is not more than there are."""
+
 
 AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
 SHIFTED = {"TAKEN": "(uint8_t)(from[c] + 128)", "PADDING": "(uint8_t)(zero + 128)", "HOW": "128 more than they are"}
@@ -113,7 +116,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     zeros = plan.constant(np.full(channels, f.zero, f.x), f"{node.outputs[0]} padding")
     target, finish = target_of(plan, node, order, channels, f.reach)
     together = taps if taps <= UNROLLED else 1
-    words = (f"(int32_t)taps[t + {i}][c] * weights[(t + {i}) * n + c]" for i in range(together))
+    words = (f"(int32_t)taps[t + {i}][c + i] * weights[(t + {i}) * n + c + i]" for i in range(together))
     name = kernel(
         plan,
         "depthwise",
@@ -121,7 +124,8 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
         W=f.dtype,
         TAPS=str(taps),
         TOGETHER=str(together),
-        TERMS="\n                       + ".join(words),
+        SIDE=str(next(side for side in SIDES if side <= channels)),
+        TERMS="\n                           + ".join(words),
     )
     count = y.size // channels
     at = f"y + position * {channels}"

@@ -20,9 +20,15 @@ static void depthwise(const struct window *g, const X *restrict x, int32_t posit
             }
         }
     }
-    for (int32_t c = 0; c < n; c++)
-        sums[c] = bias[c];
-    for (int32_t t = 0; t < TAPS; t += TOGETHER)
-        for (int32_t c = 0; c < n; c++)
-            sums[c] += TERMS;
+    for (int32_t begin = 0; begin < n; begin += SIDE) {
+        const int32_t c = begin < n - SIDE ? begin : n - SIDE; /* the last ones may be computed again */
+        int32_t some[SIDE];
+        for (int32_t i = 0; i < SIDE; i++)
+            some[i] = bias[c + i];
+        for (int32_t t = 0; t < TAPS; t += TOGETHER)
+            for (int32_t i = 0; i < SIDE; i++)
+                some[i] += TERMS;
+        for (int32_t i = 0; i < SIDE; i++)
+            sums[c + i] = some[i];
+    }
 }

@@ -4,10 +4,10 @@
 static void dot_lanes(const X *restrict rows, int32_t count, const W *restrict weights, const int32_t *restrict bias,
                       size_t n, int32_t outputs, int32_t *restrict sums, int32_t apart)
 {
-#if defined(__AVX2__)
+#if defined(TOGETHER)
     const X *x0 = rows, *x1 = x0 + (count > 1 ? n : 0), *x2 = x1 + (count > 2 ? n : 0), *x3 = x2 + (count > 3 ? n : 0);
     for (int32_t o = 0; o < outputs; o += TOGETHER) {
-        const W *w0 = weights + (size_t)o * n, *w1 = w0 + SECOND(n, outputs - o);
+        const W *w0 = weights + (size_t)(o / 8 * 8) * n + o % 8 * 4, *w1 = w0 + SECOND(n, outputs - o);
         struct lanes s0 = NO_LANES, s1 = NO_LANES, s2 = NO_LANES, s3 = NO_LANES;
         for (size_t k = 0; k < n; k += 4) {
             s0 = multiplied(s0, x0 + k, w0 + 8 * k, w1 + 8 * k);
@@ -24,18 +24,14 @@ static void dot_lanes(const X *restrict rows, int32_t count, const W *restrict w
             store(s3, bias + o, sums + 3 * apart + o, outputs - o);
     }
 #else
-    for (int32_t o = 0; o < outputs; o += 8, weights += 8 * n) {
+    for (int32_t o = 0; o < outputs; o++) {
+        const W *w = weights + (size_t)(o / 8 * 8) * n + o % 8 * 4;
         for (int32_t r = 0; r < count; r++) {
             const X *x = rows + (size_t)r * n;
-            int32_t *s = sums + r * apart + o;
-            for (int32_t i = 0; i < 8; i++)
-                s[i] = bias[o + i];
-            for (size_t k = 0; k < n; k += 4) {
-                const W *w = weights + 8 * k;
-                for (int32_t i = 0; i < 8; i++)
-                    s[i] += x[k] * w[4 * i] + x[k + 1] * w[4 * i + 1] + x[k + 2] * w[4 * i + 2]
-                            + x[k + 3] * w[4 * i + 3];
-            }
+            int32_t sum = bias[o];
+            for (size_t k = 0; k < n; k += 4)
+                sum += x[k] * w[8 * k] + x[k + 1] * w[8 * k + 1] + x[k + 2] * w[8 * k + 2] + x[k + 3] * w[8 * k + 3];
+            sums[r * apart + o] = sum;
         }
     }
 #endif
