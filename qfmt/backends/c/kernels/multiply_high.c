@@ -6,7 +6,8 @@ static void multiply_high(const X *restrict x, Y *restrict y, int32_t n, const i
     low -= zero;
     high -= zero;
     for (int32_t i = 0; i < n; i++) {
-        int32_t v = (int32_t)(((int64_t)x[i] * multiplier[AT] + add[AT]) >> 32) >> shift[AT];
+        const uint64_t sum = (uint64_t)((int64_t)x[i] * multiplier[AT] + add[AT]);
+        int32_t v = (int32_t)(sum >> 32) >> shift[AT];
         v = v < low ? low : v;
         y[i] = (Y)(zero + (v > high ? high : v));
     }
