@@ -1,11 +1,12 @@
-/* What the processor multiplies at once, where the compiler has it: four numbers of a row by those of TOGETHER outputs,
-   whose sums are `lanes`. The weights of the second half begin SECOND after the others. */
-#if defined(__AVX2__) || defined(__SSE2__)
+/* Where the processor multiplies many numbers at once: four of a row by those of TOGETHER outputs, whose sums are
+   `lanes`. The weights of the second half begin SECOND after those of the first. */
+#if __STDC_HOSTED__ && (defined(__SSE2__) || (defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN)))
+#include <string.h>
+#if defined(__SSE2__)
 #include <immintrin.h>
-#elif defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN)
+#else
 #include <arm_neon.h>
 #endif
-#include <string.h>
 
 static inline int32_t four(const uint8_t *x)
 {
@@ -105,7 +106,7 @@ static inline void store(struct lanes s, const int32_t *bias, int32_t *sums, int
     (void)left;
     _mm_storeu_si128((__m128i *)(void *)sums, _mm_add_epi32(start, _mm_add_epi32(even, odd)));
 }
-#elif defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN)
+#else
 struct lanes {
     int32x4_t a, b;
 };
@@ -137,4 +138,5 @@ static inline void store(struct lanes s, const int32_t *bias, int32_t *sums, int
     vst1q_s32(sums, vaddq_s32(vld1q_s32(bias), s.a));
     vst1q_s32(sums + 4, vaddq_s32(vld1q_s32(bias + 4), s.b));
 }
+#endif
 #endif
