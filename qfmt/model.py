@@ -158,18 +158,20 @@ class Model:
 
         return to_torch(self, engine)
 
-    def to_onnx(self, *, form: str | None = None, opset: int | None = None) -> Any:
+    def to_onnx(self, *, form: str | None = None, opset: int | None = None, same_types: bool = False) -> Any:
         """The network as an `onnx.ModelProto`: integer weights under their names, QuantizeLinear and DequantizeLinear.
 
         `form="qoperator"` uses operators on integers (QLinearConv, …) where ONNX Runtime has them, `form="qdq"` floats
         between Q and DQ; the default is the form of an ONNX source, otherwise "qdq". `opset` is 13 or later, by default
-        the newest that the installed ONNX Runtime accepts. `qfmt.backends.onnx.write_onnx` writes a file, with large
-        weights in a second one. Raises MissingPackageError without onnx and onnx-ir, InexpressibleNodes with every node
-        that ONNX cannot express.
+        the newest that the installed ONNX Runtime accepts. `same_types` gives weights the type of the input that they
+        are multiplied with, uint8 or int8, under another name: ONNX Runtime is exact on these on every processor.
+
+        `qfmt.backends.onnx.write_onnx` writes a file, with large weights in a second one. Raises MissingPackageError
+        without onnx and onnx-ir, InexpressibleNodes with every node that ONNX cannot express.
         """
         from .backends.onnx import to_onnx
 
-        return to_onnx(self, form=form, opset=opset)
+        return to_onnx(self, form=form, opset=opset, same_types=same_types)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `.qfb` file, atomically; see `qfmt.save`."""

@@ -357,7 +357,10 @@ def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--to", "c", "--opset", "21"], "--opset and --form are for ONNX"), (["--to", "c"], "--integer-only --exact")],
+    [
+        (["--to", "c", "--opset", "21"], "--opset, --form and --same-types are for ONNX"),
+        (["--to", "c"], "--integer-only --exact"),
+    ],
 )
 def test_commands_that_cannot_be_done(tmp_path: Path, options: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, ["convert", str(DIGITS), str(tmp_path / "net"), *options])

@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import warnings
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,9 +165,11 @@ def markdown(name: str, table: Table) -> str:
 
 def print_sums(outputs: int) -> None:
     """A table of each library: operators by engines, or by types."""
-    from torch_products import products
+    import onnx_products
+    import torch_products
 
-    for title, rows in tables_of_sums(products(), outputs).items():
+    products = chain(torch_products.products(), onnx_products.products())
+    for title, rows in tables_of_sums(products, outputs).items():
         columns = list(dict.fromkeys(column for row in rows.values() for column in row))
         lines = [[title, *columns], ["---"] * (len(columns) + 1)]
         lines += [[name, *(str(row.get(column, "")) for column in columns)] for name, row in rows.items()]

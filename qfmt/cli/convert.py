@@ -29,6 +29,7 @@ LATER = (".npz", ".safetensors")
 WRITTEN = (".qfb", ".onnx")
 _WRITTEN = " or ".join(WRITTEN)
 FORMS = ("qdq", "qoperator")
+ONLY_ONNX = "--opset, --form and --same-types are for ONNX"
 DEFAULT_DTYPE = "uint8"
 
 Quantizations = dict[str, tuple[float, int, str]]
@@ -56,6 +57,7 @@ Examples:
   qfmt convert model.pt model.qfb --arithmetic qnnpack       as qnnpack computes it
   qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
   qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024
+  qfmt convert model.pt model.onnx --same-types              for processors without VNNI
   qfmt convert model.onnx model.qfb                          quantized in any form of ONNX
   qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
   qfmt convert integers.qfb folder --to c                    a C program of an integer-only network""",
@@ -90,6 +92,11 @@ Examples:
     help="Float operators between Q and DQ, or operators on integers  [default: that of an ONNX source, else qdq]",
 )
 @click.option(
+    "--same-types",
+    is_flag=True,
+    help="To ONNX: weights in the type of their inputs, uint8 or int8, on which ONNX Runtime never saturates.",
+)
+@click.option(
     "--to", "target", type=click.Choice(("c",)), help="c: write a C program of this network into the folder DEST."
 )
 @click.option("--compact", is_flag=True, help="With --to c: use less memory and more time.")
@@ -102,6 +109,7 @@ def command(
     prepared: Path | None,
     opset: int | None,
     form: str | None,
+    same_types: bool,
     target: str | None,
     compact: bool,
     **integer: Any,
@@ -113,7 +121,9 @@ def command(
     last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
     replaced if it exists, and left as it was if the conversion fails.
     """
-    _check_destination(source, dest, opset, form, target)
+    options = {"opset": opset, "form": form, "same_types": same_types or None}
+    for_onnx = {name: value for name, value in options.items() if value is not None}
+    _check_destination(source, dest, bool(for_onnx), target)
     if compact and not target:
         raise click.UsageError("--compact requires --to c")
     lowering = Lowering.of(**integer)
@@ -144,7 +154,7 @@ def command(
     lowered = time.monotonic()
     with working(f"writing {dest.name}"):
         if target is None:
-            how = _write(model, dest, opset, form)
+            how = _write(model, dest, for_onnx)
         else:
             how = _write_c(model, dest, shapes if opened and lowering is None else {}, compact)
     written = time.monotonic()
@@ -187,7 +197,7 @@ def _is_quantized(model: Model) -> bool:
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
-def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str:
+def _write(model: Model, dest: Path, for_onnx: dict[str, Any]) -> str:
     """Write the destination, and describe it."""
     if dest.suffix != ".onnx":
         from ..rules import RULES
@@ -197,7 +207,7 @@ def _write(model: Model, dest: Path, opset: int | None, form: str | None) -> str
     from ..backends.onnx import write_onnx
 
     try:
-        return f"opset {write_onnx(model, dest, form=form, opset=opset)}"
+        return f"opset {write_onnx(model, dest, **for_onnx)}"
     except InexpressibleNodes as error:
         raise error.at(str(dest)) from None
 
@@ -224,10 +234,10 @@ def _graph(model: Model) -> str:
     return f"{len(model.nodes)} nodes, {tensors}, {how}"
 
 
-def _check_destination(source: Path, dest: Path, opset: int | None, form: str | None, target: str | None) -> None:
+def _check_destination(source: Path, dest: Path, has_options_of_onnx: bool, target: str | None) -> None:
     suffix, place = dest.suffix, str(dest)
-    if target and (opset is not None or form is not None):
-        raise DestinationError("--opset and --form are for ONNX", where=place, hint="drop --to, or drop these")
+    if target and has_options_of_onnx:
+        raise DestinationError(ONLY_ONNX, where=place, hint="drop --to, or drop these")
     if target and suffix in WRITTEN:
         what = f"must be a folder: a C program is multiple files, and {suffix} names another kind of file"
         raise DestinationError(what, where=place, hint="name a folder, or drop --to")
@@ -239,6 +249,6 @@ def _check_destination(source: Path, dest: Path, opset: int | None, form: str | 
         raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
     if suffix not in WRITTEN:
         raise DestinationError("qfmt does not write files with this suffix", where=place, hint=f"end it in {_WRITTEN}")
-    if suffix != ".onnx" and (opset is not None or form is not None):
-        raise DestinationError("--opset and --form are for ONNX", where=place, hint="end it in .onnx")
+    if suffix != ".onnx" and has_options_of_onnx:
+        raise DestinationError(ONLY_ONNX, where=place, hint="end it in .onnx")
     spare(dest, source)

@@ -27,7 +27,7 @@ KERNELS: Mapping[str, tuple[PairSums, ...]] = {
 bit (spec.md, "Requantize rules"). MLAS of ONNX Runtime multiplies in the order of fbgemm in QLinearConv and
 MatMulInteger, and in ConvInteger channel by channel. Engines that are not here, as qnnpack, have none."""
 
-_WEIGHTS: Mapping[str, tuple[int, ...]] = {
+WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1,), "ConvTranspose": (1,), "qfmt.Linear": (1,), "Gemm": (1,), "MatMul": (1,),
     "qfmt.DynamicConv": (1,), "qfmt.DynamicConvTranspose": (1,), "qfmt.DynamicLinear": (1,),
     "qfmt.LSTM": (1, 2), "qfmt.GRU": (1, 2), "qfmt.LSTMCell": (1, 2), "qfmt.GRUCell": (1, 2), "qfmt.RNNCell": (1, 2),
@@ -64,7 +64,7 @@ def hazards(model: Model) -> Iterator[Hazard]:
     Products of other types are exact: qfmt knows no kernel that overflows on them.
     """
     for node in model.nodes:
-        for index in _WEIGHTS.get(node.operator, ()):
+        for index in WEIGHTS.get(node.operator, ()):
             weight = model.tensors.get(node.inputs[index]) if index < len(node.inputs) else None
             span = _range(node, model.tensors.get(node.inputs[0]))
             if weight is None or span is None or not weight.is_constant or weight.dtype != "int8":

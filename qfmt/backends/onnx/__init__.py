@@ -21,9 +21,9 @@ EXTERNAL = 1_500_000_000
 """Bytes of weights above which they go into a file of their own; protobuf ends at 2 GB."""
 
 
-def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None) -> Any:
+def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None, same_types: bool = False) -> Any:
     """The model as an `onnx.ModelProto`; see `Model.to_onnx`."""
-    made = _checked(model, form, opset)
+    made = _checked(model, form, opset, same_types)
     from .write import to_proto
 
     return to_proto(made)
@@ -35,6 +35,7 @@ def write_onnx(
     *,
     form: str | None = None,
     opset: int | None = None,
+    same_types: bool = False,
     external: int = EXTERNAL,
 ) -> int:
     """Write the model as an ONNX file, atomically; the result is its opset.
@@ -42,7 +43,7 @@ def write_onnx(
     With more than `external` bytes of constants they lie in `NAME.DIGEST.data` beside it, and are never held in
     memory together. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
     """
-    made = _checked(model, form, opset)
+    made = _checked(model, form, opset, same_types)
     from .write import write
 
     write(made, path, external)
@@ -55,7 +56,7 @@ def _form(model: Model) -> str:
     return kept if kept in FORMS else FORMS[0]
 
 
-def _checked(model: Model, form: str | None, opset: int | None) -> Any:
+def _checked(model: Model, form: str | None, opset: int | None, same_types: bool) -> Any:
     form = form or _form(model)
     if form not in FORMS:
         raise RunError(f"ONNX has no form {form!r} here", hint=f"choose one of {', '.join(FORMS)}")
@@ -78,5 +79,5 @@ def _checked(model: Model, form: str | None, opset: int | None) -> Any:
     *better, last = candidates(opset, model)
     for each in better:
         with suppress(InexpressibleNodes):
-            return build(model, form, each)
-    return build(model, form, last)
+            return build(model, form, each, same_types)
+    return build(model, form, last, same_types)

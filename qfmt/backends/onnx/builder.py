@@ -36,6 +36,7 @@ from . import (
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
 from .opsets import Lacks, ir_version
+from .same_types import with_same_types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,8 +48,8 @@ FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator,
 class Builder:
     """Writes the graph of one model, for one opset and form."""
 
-    def __init__(self, model: Model, form: str, opset: int) -> None:
-        self.model, self.form, self.opset = model, form, opset
+    def __init__(self, model: Model, form: str, opset: int, same_types: bool) -> None:
+        self.model, self.form, self.opset, self.same_types = model, form, opset, same_types
         self.is_integer_only = model.arithmetic == "integer" or any(_is_of_integers(node) for node in model.nodes)
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
@@ -226,9 +227,9 @@ class Builder:
         value.shape = _shape(tensor.shape)
 
 
-def build(model: Model, form: str, opset: int) -> ir.Model:
+def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
     """The model in ONNX; InexpressibleNodes names every node that cannot be written."""
-    return Builder(model, form, opset).build()
+    return Builder(with_same_types(model) if same_types else model, form, opset, same_types).build()
 
 
 def _is_of_integers(node: Node) -> bool:

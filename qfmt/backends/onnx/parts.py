@@ -12,6 +12,7 @@ from ...ops import Operand
 from ...ops.accumulation import whole
 from .constants import onnx_dtype
 from .lowering import Site
+from .same_types import OFFSETS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,11 +27,33 @@ class Part(NamedTuple):
 
     value: ir.Value
     zero_point: ir.Value | None
+    dtype: str
     factor: int = 1
 
     def turned(self, site: Site) -> Part:
         """Of a matrix, the transpose."""
-        return self._replace(value=site.emit("Transpose", self.value, perm=[1, 0]))
+        key = (str(self.value.name), "turned")
+        return self._replace(value=site.builder.once(key, lambda: site.emit("Transpose", self.value, perm=[1, 0])))
+
+    def of_type(self, site: Site, dtype: str) -> Part:
+        """The same as integers of that type: with 128 more or less, and so their zero point."""
+        if dtype == self.dtype:
+            return self
+        zero_point = self.zero_point or site.constant("zero_point", np.zeros((), self.dtype))
+        value, point = (
+            site.builder.once((str(each.name), dtype), lambda each=each: _shifted(site, each, dtype))  # type: ignore[misc]
+            for each in (self.value, zero_point)
+        )
+        return Part(value, point, dtype, self.factor)
+
+
+def _shifted(site: Site, value: ir.Value, dtype: str) -> ir.Value:
+    """Integers of 8 bits of one type as those of the other."""
+    if value.const_value is not None:
+        integers = value.const_value.numpy().astype(np.int16) + OFFSETS[dtype]
+        return site.builder.constant(f"{value.name}.{dtype}", integers.astype(dtype), dtype)
+    moved = site.emit("Add", site.emit("Cast", value, to=INT32), site.constant("offset", np.int32(OFFSETS[dtype])))
+    return _cast(site, moved, dtype)
 
 
 def of_tensor(site: Site, index: int) -> list[Part]:
@@ -46,14 +69,14 @@ def of_tensor(site: Site, index: int) -> list[Part]:
     if bits <= 8:
         if bits < 8:
             value = site.emit("Cast", value, to=int(onnx_dtype(f"{kind}8")))
-        return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"))]
+        return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"), f"{kind}8")]
     point = int(points[0])
     wide, base = site.emit("Cast", value, to=INT32), site.constant("byte", np.int32(256))
     low = site.emit("Mod", wide, base)
     high = site.emit("Div", site.emit("Sub", wide, low), base)
     return [
-        Part(_cast(site, low, "uint8"), _zero_point(site, tensor, point & 255, "uint8")),
-        Part(_cast(site, high, f"{kind}8"), _zero_point(site, tensor, point >> 8, f"{kind}8"), 256),
+        Part(_cast(site, low, "uint8"), _zero_point(site, tensor, point & 255, "uint8"), "uint8"),
+        Part(_cast(site, high, f"{kind}8"), _zero_point(site, tensor, point >> 8, f"{kind}8"), f"{kind}8", 256),
     ]
 
 
@@ -62,8 +85,8 @@ def of_constant(site: Site, what: str, values: Array) -> list[Part]:
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     for dtype in ("int8", "uint8"):
         if DTYPES[dtype].minimum <= low and high <= DTYPES[dtype].maximum:
-            return [Part(site.builder.constant(f"{site.name}.{what}", values.astype(dtype), dtype), None)]
-    first = Part(site.builder.constant(f"{site.name}.{what}.low", (values & 255).astype(np.uint8)), None)
+            return [Part(site.builder.constant(f"{site.name}.{what}", values.astype(dtype), dtype), None, dtype)]
+    first = Part(site.builder.constant(f"{site.name}.{what}.low", (values & 255).astype(np.uint8)), None, "uint8")
     return [first, *(part._replace(factor=part.factor * 256) for part in of_constant(site, what, values >> 8))]
 
 

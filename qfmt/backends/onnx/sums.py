@@ -32,15 +32,17 @@ LAYOUT = ("kernel_shape", "strides", "dilations")
 
 
 def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Part, Part], ir.Value]) -> ir.Value:
-    """Σ of the products of all parts, each times what the parts count for; int32.
+    """Σ of the products of all parts, each times what the parts count for; int32. Both of a product have one type,
+    where that is asked for.
 
     The sum of all is an int32; what a single one has lost beyond that is a multiple of 2**32.
     """
+    same = site.builder.same_types
     if len(xs) == len(ws) == 1:
-        return multiply(xs[0], ws[0])
+        return multiply(xs[0], ws[0].of_type(site, xs[0].dtype) if same else ws[0])
     total = None
     for x, w in pairs(xs, ws):
-        term = site.emit("Cast", multiply(x, w), to=INT64)
+        term = site.emit("Cast", multiply(x, w.of_type(site, x.dtype) if same else w), to=INT64)
         if x.factor * w.factor != 1:
             term = site.emit("Mul", term, site.constant("factor", np.int64(x.factor * w.factor)))
         total = term if total is None else site.emit("Add", total, term)
@@ -108,14 +110,14 @@ def _padded(site: Site, value: ir.Value, before: list[int], after: list[int], ze
 @adds_up("qfmt.Linear", "MatMul", "Gemm")
 def product(site: Site) -> ir.Value:
     given, is_linear = written_attributes(site), site.node.operator == "qfmt.Linear"
-    turned = [bool(given.get("transA")), bool(given.get("transB")) or is_linear]
-    xs, ws = ([part.turned(site) if turned[index] else part for part in of_tensor(site, index)] for index in range(2))
+    turns_x, turns_w = bool(given.get("transA")), bool(given.get("transB")) or is_linear
     is_folded = site.node.arithmetic == "folded"
 
     def multiply(x: Part, w: Part) -> ir.Value:
+        x, w = x.turned(site) if turns_x else x, w.turned(site) if turns_w else w
         return site.emit("MatMulInteger", x.value, w.value, None if is_folded else x.zero_point, w.zero_point)
 
-    total = _combined(site, xs, ws, multiply)
+    total = _combined(site, of_tensor(site, 0), of_tensor(site, 1), multiply)
     return total if site.node.operator == "MatMul" else _with_bias(site, total, _bias(site), 0)
 
 
@@ -186,7 +188,7 @@ def windows(site: Site) -> ir.Value:
     layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
 
     def add(x: Part, w: Part) -> ir.Value:
-        return site.emit("ConvInteger", x.value, w.value, x.zero_point, **layout)
+        return site.emit("ConvInteger", x.value, w.value, x.zero_point, w.zero_point, **layout)
 
     return _times(site, _combined(site, of_tensor(site, 0), ones, add), factors)
 

@@ -1,0 +1,107 @@
+"""Weights in the type of the input that they are multiplied with: uint8 with uint8, int8 with int8.
+
+ONNX Runtime multiplies uint8 by int8 with instructions that saturate where an x86 processor has no VNNI; products of
+one type are exact everywhere (spec.md, "Requantize rules"). To change the type, 128 is added to the integers and to
+their zero point, or taken off: the real numbers stay the same, and so does what the network computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...arithmetic import DYNAMIC
+from ...arrays import Data
+from ...model import Model, Node, Quantization, Tensor
+from ...ops import OPERATORS
+from ...passes.constants import unused
+from ...passes.hazards import WEIGHTS
+
+OFFSETS = {"int8": -128, "uint8": 128}
+"""Element type → what is added to integers of the other one."""
+
+WITH_ZERO_POINTS = ("ConvInteger", "MatMulInteger")
+"""Operators whose inputs 1 and 3 are a weight and its zero point."""
+
+
+class Shifted(Data):
+    """Integers of one type as those of the other: they differ in the highest bit."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: Data) -> None:
+        self._data, self.nbytes = data, data.nbytes
+
+    def view(self) -> memoryview:
+        return (np.frombuffer(self._data.view(), np.uint8) ^ 128).data.toreadonly()
+
+
+def with_same_types(model: Model) -> Model:
+    """The model with its constant weights of 8 bits in the types of their inputs.
+
+    Nodes that give sums of integers keep theirs: parts.py multiplies bytes of one type.
+    """
+    work = _Work(model)
+    nodes = tuple(map(work.rewired, model.nodes))
+    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=work.tensors))
+
+
+class _Work:
+    def __init__(self, model: Model) -> None:
+        self.tensors = dict(model.tensors)
+        self._made: dict[tuple[str, str], str] = {}
+
+    def rewired(self, node: Node) -> Node:
+        """The node with other weights, if it has to."""
+        operator = OPERATORS.get(node.operator)
+        if operator is None or node.arithmetic in operator.sum_rules:
+            return node
+        inputs = list(node.inputs)
+        if node.operator in WITH_ZERO_POINTS:
+            self._change_stated(inputs)
+        for index in WEIGHTS.get(node.operator, ()):
+            if self._may_change(inputs[index], dtype := self._type_of_input(node)) and self._has_grid(inputs[index]):
+                inputs[index] = self._changed(inputs[index], dtype)
+        return replace(node, inputs=tuple(inputs))
+
+    def _change_stated(self, inputs: list[str]) -> None:
+        """A weight of which the zero point is an input."""
+        dtype, weight = self.tensors[inputs[0]].dtype, inputs[1]
+        inputs += [""] * (4 - len(inputs))
+        if not inputs[3] and self._may_change(weight, dtype):
+            name = unused(f"{weight}.zero_point", self.tensors)
+            self.tensors[name] = Tensor.constant(name, np.zeros((), self.tensors[weight].dtype))
+            inputs[3] = name
+        if self._may_change(weight, dtype) and self._may_change(inputs[3], dtype):
+            inputs[1], inputs[3] = (self._changed(name, dtype) for name in (weight, inputs[3]))
+
+    def _type_of_input(self, node: Node) -> str:
+        if node.arithmetic in DYNAMIC:
+            return "int8" if DYNAMIC[node.arithmetic].is_signed else "uint8"
+        return self.tensors[node.inputs[0]].dtype
+
+    def _may_change(self, name: str, dtype: str) -> bool:
+        """Whether a tensor is a constant of the other type."""
+        tensor = self.tensors[name]
+        return tensor.is_constant and {tensor.dtype, dtype} == OFFSETS.keys()
+
+    def _has_grid(self, name: str) -> bool:
+        grid = self.tensors[name].quantization
+        return grid is not None and grid.blocks is None and not grid.has_float_zero_points
+
+    def _changed(self, name: str, dtype: str) -> str:
+        """The name of a constant as integers of that type."""
+        if (name, dtype) not in self._made:
+            tensor = self.tensors[name]
+            assert tensor.data is not None
+            made = self._made[name, dtype] = unused(f"{name}.{dtype}", self.tensors)
+            grid = None if tensor.quantization is None else _moved(tensor.quantization, OFFSETS[dtype])
+            self.tensors[made] = Tensor(made, dtype, tensor.shape, Shifted(tensor.data), grid)
+        return self._made[name, dtype]
+
+
+def _moved(grid: Quantization, offset: int) -> Quantization:
+    points = tuple(int(point) + offset for point in grid.zero_point)
+    low, high = grid.quant_min + offset, grid.quant_max + offset
+    return replace(grid, zero_point=points, quant_min=low, quant_max=high, names=(grid.names[0], ""))
