@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from counts import tell
 from engine_sums import EXACT, Product, integers, measure, step
+from onnx_kernels import saturates
 from onnx_products import OPERATORS_OF, products
 
 from qfmt.cli import main
@@ -36,13 +37,6 @@ def stated(product: Product) -> str:
         return CHANNELS if product.column == SIGNED_BY_UNSIGNED else EXACT
     exact = product.column != UNSIGNED_BY_SIGNED or "depthwise" in product.row
     return EXACT if exact else TAPS
-
-
-@cache
-def saturates() -> bool:
-    """Whether ONNX Runtime's kernels do on the processor at hand."""
-    probe = next(each for each in PRODUCTS if each.row.startswith("MatMul") and each.column == UNSIGNED_BY_SIGNED)
-    return EXACT not in measure(probe, 1).orders
 
 
 @pytest.mark.parametrize("operator", OPERATORS_OF)
