@@ -33,6 +33,7 @@ def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
     expected = sum(min(max(products[i] + products[i + 1], -32768), 32767) for i in range(0, len(products), 2))
     with computed_by(PairSums()):
         assert linear_sums(Operand(x, None), Operand(w, None)).tolist() == [[expected]]
+        assert linear_sums(Operand(x[0], None), Operand(w, None)).tolist() == [expected]
     assert linear_sums(Operand(x, None), Operand(w, None)).tolist() == [[sum(products)]]
 
 

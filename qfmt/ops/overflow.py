@@ -143,7 +143,7 @@ def computed_by(kernel: Kernel | None) -> Iterator[None]:
 def as_computed(exact: Array, found: Callable[[Kernel], Array]) -> Array:
     """Exact sums, or what the kernel in force makes of them, given what it says of the factors as stored."""
     kernel = _kernel.get()
-    return exact if kernel is None else kernel.apply(exact, found(kernel))
+    return exact if kernel is None else kernel.apply(exact, found(kernel).reshape(exact.shape))
 
 
 def of_product(kernel: Kernel, left: Array, right: Array) -> Array:
