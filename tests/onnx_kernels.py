@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
+import counts
 import numpy as np
 import onnx
 from engine_sums import EXACT, ORDERS, measure
@@ -14,8 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx_products import products
 
+from qfmt.model import Model
 from qfmt.ops import OPERATORS
 from qfmt.ops.overflow import computed_by
+from qfmt.passes.hazards import KERNELS
 
 
 @cache
@@ -28,14 +31,23 @@ def order(operator: str, types: str) -> str:
     return found[0]
 
 
-def saturates(operator: str = "MatMulInteger", types: str = "uint8 · int8") -> bool:
-    return order(operator, types) != EXACT
+def saturates() -> bool:
+    """Whether kernels do."""
+    counts.ENGINES["onnxruntime"] = order("MatMulInteger", "uint8 · int8") != EXACT
+    return counts.ENGINES["onnxruntime"]
 
 
 def as_computed_here(operator: str, types: str) -> AbstractContextManager[None]:
     """Within, sums of products are those of the kernel for these types."""
     kernel = ORDERS[order(operator, types)]
     return computed_by(kernel) if kernel else nullcontext()
+
+
+def saturated(model: Model, inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """What a model gives with the sums of each kernel that saturates, where they do here."""
+    for kernel in KERNELS["onnxruntime"] if saturates() else ():
+        with computed_by(kernel):
+            yield model.run(inputs)
 
 
 def evaluated(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from engine_sums import EXACT, Product, integers, measure, step
 from onnx_kernels import saturates
 from onnx_products import OPERATORS_OF, products
 
+import qfmt
 from qfmt.cli import main
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
@@ -212,6 +213,21 @@ def test_a_weight_of_two_layers() -> None:
     assert of_weights(same) == {"int8", "uint8"}
     theirs = onnx_witness.runtime(same, given, "fused")
     assert all(map(np.array_equal, theirs, network.run(given).values()))
+
+
+def test_a_changed_weight_is_found(tmp_path: Path) -> None:
+    """Also in a layer of which most outputs are off."""
+    made, given = conv(np.random.default_rng(9), ("uint8", "int8"))
+    onnx.save(made.to_onnx(form="qoperator"), tmp_path / "m.onnx")
+    network = qfmt.convert(tmp_path / "m.onnx")
+    report = qfmt.verify(tmp_path / "m.onnx", network, given)
+    assert report.ok and bool(sum(each.saturated for each in report.nodes)) == saturates()
+    values = network.tensors["w"].array.copy()
+    values[3, 5, 1, 2] -= 1
+    changed = Tensor.constant("w", values, network.tensors["w"].quantization)
+    graph = replace(network.graph, tensors={**network.graph.tensors, "w": changed})
+    report = qfmt.verify(tmp_path / "m.onnx", network.replace(graph=graph), given)
+    assert not report.ok and [each.name for each in report.weights if not each.ok] == ["w"]
 
 
 def test_the_command(tmp_path: Path) -> None:

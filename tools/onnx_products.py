@@ -42,10 +42,11 @@ def products() -> Iterator[Product]:
 def _shapes(kind: str) -> Iterator[tuple[str, Any]]:
     """What is said of a product behind the name of its operator, and what draws one."""
     if kind == CONV:
-        for name, (channels, outputs, size, group, pad) in CONVOLUTIONS.items():
-            attributes = {"kernel_shape": (size,) * 2, "pads": (pad,) * 4, "group": group}
-            shapes = (2, channels, 24, 24), (outputs, channels // group, size, size)
-            yield name.removeprefix("Conv"), partial(_drawn, shapes, attributes)
+        for name, (operator, shape, group, pad) in CONVOLUTIONS.items():
+            attributes = {"kernel_shape": shape[2:], "pads": (pad,) * 4, "group": group}
+            if operator == "Conv":
+                shapes = (2, shape[1] * group, 24, 24), shape
+                yield name.removeprefix("Conv"), partial(_drawn, shapes, attributes)
     else:
         for features in LINEAR:
             yield f", {features} features", partial(_drawn, ((100, features), (features, 96)), {})

@@ -31,6 +31,8 @@ PROCESSORS = {
 
 CHOSEN = (
     "tests/test_overflow.py",
+    "tests/test_overflow_onnx.py",
+    "tests/test_to_onnx_sums.py::test_sums",
     "tests/test_recurrent.py::test_cells",
     "tests/test_recurrent.py::test_layers_of_other_engines",
     "tests/test_recurrent.py::test_the_oldest_cell_parameters",

@@ -60,6 +60,7 @@ class _Work:
         inputs = list(node.inputs)
         if node.operator in WITH_ZERO_POINTS:
             self._change_stated(inputs)
+            return replace(node, inputs=tuple(inputs))
         for index in WEIGHTS.get(node.operator, ()):
             if self._may_change(inputs[index], dtype := self._type_of_input(node)) and self._has_grid(inputs[index]):
                 inputs[index] = self._changed(inputs[index], dtype)
