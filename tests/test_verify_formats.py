@@ -127,9 +127,7 @@ def test_rules_of_onnx_are_told_apart_from_faults(stated: tuple[Path, Model]) ->
     print(told(report))
     assert report.ok and not report.is_exact
     assert 0 < total(report, "stated") < total(report, "outputs") / 500
-    asked = qfmt.verify(source, model, images, engine="fbgemm")
-    assert not asked.ok and total(asked, "wrong") > 0 == total(asked, "stated")
-    assert any("as --engine asks" in note for note in asked.notes)
+    assert qfmt.verify(source, model, images, engine="fbgemm") == report
 
 
 def test_what_is_counted_as_stated_is_what_the_two_rules_give(stated: tuple[Path, Model]) -> None:

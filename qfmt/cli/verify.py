@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 DIFFERS = 1
 COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
+ALWAYS = ("outputs", "equal", "wrong")
 MEANINGS = {
     "tie": "off by one where the exact value lies half-way between two integers, as far as float32 can tell",
     "close": "floats that differ by at most 1e-5 of the largest: sums in another order",
-    "saturated": "the engine's kernel overflows 16 bits on this processor, which was recomputed; the file is right",
-    "overflow": "two products of the sum exceed 16 bits together: the engine's kernel may overflow on this processor",
     "stated": "not what the engine computes, but what the file states: by the rule of the node, or in `differs`",
 }
 
@@ -39,17 +38,23 @@ MEANINGS = {
     epilog="""\b
 Examples:
   qfmt verify model.pt model.qfb                        on pseudo-random inputs
-  qfmt verify model.pt model.qfb --input images.npy     on inputs of your own
+  qfmt verify model.pt model.qfb --input images.npy     on real inputs, better still on several images
   qfmt verify model.pt model.qfb --engine qnnpack       as another engine of torch computes it
   qfmt verify model.onnx model.qfb --engine onnxruntime:all   as ONNX Runtime does after all its optimizations
   qfmt verify model.pt integers.qfb                     an integer-only file, against what it was made from
   qfmt verify model.pt model.onnx                       an ONNX model, against what it was exported from
 
-Exit status: 0 equal, or different only at rounding ties and as FILE states; 1 wrong; 2 trouble.""",
+Exit status: 0 equal, or every difference is explained: a rounding tie, an overflow in the engine, or what FILE states;
+1 wrong; 2 trouble.""",
 )
 @click.argument("source", type=FILE)
 @click.argument("file", type=FILE)
-@click.option("--input", "given", type=FILE, help="Inputs: a .npy or .npz, as for `qfmt run`.")
+@click.option(
+    "--input",
+    "given",
+    type=FILE,
+    help="Inputs: a .npy or .npz, as for `qfmt run`. Several real ones show more than pseudo-random ones.",
+)
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
 @input_shapes("Shape of a pseudo-random input, where sizes are open.")
 @click.option(
@@ -78,9 +83,10 @@ def command(
     the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE
     is executed, only operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
 
-    FILE may state the arithmetic of an engine that SOURCE cannot run in, as after `convert --arithmetic onnx` of a
-    PyTorch file. Outputs that differ only by these rounding rules count as "stated", not as wrong. If only one of the
-    two is ONNX, their results are compared; rules that they state differently are listed in a note.
+    FILE may state the arithmetic of another engine than the one that runs, as with --engine, or after `convert
+    --arithmetic onnx` of a PyTorch file. Outputs that differ only by these rounding rules count as "stated", not as
+    wrong. If only one of the two is ONNX, their results are compared; rules that they state differently are listed in a
+    note.
 
     An integer-only FILE has other nodes than SOURCE, which may also be a .qfb. Each node whose output is a tensor of
     SOURCE is compared.
@@ -170,20 +176,40 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
 
 
 def _node_table(report: Report) -> None:
-    used = [name for name in COUNTS if name not in MEANINGS or any(getattr(node, name) for node in report.nodes)]
+    used = [name for name in COUNTS if name in ALWAYS or _count(report, name)]
     columns = [Column("#", right=True), Column("operator", style="bold"), Column("node", style="cyan")]
     columns += [*(Column(name, right=True) for name in used), Column("largest", right=True)]
     rows = []
     for index, node in enumerate(report.nodes):
         counts = [f"{getattr(node, name):,}" if node.outputs else "" for name in used]
         rows.append([str(index), node.operator, node.name, *counts, number(node.largest) if node.outputs else ""])
-    total = [f"{sum(getattr(node, name) for node in report.nodes):,}" for name in used]
+    total = [f"{_count(report, name):,}" for name in used]
     largest = max((node.largest for node in report.nodes), default=0.0)
     table(columns, [*rows, ["", "", "all", *total, number(largest)]])
     for name in used:
         if name in MEANINGS:
             line(f"{name}: {MEANINGS[name]}")
+    if told := _overflows(report):
+        line(told)
     _stated(report)
+
+
+def _overflows(report: Report) -> str:
+    """How many outputs differ because the engine's kernels overflow on this processor, and whose kernels do not."""
+    from ..passes.hazards import KERNELS
+
+    recomputed, possible = _count(report, "saturated"), _count(report, "overflow")
+    if not recomputed + possible:
+        return ""
+    who = report.engine.partition(":")[0]
+    exact = next(name for name in (TORCH_ENGINES if who in TORCH_ENGINES else RUNTIMES[::-1]) if name not in KERNELS)
+    how = f"{recomputed:,} of them recomputed, {possible:,} possibly" if possible else "all recomputed"
+    what = f"this processor's {who} kernels clip sums of two products to 16 bits"
+    return f"{what}; {recomputed + possible:,} outputs differ for it, {how}; `--engine {exact}` does not"
+
+
+def _count(report: Report, name: str) -> int:
+    return sum(getattr(node, name) for node in report.nodes)
 
 
 def _stated(report: Report) -> None:
@@ -225,10 +251,13 @@ def _verdict(report: Report) -> str:
 
 
 def _allowed(report: Report) -> Iterator[str]:
-    words = {"tie": "off by one at rounding ties", "close": "close floats", "saturated": "where the engine saturates"}
-    words["overflow"] = "where it may"
-    words["stated"] = "as the file states"
+    words = {
+        "tie": "off by one at rounding ties",
+        "close": "close floats",
+        "saturated": "where the engine overflows",
+        "overflow": "where it may overflow",
+        "stated": "as the file states",
+    }
     for name, word in words.items():
-        count = sum(getattr(node, name) for node in report.nodes)
-        if count:
+        if count := _count(report, name):
             yield f"{count:,} {word}"

@@ -95,34 +95,35 @@ def _array(
     shape = shapes[tensor.name]
     kind = numpy_dtype(tensor.dtype)
     if tensor.quantization is not None:
-        low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
-        top = low + (high - low) // 2 if engine in REDUCED else high
+        low, top = tensor.quantization.quant_min, _top(tensor.quantization, engine)
         return np.asarray(generator.integers(low, top, shape, endpoint=True), kind)
     if DTYPES[tensor.dtype].kind != "f":
         return np.asarray(_indices(model, tensor.name, shapes, generator), kind)
-    middle, spread = _expected(model, tensor.name, engine)
-    return np.asarray(middle + spread * generator.standard_normal(shape), kind)
+    values = generator.standard_normal(shape)
+    if (calibrated := _calibrated(model, tensor.name, engine)) is not None:
+        first, last = calibrated  # two standard deviations either way
+        values = np.clip((first + last) / 2 + (last - first) / 4 * values, first, last)
+    return np.asarray(values, kind)
 
 
-def _expected(model: Model, name: str, engine: str) -> tuple[float, float]:
-    """Mean and standard deviation: two of these either way fill the range that the input's quantizer was calibrated
-    for. Standard normal where the input is not quantized at once."""
+def _calibrated(model: Model, name: str, engine: str) -> tuple[float, float] | None:
+    """The range that the input's quantizer was calibrated for; None where the input is not quantized at once."""
     same = {name}
     for node in model.nodes:
         quantization = model.tensors[node.outputs[0]].quantization
         if node.operator == "Cast" and node.inputs[0] in same:
             same.add(node.outputs[0])
         if node.operator == "QuantizeLinear" and node.inputs[0] in same and quantization is not None:
-            low, high = _calibrated(quantization, engine)
-            return (low + high) / 2, (high - low) / 4
-    return 0.0, 1.0
+            low, high = quantization.quant_min, _top(quantization, engine)
+            scale, zero_point = quantization.scale[0], quantization.zero_point[0]
+            return (low - zero_point) * scale, (high - zero_point) * scale
+    return None
 
 
-def _calibrated(quantization: Quantization, engine: str) -> tuple[float, float]:
-    low, high = quantization.quant_min, quantization.quant_max
-    top = low + (high - low) // 2 if engine in REDUCED else high
-    scale, zero_point = quantization.scale[0], quantization.zero_point[0]
-    return (low - zero_point) * scale, (top - zero_point) * scale
+def _top(grid: Quantization, engine: str) -> int:
+    """The largest integer to draw."""
+    low, high = grid.quant_min, grid.quant_max
+    return low + (high - low) // 2 if engine in REDUCED else high
 
 
 def _indices(model: Model, name: str, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator) -> Array:
