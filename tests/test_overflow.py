@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
+from qfmt import Graph, Node, Quantization, Tensor
 from qfmt.cli import main
-from qfmt.ops import Operand
+from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.linear import linear_sums
-from qfmt.ops.overflow import PairSums, computed_by
-from qfmt.passes.hazards import hazards
+from qfmt.ops.overflow import PairSums, computed_by, reach
+from qfmt.passes.hazards import KERNELS, Hazard, hazards
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
 
@@ -37,11 +39,10 @@ def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
     assert linear_sums(Operand(x, None), Operand(w, None)).tolist() == [[sum(products)]]
 
 
-@given(st.lists(st.integers(-128, 127), min_size=1, max_size=7), st.integers(0, 255), st.data())
+@given(st.lists(st.integers(-128, 127), min_size=1, max_size=7), st.integers(-128, 255), st.data())
 def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, data: st.DataObject) -> None:
-    low = data.draw(st.integers(0, high))
+    low = data.draw(st.integers(-128, high))
     w = np.array(weights, np.int8).reshape(1, -1, 1)
-    (reach,) = PairSums().reach(w, low, high).tolist()
     padded = [*weights, 0]
     ends = [
         abs(a * padded[i] + b * padded[i + 1])
@@ -49,7 +50,16 @@ def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, da
         for a in (low, high)
         for b in (low, high)
     ]
-    assert reach == max(ends)
+    assert reach(PairSums().pairs(w), low, high).tolist() == [max(ends)]
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_kernels_of_one_order_form_the_same_pairs(channels: int, taps: int) -> None:
+    w = np.random.default_rng(channels * taps).integers(1, 128, (3, channels, taps)).astype(np.int8)
+    for one, other in itertools.combinations(dict.fromkeys(itertools.chain(*KERNELS.values())), 2):
+        pairs = [each.pairs(w)[0] for each in (one, other)]
+        same = np.array_equal(*(each[each > 0] for each in pairs))
+        assert (one.order(channels, taps) == other.order(channels, taps)) == same
 
 
 def test_torch_as_on_a_processor_without_vnni() -> None:
@@ -65,27 +75,80 @@ def test_torch_as_on_a_processor_without_vnni() -> None:
         assert outputs and off == saturated + ties and (possible, wrong) == (0, 0), name
 
 
-def test_hazards_of_a_file() -> None:
+def digits() -> tuple[qfmt.Model, dict[str, Hazard]]:
     model = qfmt.convert(DIGITS)
-    found = [each for each in hazards(model) if each.engine == "fbgemm"]
-    assert [each.node for each in found] == [node.outputs[0] for node in model.nodes if len(node.inputs) == 3]
+    return model, {each.node: each for each in hazards(model)}
+
+
+def test_hazards_of_a_file() -> None:
+    model, found = digits()
+    assert list(found) == [node.outputs[0] for node in model.nodes if len(node.inputs) == 3]
     weight, grid = model.tensors["fc.weight"].array.astype(int), model.tensors["flatten"].quantization
     assert grid is not None
-    ends = [
-        abs(sum(b * x for b, x in zip(pair, given, strict=True)))
-        for row in weight
-        for pair in row.reshape(-1, 2).tolist()
-        for given in itertools.product((grid.quant_min, grid.quant_max), repeat=2)
-    ]
-    assert found[-1].largest == max(ends)
-    assert found[-1].can_saturate == (max(ends) > 32767)
+    pairs = [[max_of_pair(pair, grid) for pair in row.reshape(-1, 2).tolist()] for row in weight]
+    for overflow in found["fc"].engines.values():
+        assert overflow.largest == max(map(max, pairs))
+        assert overflow.channels == sum(max(row) > 32767 for row in pairs)
+        harmless = replace(grid, quant_max=overflow.harmless), replace(grid, quant_max=overflow.harmless + 1)
+        largest = [max(max_of_pair(pair, each) for pair in weight.reshape(-1, 2).tolist()) for each in harmless]
+        assert largest[0] <= 32767 < largest[1]
 
 
-def test_the_command() -> None:
+def max_of_pair(pair: list[int], grid: Quantization) -> int:
+    given = itertools.product((grid.quant_min, grid.quant_max), repeat=2)
+    return max(abs(pair[0] * a + pair[1] * b) for a, b in given)
+
+
+def test_the_largest_sum_is_reached() -> None:
+    """By the activations that suit the signs of the weights, and by no others."""
+    model, found = digits()
+    weight, grid = model.tensors["fc.weight"].array, model.tensors["flatten"].quantization
+    assert grid is not None
+    best = np.where(np.concatenate([weight > 0, weight < 0]), grid.quant_max, grid.quant_min).astype(np.uint8)
+    sums = linear_sums(Operand(best, grid), Operand(weight, None))
+    assert found["fc"].largest_sum == np.abs(sums).max()
+
+
+def test_types_that_no_kernel_clips_have_sums_only() -> None:
+    """uint8 by uint8, and 16 bits; there the accumulator may be too narrow."""
+    grid = Quantization.per_tensor(1.0, 0, "uint16")
+    tensors = {
+        "x": Tensor("x", "uint16", (1, 70000), None, grid),
+        "w": Tensor.constant("w", np.ones((1, 70000), np.int8), quantization=Quantization.per_tensor(1.0, 0, "int8")),
+        "y": Tensor("y", "uint16", (1, 1), None, grid),
+    }
+    version = OPERATORS["qfmt.Linear"].version
+    node = Node("qfmt.Linear", ("x", "w"), ("y",), {}, "", version, "float_bias")
+    graph = Graph(tensors=tensors, nodes=(node,), inputs=("x",), outputs=("y",))
+    (found,) = hazards(qfmt.Model(graph=graph, arithmetic="fbgemm"))
+    assert (found.engines, found.can_saturate, found.largest_sum) == ({}, False, 65535 * 70000)
+
+
+def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["inspect", str(DIGITS), "--hazards", "--json"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
-    assert {row["engine"] for row in rows} == {"fbgemm", "x86", "onednn", "onnxruntime"}
+    assert all(set(row["engines"]) == {"fbgemm", "x86", "onednn", "onnxruntime"} for row in rows)
+    assert json.loads(CliRunner().invoke(main, ["inspect", str(DIGITS), "--json"]).stdout)["hazards"] == rows
     text = CliRunner().invoke(main, ["inspect", str(DIGITS), "--hazards"]).stdout
-    worst = max(rows, key=lambda row: row["channels"])
-    assert f"{worst['channels']} of {worst['total']} channels, beyond {worst['harmless']}" in text
+    for row in rows:
+        clipped = row["engines"]["onnxruntime"]
+        assert f"{clipped['channels']} of {row['channels']}, beyond {clipped['harmless']}" in text
+    told = f"{sum(row['can_saturate'] for row in rows)} of {len(rows)} products can overflow 16 bits"
+    assert told in text
+    file = tmp_path / "digits.qfb"
+    converted = CliRunner().invoke(main, ["convert", str(DIGITS), str(file)]).stderr
+    assert f"note   {told} on processors without VNNI: qfmt inspect --hazards {file}\n" in converted
+
+
+def test_a_network_that_cannot_overflow_has_no_note(tmp_path: Path) -> None:
+    model, _ = digits()
+    small = {
+        name: replace(tensor, data=Tensor.constant(name, tensor.array // 4).data) if tensor.dtype == "int8" else tensor
+        for name, tensor in model.graph.tensors.items()
+    }
+    qfmt.save(model.replace(graph=replace(model.graph, tensors=small)), tmp_path / "small.qfb")
+    done = CliRunner().invoke(main, ["convert", str(tmp_path / "small.qfb"), str(tmp_path / "again.qfb")])
+    assert done.exit_code == 0 and "note" not in done.stderr
+    text = CliRunner().invoke(main, ["inspect", str(tmp_path / "small.qfb"), "--hazards"]).stdout
+    assert text.endswith("\nno product can overflow 16 bits, in any engine\n")

@@ -16,6 +16,7 @@ import qfmt
 from ..errors import DestinationError, InexpressibleNodes, SourceError
 from ..frontends import ENGINES
 from ..notation import size
+from .hazards import summary
 from .integer import Lowering, integer_options
 from .options import Shapes, input_shapes
 from .output import line, working
@@ -165,10 +166,21 @@ def command(
         *(f"lower  {text}  {lowered - converted:.2f} s" for text in done),
         f"graph  {_graph(model)}",
         f"write  {dest}, {size(_bytes(dest))}, {how}  {written - lowered:.2f} s",
+        *(f"note   {hazard}: qfmt inspect --hazards {shlex.quote(str(dest))}" for hazard in _hazards(model, dest)),
         "",
         f"next: make -C {shlex.quote(str(dest))}" if target else f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
+
+
+def _hazards(model: Model, dest: Path) -> Iterator[str]:
+    """What other machines may compute otherwise; C programs do not, and integer-only files are for such."""
+    from ..passes.hazards import hazards
+
+    if dest.suffix == ".onnx":
+        yield from filter(None, [summary(list(hazards(model)), ["onnxruntime"])])
+    elif dest.suffix == ".qfb" and model.arithmetic != "integer":
+        yield from filter(None, [summary(list(hazards(model)))])
 
 
 def _notes(model: Model) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,17 @@ from .output import Column, as_json, line, table
 
 if TYPE_CHECKING:
     from ..model import Model
-    from ..passes.hazards import Hazard
+    from ..passes.hazards import Hazard, Overflow
+
+INT32 = 1 << 31
+LEGEND = """
+pair    the largest sum of two neighbouring products that weights and input allow; 16 bits hold up to 32,767
+engine  output channels with a pair that can exceed 16 bits, and the largest activation, as stored, for which none does
+sum     the largest sum of all products, without the bias; 32 bits hold up to 2,147,483,647
+
+On a processor without VNNI, kernels of these engines clip such pairs. Outputs are then off, and differ from those of
+other machines. qnnpack (`--arithmetic qnnpack` of convert), `qfmt run` and C programs are exact on every processor.
+"""
 
 
 def show_hazards(model: Model, json_: bool) -> None:
@@ -21,25 +31,41 @@ def show_hazards(model: Model, json_: bool) -> None:
     if json_:
         as_json(hazard_facts(found))
         return
-    if not found:
-        line("No product of uint8 activations with int8 weights: no kernel that qfmt knows overflows 16 bits here.")
-        return
-    rows: dict[tuple[str, str], list[str]] = {}
-    for each in found:
-        rows.setdefault((each.node, each.weight), [each.node, each.operator]).append(_cell(each))
-    table([Column("node", style="cyan"), Column("operator"), *(Column(name) for name in KERNELS)], list(rows.values()))
-    line()
-    line("Channels with two neighbouring products whose sum can exceed 16 bits, and the largest activation, as stored,")
-    line("for which none does. Kernels of these engines saturate there on processors without VNNI: outputs are then")
-    line("off, and differ from those of other processors. qnnpack, `qfmt run` and C programs are exact everywhere.")
+    if found:
+        columns = [Column("node", style="cyan"), Column("operator"), Column("pair", right=True)]
+        columns += [*(Column(name) for name in KERNELS), Column("sum", right=True)]
+        table(columns, [_row(each, KERNELS) for each in found])
+        line()
+    line(summary(found) or "no product can overflow 16 bits, in any engine")
+    if wide := sum(each.largest_sum >= INT32 for each in found):
+        line(f"{wide} of {len(found)} products can overflow 32 bits, in every engine")
+    if any(each.can_saturate for each in found):
+        for text in LEGEND.rstrip().splitlines():
+            line(text)
 
 
-def hazard_facts(found: Sequence[Hazard]) -> list[dict[str, Any]]:
-    """For JSON."""
+def summary(found: Sequence[Hazard], engines: Iterable[str] = ()) -> str:
+    """How many products can overflow in these engines, or in any; "" if none can."""
+    wanted = set(engines)
+    clipping = sum(
+        any(each.channels for name, each in hazard.engines.items() if not wanted or name in wanted) for hazard in found
+    )
+    many = f"{clipping} of {len(found)} products" if len(found) > 1 else "the product"
+    return f"{many} can overflow 16 bits on processors without VNNI" if clipping else ""
+
+
+def hazard_facts(found: Iterable[Hazard]) -> list[dict[str, Any]]:
+    """For JSON; qfmt/cli/report.py says what the keys are."""
     return [{**asdict(each), "can_saturate": each.can_saturate} for each in found]
 
 
-def _cell(hazard: Hazard) -> str:
-    if not hazard.can_saturate:
+def _row(hazard: Hazard, engines: Iterable[str]) -> list[str]:
+    pair = max((each.largest for each in hazard.engines.values()), default=None)
+    cells = [_cell(hazard, hazard.engines.get(name)) for name in engines]
+    return [hazard.node, hazard.operator, "-" if pair is None else f"{pair:,}", *cells, f"{hazard.largest_sum:,}"]
+
+
+def _cell(hazard: Hazard, found: Overflow | None) -> str:
+    if found is None or not found.channels:
         return "cannot saturate"
-    return f"{hazard.channels} of {hazard.total} channels, beyond {hazard.harmless}"
+    return f"{found.channels} of {hazard.channels}, beyond {found.harmless}"

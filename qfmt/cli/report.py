@@ -10,6 +10,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
     nodes       [index, name, operator, version, inputs, outputs, attributes, arithmetic, scope, source_operator]
     vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
+    hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
+                per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules
     quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
                 blocks (null: per tensor or per slice; or shape [..], counts [..], scale_bytes, zero_point_dtype and
                 zero_point_bytes, null if `zero_point` has the one of all blocks; the scales are of type scale_dtype),
@@ -31,8 +33,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ValidityError
 from ..model import DTYPES, Graph, Model, Node, Quantization, StoredArray, Tensor, Vector, numpy_dtype, static_shape
 from ..quantization import block_counts
+from .hazards import hazard_facts
 from .source import QFB
 
 if TYPE_CHECKING:
@@ -71,7 +75,17 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
         "nodes": [node_facts(index, node) for index, node in enumerate(graph.nodes)],
         "tensors": [tensor_facts(tensor, users) for tensor in graph.tensors.values()],
         "vectors": [vector_facts(vector) for vector in model.vectors],
+        "hazards": _hazards(model),
     }
+
+
+def _hazards(model: Model) -> list[Facts] | None:
+    from ..passes.hazards import hazards
+
+    try:
+        return hazard_facts(hazards(model))
+    except ValidityError:
+        return None
 
 
 def file_facts(path: Path, kind: str) -> Facts:

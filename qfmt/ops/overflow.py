@@ -47,7 +47,7 @@ class Kernel(ABC):
         batch = np.broadcast_shapes(left.shape[:-3], right.shape[:-3])
         found = np.zeros((*batch, left.shape[-3], right.shape[-1]), np.int32)
         if {left.dtype.name, right.dtype.name} == {"uint8", "int8"}:
-            a, b = self._terms(left), self._terms(np.moveaxis(right, -1, -3))
+            a, b = (self._terms(each).astype(np.int32) for each in (left, np.moveaxis(right, -1, -3)))
             a, b = (np.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (a, b))
             for index in np.ndindex(*batch):
                 found[index] = self.compute(a[index], b[index])
@@ -55,13 +55,11 @@ class Kernel(ABC):
 
     def _terms(self, factors: Array) -> Array:
         """[..., K, taps] → [..., terms], in the order of the kernel."""
-        factors = factors.astype(np.int32)
         if factors.shape[-1] == 1 and (size := factors.shape[-2]) in self.halves and (size + 1) // 2 % 2:
             factors = np.insert(factors, (size + 1) // 2, 0, axis=-2)
         if self.channels_last:
             factors = factors.swapaxes(-1, -2)
-            missing = -factors.shape[-1] % self.fill
-            factors = np.pad(factors, [(0, 0)] * (factors.ndim - 1) + [(0, missing)])
+            factors = _filled(factors, self.fill)
         return factors.reshape(*factors.shape[:-2], -1)
 
 
@@ -89,14 +87,29 @@ class PairSums(Kernel):
     def apply(self, exact: Array, found: Array) -> Array:
         return exact + found
 
-    def reach(self, weights: Array, low: int, high: int) -> Array:
-        """Of int8 weights [M, K, taps]: the largest |sum of a pair| of products with integers of low..high, [M]."""
-        terms = self._terms(weights)
-        terms = np.pad(terms, [(0, 0), (0, terms.shape[1] % 2)])
-        ends = np.stack([terms * low, terms * high])
-        pairs = [each.reshape(len(terms), -1, 2).sum(-1) for each in (ends.max(0), ends.min(0))]
-        largest: Array = np.abs(np.stack(pairs)).max(0).max(-1, initial=0)
-        return largest
+    def order(self, channels: int, taps: int) -> bytes:
+        """Which terms meet: equal for kernels that form the same pairs of so many."""
+        numbers = _filled(self._terms(np.arange(1, channels * taps + 1).reshape(1, channels, taps)), 2).reshape(-1, 2)
+        return numbers[numbers.any(1)].tobytes()
+
+    def pairs(self, weights: Array) -> tuple[Array, Array]:
+        """Of 8-bit weights [M, K, taps]: the sum of what is positive in each pair, and of what is negative, [M, pairs]."""
+        terms = _filled(self._terms(weights), 2)
+        first, second = terms[:, ::2], terms[:, 1::2]
+        plus, minus = (np.add(part(first, 0), part(second, 0), dtype=np.int16) for part in (np.maximum, np.minimum))
+        return plus, minus
+
+
+def reach(pairs: tuple[Array, Array], low: int, high: int) -> Array:
+    """The largest |sum of a pair| of products with integers of low..high, [M]."""
+    plus, minus = pairs
+    if low:
+        plus, minus = plus.astype(np.int32), minus.astype(np.int32)
+        plus, minus = high * plus + low * minus, low * plus + high * minus
+        high = 1
+    most, least = plus.max(-1, initial=0).astype(np.int32), minus.min(-1, initial=0).astype(np.int32)
+    largest: Array = high * np.maximum(most, -least)
+    return largest
 
 
 class AnyPair(Kernel):
@@ -118,6 +131,12 @@ class AnyPair(Kernel):
     def apply(self, exact: Array, found: Array) -> Array:
         self.found.append(found != 0)
         return exact
+
+
+def _filled(factors: Array, multiple: int) -> Array:
+    """The last dimension filled up with zeros to a multiple."""
+    missing = -factors.shape[-1] % multiple
+    return np.pad(factors, [(0, 0)] * (factors.ndim - 1) + [(0, missing)]) if missing else factors
 
 
 def _reach(sizes: Array, others: Array, k: int) -> Array:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..model import DTYPES, Model, Node, Quantization, Tensor
-from ..ops.overflow import INT16, PairSums
+import numpy as np
+
+from ..model import DTYPES, Model, Node, Tensor
+from ..ops.overflow import INT16, PairSums, reach
+from ..rules import require_sound
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,78 +34,141 @@ MatMulInteger, and in ConvInteger channel by channel. Engines that are not here,
 WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1,), "ConvTranspose": (1,), "qfmt.Linear": (1,), "Gemm": (1,), "MatMul": (1,),
     "qfmt.DynamicConv": (1,), "qfmt.DynamicConvTranspose": (1,), "qfmt.DynamicLinear": (1,),
+    "ConvInteger": (1,), "MatMulInteger": (1,),
     "qfmt.LSTM": (1, 2), "qfmt.GRU": (1, 2), "qfmt.LSTMCell": (1, 2), "qfmt.GRUCell": (1, 2), "qfmt.RNNCell": (1, 2),
 }  # fmt: skip
-"""Operator → its inputs that are weights of a product with an input of 8 bits."""
+"""Operator → its inputs that are weights of a product with the first, or with the state."""
+
+ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
+"""Operators whose weights have the output channels last, Gemm unless `transB` turns them."""
+
+INTEGER_CONVOLUTIONS = ("ConvInteger", "qfmt.DynamicConv")
+"""What ONNX Runtime computes by ConvInteger, as it does convolutions that give their sums: those clip int8 by uint8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """What an engine's kernel makes of one product, the one that reaches farthest if it has several.
+
+    `largest` is the largest magnitude of a sum of two neighbouring products that the weights and the range of the input
+    allow. `channels` output channels have one that exceeds 16 bits. None can as long as activations, as stored, are at
+    most `harmless`.
+    """
+
+    largest: int
+    channels: int
+    harmless: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """One product of a network, by the engine's kernel that reaches farthest.
+    """One product of a network, with constant weights, and what can overflow in it.
 
-    `largest` is the largest magnitude of the sum of two neighbouring products that the weights and the range of the
-    input allow; it overflows beyond 32767. `channels` of `total` output channels have such a pair. None can as long as
-    activations, as stored, are at most `harmless`.
+    `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels: it
+    should stay below 2³¹. `engines` has those whose kernels can add pairs up in 16 bits in products of these types.
     """
 
     node: str
     operator: str
     weight: str
-    engine: str
-    largest: int
     channels: int
-    total: int
-    harmless: int
+    largest_sum: int
+    engines: Mapping[str, Overflow]
 
     @property
     def can_saturate(self) -> bool:
-        return self.channels > 0
+        return any(found.channels for found in self.engines.values())
 
 
 def hazards(model: Model) -> Iterator[Hazard]:
-    """For every product of uint8 with constant int8 weights, and each engine, in the order of the graph.
+    """For every product of integers of up to 16 bits with constant weights, in the order of the graph.
 
-    Products of other types are exact: qfmt knows no kernel that overflows on them.
+    Raises ValidityError for a graph that breaks rules.
     """
+    require_sound(model)
     for node in model.nodes:
         for index in WEIGHTS.get(node.operator, ()):
-            weight = model.tensors.get(node.inputs[index]) if index < len(node.inputs) else None
-            span = _range(node, model.tensors.get(node.inputs[0]))
-            if weight is None or span is None or not weight.is_constant or weight.dtype != "int8":
-                continue
-            terms = _terms(node, weight.array)
-            for engine, kernels in KERNELS.items():
-                kernel = max(kernels, key=lambda each: int(each.reach(terms, *span).max(initial=0)))
-                reach, unit = kernel.reach(terms, *span), int(kernel.reach(terms, 0, 1).max(initial=0))
-                yield Hazard(
-                    node=node.label,
-                    operator=node.operator,
-                    weight=weight.name,
-                    engine=engine,
-                    largest=int(reach.max(initial=0)),
-                    channels=int((reach > INT16.max).sum()),
-                    total=len(reach),
-                    harmless=min(INT16.max // unit, span[1]) if unit else span[1],
-                )
+            x, w = model.tensors[node.inputs[0]], model.tensors[node.inputs[index]]
+            if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:
+                yield _hazard(node, w, *stored)
 
 
-def _range(node: Node, x: Tensor | None) -> tuple[int, int] | None:
-    """The integers that an input may hold as stored; None unless they are uint8."""
+def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points: Sequence[int]) -> Hazard:
+    terms = _terms(node, w.array)
+    clips = {dtype, w.dtype} == {"uint8", "int8"}
+    return Hazard(
+        node=node.label,
+        operator=node.operator,
+        weight=w.name,
+        channels=len(terms),
+        largest_sum=max(_largest_sum(_centred(node, w, terms), low - zero, high - zero) for zero in zero_points),
+        engines=_overflows(terms, _engines(node, dtype), low, high) if clips else {},
+    )
+
+
+def _stored(node: Node, x: Tensor) -> tuple[str, int, int, tuple[int, ...]] | None:
+    """The integers that a product gets: their type, smallest, largest, and zero points, the extremes if not known."""
     if "reduce_range" in node.attributes:  # quantized while the network runs
-        return 0, 127 if node.attributes["reduce_range"] else 255
-    if x is None or x.dtype != "uint8":
+        high = 127 if node.attributes["reduce_range"] else 255
+        return "uint8", 0, high, (0, high)
+    if not _is_narrow(x):
         return None
-    grid: Quantization | None = x.quantization
-    kind = DTYPES[x.dtype]
-    return (kind.minimum, kind.maximum) if grid is None else (grid.quant_min, grid.quant_max)
+    kind, grid = DTYPES[x.dtype], x.quantization
+    if grid is None or not grid.zero_point:
+        return x.dtype, kind.minimum, kind.maximum, (kind.minimum, kind.maximum)
+    return x.dtype, grid.quant_min, grid.quant_max, (int(grid.zero_point[0]),)
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    kind = DTYPES[tensor.dtype]
+    return kind.is_integer and kind.bits <= 16
+
+
+def _engines(node: Node, dtype: str) -> list[str]:
+    """Those with kernels that add up pairs of products of such inputs."""
+    in_onnx = node.operator in INTEGER_CONVOLUTIONS or (node.operator == "Conv" and node.arithmetic == "exact")
+    return [name for name in KERNELS if (dtype == "int8") == (in_onnx and name == "onnxruntime")]
+
+
+def _overflows(terms: Array, engines: Iterable[str], low: int, high: int) -> dict[str, Overflow]:
+    """What becomes of pairs of weights [M, K, taps] times low..high, by each engine's farthest kernel."""
+    order = {kernel: kernel.order(*terms.shape[1:]) for engine in engines for kernel in KERNELS[engine]}
+    found: dict[bytes, Overflow] = {}
+    for kernel in {pairs: kernel for kernel, pairs in order.items()}.values():
+        pairs = kernel.pairs(terms)
+        largest, unit = reach(pairs, low, high), int(reach(pairs, -1 if low < 0 else 0, 1).max(initial=0))
+        harmless = min(INT16.max // unit, high) if unit else high
+        found[order[kernel]] = Overflow(int(largest.max(initial=0)), int((largest > INT16.max).sum()), harmless)
+    return {engine: max((found[order[each]] for each in KERNELS[engine]), key=_extent) for engine in engines}
+
+
+def _extent(found: Overflow) -> tuple[int, int]:
+    return found.largest, found.channels
+
+
+def _largest_sum(terms: Array, low: int, high: int) -> int:
+    """The largest |sum| of integers of low..high times weights [M, K, taps]."""
+    plus, minus = (part(terms, 0).sum((1, 2), dtype=np.int64) for part in (np.maximum, np.minimum))
+    return int(np.abs([high * plus + low * minus, low * plus + high * minus]).max(initial=0))
+
+
+def _centred(node: Node, w: Tensor, terms: Array) -> Array:
+    """The weights less their zero points."""
+    grid = w.quantization
+    if grid is None or not any(grid.zero_point):
+        return terms
+    return _terms(node, w.array.astype(np.int32) - np.asarray(grid.zero_points(w.array.ndim), np.int32))
 
 
 def _terms(node: Node, w: Array) -> Array:
     """[output channels, channels of the group, taps]"""
-    if "group" not in node.attributes:
-        rows = w if node.operator not in ("MatMul", "Gemm") or node.attributes.get("transB") else w.swapaxes(-1, -2)
-        return rows.reshape(-1, rows.shape[-1], 1)
+    if "kernel_shape" not in node.attributes:
+        w = w if w.ndim > 1 else w[:, None]
+        rows = w.swapaxes(-1, -2) if node.operator in ROWS_LAST and not node.attributes.get("transB") else w
+        return rows.reshape(prod(rows.shape[:-1]), rows.shape[-1], 1)
     if node.operator.endswith("Transpose"):
         group: Any = node.attributes["group"]
-        w = w.reshape(group, -1, *w.shape[1:]).swapaxes(1, 2).reshape(-1, w.shape[0] // group, *w.shape[2:])
-    return w.reshape(*w.shape[:2], -1)
+        channels, filters, *kernel = w.shape
+        w = w.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)
+        w = w.reshape(group * filters, channels // group, *kernel)
+    return w.reshape(*w.shape[:2], prod(w.shape[2:]))
