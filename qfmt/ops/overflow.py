@@ -93,7 +93,7 @@ class PairSums(Kernel):
         return numbers[numbers.any(1)].tobytes()
 
     def pairs(self, weights: Array) -> tuple[Array, Array]:
-        """Of 8-bit weights [M, K, taps]: the sum of what is positive in each pair, and of what is negative, [M, pairs]."""
+        """Of 8-bit weights [M, K, taps], the sums of the positive and of the negative ones of each pair, [M, pairs]."""
         terms = _filled(self._terms(weights), 2)
         first, second = terms[:, ::2], terms[:, 1::2]
         plus, minus = (np.add(part(first, 0), part(second, 0), dtype=np.int16) for part in (np.maximum, np.minimum))
