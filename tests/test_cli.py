@@ -187,7 +187,13 @@ def test_convert_writes_the_file_and_says_so_on_stderr(tmp_path: Path) -> None:
     dest = tmp_path / "digits.qfb"
     result = invoke("convert", DIGITS, dest)
     assert (result.exit_code, result.stdout) == (0, ""), result.output
-    assert [line.split()[0] for line in result.stderr.splitlines() if line] == ["read", "graph", "write", "note", "next:"]
+    assert [line.split()[0] for line in result.stderr.splitlines() if line] == [
+        "read",
+        "graph",
+        "write",
+        "note",
+        "next:",
+    ]
     assert qfmt.check(dest) == []
 
 
