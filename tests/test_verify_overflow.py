@@ -6,6 +6,7 @@ Each test runs as this processor is, and as one without VNNI: torch looks at the
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import networks
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -28,6 +30,9 @@ from qfmt.compare.random_inputs import draw
 from qfmt.frontends.isolation import parent
 from qfmt.model import Model, Tensor
 from qfmt.passes import lower_integer
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = Path("examples", "digits", "digits_int8.pt")
 
 WITHOUT_VNNI = {"FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
@@ -136,3 +141,19 @@ def test_pseudo_random_inputs_are_not_clamped(source: Path) -> None:
     for engine in ("fbgemm", "qnnpack", "onnxruntime"):
         for sample in draw(model, {"input": (4, 3, 64, 64)}, 2, engine):
             assert low - 1e-6 <= sample["input"].min() < sample["input"].max() <= high + 1e-6
+
+
+def test_the_page_says_what_verify_says_without_vnni(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/other-machines.md, whose other examples are executed everywhere (test_docs.py)."""
+    if not variables or is_exact(*variables.items()):
+        pytest.skip("is for a processor whose kernels overflow")
+    monkeypatch.chdir(ROOT)
+    qfmt.save(qfmt.convert(DIGITS), tmp_path / "digits.qfb")
+    np.save(tmp_path / "bright.npy", 2 * np.load("examples/digits/heldback.npz")["x"])
+    arguments = [str(DIGITS), str(tmp_path / "digits.qfb"), "--input", str(tmp_path / "bright.npy")]
+    done = CliRunner().invoke(main, ["verify", *arguments], catch_exceptions=False)
+    page = (ROOT / "docs" / "other-machines.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^```text\n\$ qfmt verify [^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert (done.exit_code, done.stdout) == (0, said)

@@ -159,6 +159,7 @@ def command(
         else:
             how = _write_c(model, dest, shapes if opened and lowering is None else {}, compact)
     written = time.monotonic()
+    hazard = _hazards(model, dest)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     for text in (
         *(f"note   {note}" for note in notes),
@@ -166,21 +167,20 @@ def command(
         *(f"lower  {text}  {lowered - converted:.2f} s" for text in done),
         f"graph  {_graph(model)}",
         f"write  {dest}, {size(_bytes(dest))}, {how}  {written - lowered:.2f} s",
-        *(f"note   {hazard}: qfmt inspect --hazards {shlex.quote(str(dest))}" for hazard in _hazards(model, dest)),
+        *([f"note   {hazard}: qfmt inspect --hazards {shlex.quote(str(dest))}"] if hazard else []),
         "",
         f"next: make -C {shlex.quote(str(dest))}" if target else f"next: qfmt inspect {dest}",
     ):
         line(text, err=True)
 
 
-def _hazards(model: Model, dest: Path) -> Iterator[str]:
-    """What other machines may compute otherwise; C programs do not, and integer-only files are for such."""
+def _hazards(model: Model, dest: Path) -> str:
+    """Where other machines may compute something else; C programs do not, and integer-only files are made for those."""
     from ..passes.hazards import hazards
 
-    if dest.suffix == ".onnx":
-        yield from filter(None, [summary(list(hazards(model)), ["onnxruntime"])])
-    elif dest.suffix == ".qfb" and model.arithmetic != "integer":
-        yield from filter(None, [summary(list(hazards(model)))])
+    if dest.suffix not in WRITTEN or (dest.suffix == ".qfb" and model.arithmetic == "integer"):
+        return ""
+    return summary(list(hazards(model)), "onnxruntime" if dest.suffix == ".onnx" else "")
 
 
 def _notes(model: Model) -> Iterator[str]:

@@ -44,14 +44,11 @@ def show_hazards(model: Model, json_: bool) -> None:
             line(text)
 
 
-def summary(found: Sequence[Hazard], engines: Iterable[str] = ()) -> str:
-    """How many products can overflow in these engines, or in any; "" if none can."""
-    wanted = set(engines)
-    clipping = sum(
-        any(each.channels for name, each in hazard.engines.items() if not wanted or name in wanted) for hazard in found
-    )
-    many = f"{clipping} of {len(found)} products" if len(found) > 1 else "the product"
-    return f"{many} can overflow 16 bits on processors without VNNI" if clipping else ""
+def summary(found: Sequence[Hazard], engine: str = "") -> str:
+    """How many products can overflow, in that engine or in any; "" if none can."""
+    many = sum(any(each.channels for name, each in one.engines.items() if engine in ("", name)) for one in found)
+    where = f" in {engine}" if engine else ""
+    return f"{many} of {len(found)} products can overflow 16 bits{where} on processors without VNNI" if many else ""
 
 
 def hazard_facts(found: Iterable[Hazard]) -> list[dict[str, Any]]:

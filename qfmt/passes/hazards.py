@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..model import DTYPES, Model, Node, Tensor
+from ..ops import OPERATORS
 from ..ops.overflow import INT16, PairSums, reach
 from ..rules import require_sound
 
@@ -126,7 +127,8 @@ def _is_narrow(tensor: Tensor) -> bool:
 
 def _engines(node: Node, dtype: str) -> list[str]:
     """Those with kernels that add up pairs of products of such inputs."""
-    in_onnx = node.operator in INTEGER_CONVOLUTIONS or (node.operator == "Conv" and node.arithmetic == "exact")
+    gives_sums = node.operator == "Conv" and node.arithmetic in OPERATORS["Conv"].sum_rules
+    in_onnx = gives_sums or node.operator in INTEGER_CONVOLUTIONS
     return [name for name in KERNELS if (dtype == "int8") == (in_onnx and name == "onnxruntime")]
 
 
