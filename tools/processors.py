@@ -2,6 +2,8 @@
 
 python tools/processors.py avx2            # x86 with AVX2, without VNNI and AVX-512
 python tools/processors.py sse             # x86 with SSE4.2, without AVX
+python tools/processors.py aarch64         # Arm, without torch: tools/other_architectures.py
+python tools/processors.py s390x           # big-endian, likewise
 python tools/processors.py avx2 sums       # not the tests: what `tools/engines.py --sums 5000` prints there
 python tools/processors.py avx2 -k linear  # other arguments go to pytest, instead of the chosen tests
 """
@@ -14,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+import other_architectures
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -61,6 +65,8 @@ def run(processor: Processor, arguments: list[str]) -> int:
 
 def main() -> int:
     name, *rest = sys.argv[1:] or [""]
+    if name in other_architectures.ARCHITECTURES:
+        return other_architectures.run(name, rest)
     if name not in PROCESSORS:
         print(__doc__)
         return 2
