@@ -3,6 +3,7 @@ there: what is computed counts, and what differs by the stated rules alone is to
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
     assert total(report, "outputs") > 500
     for node in report.nodes:
         same_rule = written_as[node.name] == computed_as.get(node.name)
-        assert node.equal + (0 if same_rule else node.stated) == node.outputs, node
+        assert node.equal + node.saturated + (0 if same_rule else node.stated) == node.outputs, node
     assert report.same_source is None and not report.rules_compared
     assert any(note.startswith("the file states the arithmetic of onnx, but torch computes by that of fbgemm")
                for note in report.notes)  # fmt: skip
@@ -85,9 +86,11 @@ def test_what_is_stated_otherwise_is_a_line_and_no_fault(folder: Path) -> None:
     source = source_of(folder, "two_inputs", "eager")
     file = written(qfmt.convert(source), folder / "said.onnx")
     result = command(source, file, "--samples", 1)
-    assert result.exit_code == 0 and result.stdout.endswith("\nequal\n")
+    assert result.exit_code == 0
     (said,) = (line for line in result.stdout.splitlines() if "which is allowed: rule" in line)
     assert "rule reciprocal_fma → divide (2×)" in said
+    verdict = result.stdout.splitlines()[-1]
+    assert verdict == "equal" or re.fullmatch(r"nothing wrong; [\d,]+ where the engine saturates", verdict)
 
 
 @pytest.mark.parametrize("name", ["stem.0.weight", "embed.weight"])
