@@ -210,9 +210,9 @@ def dot_rows(
     if not in_place:
         inner += ["for (int32_t r = 0; r < count; r++)"]
         inner += [f"    {gather(fast, f'rows + r * {blocks * unit}', 'position + r')}"]
-    inner.append(
-        f"{dot}({given}, count, {weights}{for_group}, {bias}{for_bias}, {blocks * DEEP if lanes else blocks}, {full}, sums{for_sums}, {apart});"
-    )
+    terms = blocks * DEEP if lanes else blocks
+    told = f"{weights}{for_group}, {bias}{for_bias}, {terms}, {full}, sums{for_sums}, {apart}"
+    inner.append(f"{dot}({given}, count, {told});")
     if groups > 1:
         inner = [f"for (int32_t g = 0; g < {groups}; g++) {{", *("    " + line for line in inner), "}"]
     inner += ["for (int32_t r = 0; r < count; r++) {"]
