@@ -89,7 +89,7 @@ def _high(n: Numbers, y: Value) -> Numbers:
     multiplier, add = (n.line[name].astype(object) << more for name in ("multiplier", "add"))
     if np.abs(multiplier).max(initial=0) > INT32 or np.abs(add).max(initial=0) > LARGEST_ADD:
         return n
-    line = {"multiplier": multiplier.astype(np.int32), "shift": (shift + more - 32).astype(np.uint8),
+    line: dict[str, Array] = {"multiplier": multiplier.astype(np.int32), "shift": (shift + more - 32).astype(np.uint8),
             "add": add.astype(np.int64)}  # fmt: skip
     return replace(n, rule="multiply_high", line=line)
 
