@@ -178,7 +178,9 @@ def test_a_rule_that_an_operator_does_not_have_is_named(operator: str, count: in
     if (operator, rule) == ("GlobalAveragePool", "mean_reciprocal"):
         return
     operands = [Operand(np.zeros((1, 2, 2), np.uint8), q8())] * count
-    with pytest.raises(RunError, match=rf"node y \({operator}\): arithmetic rule '{rule}' is not known here; known "):
+    with pytest.raises(
+        RunError, match=rf"node y \({operator}\): the arithmetic rule '{rule}' is not supported here; use "
+    ):
         execute_one(operator, *operands, tensor=Tensor("y", "uint8", None, None, q8()), arithmetic=rule)
 
 

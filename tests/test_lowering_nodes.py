@@ -630,7 +630,7 @@ def test_sums_that_fit_once_the_zero_point_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"form": "float"}, "no form 'float'"),
+        ({"form": "float"}, "unknown form 'float'"),
         ({"bits": 7}, "7 bits"),
         ({"form": "power_of_two", "bits": 8}, "cannot have"),
     ],

@@ -60,7 +60,7 @@ def _functions(a: Mapping[str, Any], count: int) -> list[list[Function]]:
     made: list[Function] = []
     for name in names:
         if name not in FUNCTIONS:
-            raise QfmtError(f"unknown activation {name!r}", hint=f"known are {', '.join(FUNCTIONS)}")
+            raise QfmtError(f"unknown activation {name!r}", hint=f"use one of {', '.join(FUNCTIONS)}")
         function, alpha, beta = FUNCTIONS[name]
         alpha = next(alphas, alpha) if name in TAKES_ALPHA else alpha
         beta = next(betas, beta) if name in TAKES_BETA else beta

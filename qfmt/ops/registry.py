@@ -111,7 +111,7 @@ class Result(NamedTuple):
     def expect(self, *rules: str) -> None:
         """RunError if the stated rule is none of those that the formula has."""
         if self.rule not in rules:
-            hint = f"known are {', '.join(rules)} and the quantize rules"
+            hint = f"use one of {', '.join(rules)}, or a quantize rule"
             raise RunError(f"the arithmetic rule {self.rule!r} is not supported here", hint=hint)
 
 

@@ -101,7 +101,7 @@ def _kept(shape: list[int], sizes: Array, a: Mapping[str, Any]) -> list[tuple[in
     if policy == "stretch":
         return [(int(out), f32(size) / f32(out)) for size, out in zip(shape, sizes, strict=True)]
     if policy not in ("not_larger", "not_smaller"):
-        raise QfmtError(f"unknown policy {policy!r}", hint="known are stretch, not_larger and not_smaller")
+        raise QfmtError(f"unknown policy {policy!r}", hint="use stretch, not_larger or not_smaller")
     ratios = [int(out) / size for size, out in zip(shape, sizes, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [(floor(scale * size + 0.5), f32(1 / scale)) for size in shape]
@@ -332,7 +332,7 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     elif a["mode"] == "linear":
         y = _as(x.dtype, _linear(x if x.dtype.kind == "f" else x.astype(f32), geometry, places, _multiply_add))
     else:
-        raise QfmtError(f"unknown mode {a['mode']!r} of Resize", hint="known are nearest, linear and cubic")
+        raise QfmtError(f"unknown mode {a['mode']!r} of Resize", hint="use nearest, linear or cubic")
     if places != "tf_crop_and_resize":
         return y
     return np.where(_outside(geometry, places), x.dtype.type(a["extrapolation_value"]), y)

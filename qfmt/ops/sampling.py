@@ -39,7 +39,7 @@ def _taps(place: Array, mode: str) -> list[tuple[Array, Array]]:
         return [(low, 1 - (place - low)), (low + 1, place - low)]
     if mode == "cubic":
         return [(low + i, cubic_kernel(np.abs(place - low - i), -0.75)) for i in (-1, 0, 1, 2)]
-    raise QfmtError(f"unknown mode {mode!r} of GridSample", hint="known are linear, nearest and cubic")
+    raise QfmtError(f"unknown mode {mode!r} of GridSample", hint="use linear, nearest or cubic")
 
 
 def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:

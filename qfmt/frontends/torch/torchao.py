@@ -224,7 +224,7 @@ def _check_range(qdata: StoredTensor, low: int, high: int) -> None:
         return
     values = qdata.array()
     if values.size and not low <= values.min() <= values.max() <= high:
-        raise _damaged(f"has values from {values.min()} to {values.max()} but {low} to {high} are allowed")
+        raise _damaged(f"has values from {values.min()} to {values.max()}, but {low} to {high} are allowed")
 
 
 # -- how inputs are quantized ----------------------------------------------------------------------------

@@ -56,10 +56,10 @@ def lower_integer(
     for a model that is lowered already.
     """
     if form not in FORMS:
-        raise QfmtError(f"unknown form {form!r} of requantization", hint=f"known are {', '.join(FORMS)}")
+        raise QfmtError(f"unknown form {form!r} of requantization", hint=f"use one of {', '.join(FORMS)}")
     if bits not in WIDTHS:
         raise QfmtError(
-            f"multipliers of {bits} bits are not supported", hint=f"known are {', '.join(map(str, WIDTHS))}"
+            f"multipliers of {bits} bits are not supported", hint=f"use one of {', '.join(map(str, WIDTHS))}"
         )
     if bits != WIDTHS[0] and form not in NARROWED:
         raise QfmtError(
