@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Dimension = int | str | None
 """A size; or a name, equal wherever it stands in a graph (`"N"`); or None: not known."""
 
+MAXIMUM_RANK = 32
+"""The most dimensions that NumPy 1 supports."""
+
 Shape = tuple[Dimension, ...] | None
 """None: not even the rank is known."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from .arithmetic import QUANTIZE, dequantize, quantize
 from .errors import QfmtError, RunError
 from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
-from .ops import OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
+from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.rescaling import multiply_add_divide
 from .ops.shapes import affordable
@@ -128,7 +128,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
         raise error.at(place(node)) from None
     except QfmtError as error:
         raise RunError(error.what, where=place(node), hint=error.hint) from None
-    except (ValueError, IndexError, TypeError, ArithmeticError, MemoryError) as error:
+    except UNFIT as error:
         shapes = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
         raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=place(node)) from error
 

@@ -1,4 +1,4 @@
-"""Whether a path leads to a regular file: another kind may block its reader, or never end."""
+"""Whether a path leads to a regular file (another kind may block its reader, or never end), and what else is wrong."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def irregular(path: str | os.PathLike[str]) -> str:
     """
     kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116
     return "" if kind == stat.S_IFREG else f"is {_KINDS.get(kind, 'something else')}, not a regular file"
+
+
+def unreadable(error: OSError | ValueError) -> str:
+    """What to say of a file that cannot be opened or read."""
+    return f"cannot be read: {getattr(error, 'strerror', None) or error}"

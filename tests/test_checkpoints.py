@@ -25,9 +25,9 @@ from torch.ao.nn import quantized as nnq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
+from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError, RunError, SourceError, UnsafePickleError
-from qfmt.frontends.budget import Budget
 from qfmt.frontends.pickles import harmless_or_inert, unpickle
 from qfmt.frontends.saved.convert import convert_saved
 from qfmt.frontends.saved.file import Saved

@@ -555,6 +555,19 @@ def test_run_never_unpickles(tiny: Path, tmp_path: Path) -> None:
         assert "allow_pickle" not in said and "trust" not in said
 
 
+def test_arrays_that_a_small_file_blows_up(tiny: Path, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1 << 23, 3), np.float32))
+    said = trouble("run", tiny, "--input", tmp_path / "x.npz")
+    assert "x.npz: reading " in said and "would take more than" in said
+
+
+@pytest.mark.parametrize("name", ["y.foo", "y", "y.NPY"])
+def test_run_writes_no_other_formats(tiny: Path, arrays: Path, name: str, tmp_path: Path) -> None:
+    said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / name)
+    assert f"{name}: not supported: arrays as " in said and said.rstrip().endswith("end its name in .npy or .npz")
+    assert not (tmp_path / name).exists()
+
+
 def test_run_writes_npy_as_npy(tiny: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     dest = tmp_path / "y.npy"
@@ -614,10 +627,10 @@ def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_
         assert "is the source itself" in trouble("run", tiny, "--input", arrays, "--output", dest)
     assert (tiny.read_bytes(), arrays.read_bytes()) == before
     if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
-        said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / "pipe")
+        os.mkfifo(tmp_path / "pipe.npz")
+        said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / "pipe.npz")
         assert "read-only or not a regular file" in said
-        assert (tmp_path / "pipe").is_fifo()
+        assert (tmp_path / "pipe.npz").is_fifo()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by the shell")

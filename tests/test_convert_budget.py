@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qfmt
+from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
-from qfmt.frontends.budget import Budget
 from qfmt.frontends.harmless import flat_key
 from qfmt.passes.constants import unused
 
@@ -107,6 +108,37 @@ def script(path: Path, *body: str, functions: str = "") -> Path:
 def too_much(path: Path) -> None:
     with pytest.raises(BudgetError, match="would take more than"):
         qfmt.convert(path)
+
+
+def safetensors(path: Path, count: int, size: int = 0) -> Path:
+    """So many tensors of so many bytes."""
+    header = {
+        f"t{index}": {"dtype": "U8", "shape": [size], "data_offsets": [index * size, (index + 1) * size]}
+        for index in range(count)
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(count * size))
+    return path
+
+
+def test_more_tensors_than_bytes(tmp_path: Path) -> None:
+    """Of 50,000 empty ones each cost 3 kB; those that have some hundred bytes may be as many as there are."""
+    too_much(safetensors(tmp_path / "empty.safetensors", 20_000))
+    assert len(qfmt.convert(safetensors(tmp_path / "small.safetensors", 8_000, 300)).tensors) == 8_000
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 1_000_000, b'{"a":' * 1_000_000, b"[" + b"{}," * 200_000 + b"{}]", b"[" + b"[]," * 300_000 + b"1]"]
+)
+def test_json_that_becomes_much(tmp_path: Path, text: bytes) -> None:
+    """It is counted before it is parsed."""
+    path = tmp_path / "m.safetensors"
+    path.write_bytes((len(text) + 1).to_bytes(8, "little") + b"{" + text)
+    with pytest.raises(SourceError, match=r"would take more than|cannot be read as JSON"):
+        qfmt.convert(path)
+    entries = {"archive_format": b"pt2", "models/model.json": text}
+    with pytest.raises(SourceError, match=r"would take more than|is not valid JSON"):
+        qfmt.convert(zipped(tmp_path / "m.pt2", entries))
 
 
 def test_functions_that_double(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "inspect-output-index.qfb": qfb("11000022222222", run="V31"),
     "json-infinity.qfb": qfb("00000020202202"),
     "lower-keyerror.qfb": qfb("11000022222222", run="V41 node 0 (Concat → y): the input inputs is absent"),
+    "many-adds.qfb": qfb("00000020202200"),
+    "pool-large.qfb": qfb("00000020200000"),
     "pool-window.qfb": qfb("00000000202000"),
     "pool-window-sizes.qfb": qfb("00000020200200"),
     "sametensor.qfb": qfb("11222222222222"),

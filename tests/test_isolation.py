@@ -7,8 +7,10 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.program import Call, Constant, Made, Program, Stored
 from qfmt.frontends.torch.tape import Slot
 from qfmt.frontends.torch.values import DTYPE_CODES
+from qfmt.frontends.witness import is_array, is_computed
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ROOT / "tests" / "hostile"
@@ -150,7 +153,9 @@ def session(*calls: tuple[str, tuple[Any, ...]], constants: Any = ()) -> Session
         for index, (target, args) in enumerate(calls)
     ]
     program = Program("", list(constants), entries, ["y"])
-    return Session("torch", "torch", lambda: (program,), lambda index: (calls[index][0], entries[index].place))
+    return Session(
+        "torch", "torch", lambda: (program,), lambda index: (calls[index][0], entries[index].place), is_computed
+    )
 
 
 X = {"x": Stored(np.arange(4, dtype=np.float32), "float32")}
@@ -198,6 +203,38 @@ def test_sessions_take_turns() -> None:
         assert thrice.ask("run", X)["y"].array.tolist() == [0, 3, 6, 9]
 
 
+SLEEPING = DYING.replace("os.kill(os.getpid(), signal.SIGSEGV)", "import time; time.sleep(3600)")
+PARENT = """
+import sys
+sys.path[:0] = [SOURCES]
+from qfmt.frontends.isolation import parent
+parent._START = parent._START.replace("main(sys.argv[2])\\n", CODE)
+worker = parent.Worker("torch")
+print(worker.process.pid, flush=True)
+session = parent.Session("torch", "torch", lambda: ((),), lambda index: ("", ""), lambda value: True)
+worker.open(session)
+dict(worker.exchange(session, session.takes, "run"))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills by signal")
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    """Even if it computes, and the parent had no time to end it."""
+    code = PARENT.replace("SOURCES", repr(str(ROOT))).replace("CODE", repr(SLEEPING))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        worker = int(running.stdout.readline())
+        running.kill()
+    status = Path(f"/proc/{worker}/status")
+    for _ in range(600):
+        if not status.exists() or "State:\tZ" in status.read_text():
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(worker, signal.SIGKILL)
+        pytest.fail("it goes on")
+
+
 BOMBS = {
     "beyond all memory": ("aten::repeat", (Slot("x"), [1 << 20, 1 << 20])),
     "beyond 64 bits": ("aten::repeat", (Slot("x"), [1 << 40, 1 << 40])),
@@ -229,7 +266,9 @@ def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
     for sizes, is_bomb in (("1048576, 1048576", True), ("2, 3", False)):
         proto = onnx.parser.parse_model(text.replace("SIZES", sizes))
         model = np.frombuffer(proto.SerializeToString(), np.uint8)
-        asked = Session("onnx", engine, lambda model=model: (model, {}, engine), lambda index: ("the model", ""))
+        asked = Session(
+            "onnx", engine, lambda model=model: (model, {}, engine), lambda index: ("the model", ""), is_array
+        )
         inputs = {"x": np.ones(1, np.float32)}
         if not is_bomb:
             assert asked.ask("run", inputs, ["y"], engine)["y"].tolist() == [[1, 1, 1]] * 2
@@ -241,7 +280,8 @@ def test_bombs_of_onnx_are_messages(engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [5, [], ["value"], ["value", 1, 2], ["at", "x"], ["done", 1], ["error", "SystemExit", "", "", ""],
+    [5, [], ["value"], ["value", 1, 2], ["value", "version", 2], ["at", "x"], ["at", 9],
+     ["done", 1], ["error", "SystemExit", "", "", ""],
      ["error", "RunError", 1, "", ""], [["done"]], {"array": ["int8", [1 << 70]]}],
     ids=str,
 )  # fmt: skip
@@ -251,7 +291,53 @@ def test_answers_that_no_worker_gives_end_it(answer: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(parent, "_WORKERS", {})
     monkeypatch.setattr(parent, "_START", f"import sys; sys.stdout.buffer.write({said!r})")
     with pytest.raises(EngineDied, match=r"^torch died"):
-        Session("torch", "torch", tuple, lambda index: ("", "")).open()
+        session().open()
+
+
+LYING = """
+import io, os, sys
+from qfmt.frontends.isolation import wire
+wire.read(sys.stdin.buffer)
+wire.write(sys.stdout.buffer, ["value", "version", "lying 1"])
+wire.write(sys.stdout.buffer, ["done"])
+wire.read(sys.stdin.buffer)
+message = json.dumps(["value", "y", ANSWER]).encode()
+sys.stdout.buffer.write(len(message).to_bytes(4, "little") + message + bytes(64))
+"""
+"""A worker that starts as it should, and answers what it likes."""
+
+_ARRAY: Any = {"array": ["int8", [1]]}
+_TUPLE: Any = {"tuple": []}
+LIES = {
+    "text": "y",
+    "a number": 5,
+    "an array that means nothing": _ARRAY,
+    "another record": {"record": ["Slot", "y"]},
+    "a record that is not known": {"record": ["Popen", "y"]},
+    "too few fields": {"record": ["Computed"]},
+    "too many fields": {"record": ["Computed", *[None] * 9]},
+    "text for an array": {"record": ["Computed", "y"]},
+    "a list for scales": {"record": ["Computed", _ARRAY, [1.0], {"tuple": [0]}]},
+    "text for a scale": {"record": ["Computed", _ARRAY, {"tuple": ["x"]}, {"tuple": [0]}]},
+    "a zero point that is a truth": {"record": ["Computed", _ARRAY, {"tuple": [1.0]}, {"tuple": [True]}]},
+    "no zero point": {"record": ["Computed", _ARRAY, {"tuple": [1.0]}, _TUPLE]},
+    "text for an axis": {"record": ["Computed", _ARRAY, {"tuple": [1.0]}, {"tuple": [0]}, "0"]},
+    "a negative axis": {"record": ["Computed", _ARRAY, {"tuple": [1.0]}, {"tuple": [0]}, -7]},
+    "an axis beyond": {"record": ["Computed", _ARRAY, {"tuple": [1.0]}, {"tuple": [0]}, 1]},
+    "an array that ends early": {"array": ["int8", [1 << 20]]},
+    "a size that is text": {"array": ["int8", ["1"]]},
+    "an element type that is not known": {"array": ["object", [1]]},
+    "a key that is a list": {"dict": [[[], 1]]},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_results_that_are_not_what_was_asked_for_are_an_error(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = parent._START.partition("from qfmt")[0] + LYING.replace("ANSWER", repr(LIES[lie]))
+    monkeypatch.setattr(parent, "_WORKERS", {})
+    monkeypatch.setattr(parent, "_START", start)
+    with pytest.raises(EngineDied, match=r"^torch died"):
+        session(DOUBLED).ask("run", X)
 
 
 def test_an_engine_that_never_starts_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

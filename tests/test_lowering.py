@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfmt.arithmetic import REQUANTIZE, requantize
+from qfmt.budget import Budget
+from qfmt.errors import BudgetError
 from qfmt.interpreter import execute
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import Operand
+from qfmt.ops import OPERATORS, Operand
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import requantizations
 from qfmt.passes.lowering.fits import addends, exact_lines
@@ -270,6 +274,71 @@ def test_what_is_no_sum_has_no_weights() -> None:
     assert not ratios(np.maximum.outer(a, a))[0] < ratios(np.maximum.outer(a, a))[1]
     assert list(weights(np.maximum.outer(a, a))) == []
     assert list(weights(np.abs(np.subtract.outer(a, a)))) == []
+
+
+def slowly(table: np.ndarray) -> tuple[float, float]:
+    """The interval of `ratios` from every two rows of every level, as its docstring says it."""
+    low, high, (height, width) = 0.0, np.inf, table.shape
+    for level in range(table.min() + 1, table.max() + 1):
+        first = (table < level).sum(1).tolist()
+        pairs = [(i, k) for i in range(height) for k in range(height) if first[i] > 0 and first[k] < width]
+        bounds = [((first[k] - first[i] + 1) / (i - k), i > k) for i, k in pairs if i != k]
+        high = min([high, *(bound for bound, above in bounds if above)])
+        low = max([low, *(bound for bound, above in bounds if not above)])
+    return low, high
+
+
+def growing(seed: int) -> np.ndarray:
+    """A table that grows along both axes: sorted at random, or a line that is rounded and cut."""
+    rng = np.random.default_rng(seed)
+    height, width, levels = (int(each) for each in rng.integers(1, 16, 3))
+    if seed % 2:
+        return np.sort(np.sort(rng.integers(0, levels, (height, width)), 0), 1)
+    slopes = rng.uniform(0, 3, 2)
+    line = slopes[0] * np.arange(height)[:, None] + slopes[1] * np.arange(width) - rng.uniform(0, 9)
+    return np.clip(np.rint(line), 0, levels).astype(np.int64)
+
+
+def test_ratios_are_those_of_all_pairs() -> None:
+    count = 0
+    for seed in range(400):
+        table = growing(seed)
+        found, expected = ratios(table), slowly(table)
+        assert found == expected, (seed, found, expected)
+        count += found[0] < found[1]
+    tell(f"ratios: {count} of 400 tables have some")
+    assert 100 < count < 400
+
+
+def sums(count: int, operator: str = "Add", shared: int = 0) -> Model:
+    """A chain of sums of two quantized tensors, each on a grid of its own; of `shared` elements of one constant."""
+    rng = np.random.default_rng(0)
+
+    def tensor(name: str) -> Tensor:
+        grid = Quantization.per_tensor(float(f32(rng.uniform(0.005, 0.05))), int(rng.integers(80, 170)), "uint8")
+        return Tensor(name, "uint8", (1, 8), quantization=grid)
+
+    names = ["x", *(f"y{index}" for index in range(count))]
+    tensors = {name: tensor(name) for name in ["a", *names]}
+    if shared:
+        constant = Tensor.constant("c", np.zeros((shared,), np.int8))
+        tensors |= {name: replace(constant, name=name) for name in ("c0", "c1", "c2")}
+    nodes = [
+        Node(operator, (before, "a"), (after,), {}, version=OPERATORS[operator].version, arithmetic="premultiplied")
+        for before, after in pairwise(names)
+    ]
+    return Model(Graph(("x", "a"), (names[-1],), nodes, tensors))
+
+
+@pytest.mark.parametrize("operator", ["Add", "Max"])
+def test_lowering_costs_in_proportion_to_the_model(operator: str) -> None:
+    lower_integer(sums(20, operator))
+    with pytest.raises(BudgetError, match=r"^lowering a network of 80,?400 bytes would take more than"):
+        lower_integer(sums(401, operator))
+
+
+def test_a_constant_counts_once_however_many_tensors_hold_it() -> None:
+    assert Budget.of(sums(1, shared=1 << 20), "").source_bytes == (1 << 20) + 100 * (6 + 1)
 
 
 def test_more_channels_than_are_searched_at_a_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,8 @@ from test_onnx_forms import conv_net
 
 import qfmt
 from qfmt.errors import SourceError
-from qfmt.frontends.onnx.external import is_external, open_proto, tensors_within
+from qfmt.frontends.onnx import external
+from qfmt.frontends.onnx.external import is_external, open_proto, take_large, tensors_within
 
 HOSTILE = Path(__file__).parent / "hostile"
 FLOAT = TensorProto.FLOAT
@@ -221,6 +223,40 @@ def test_the_working_directory_says_nothing(tmp_path: Path, monkeypatch: pytest.
     weights = np.fromfile(source.parent / "w.bin", np.int8)
     constants = [each.array.reshape(-1) for each in qfmt.convert(source).graph.constants()]
     assert any(np.array_equal(each, weights) for each in constants)
+
+
+def test_what_is_read_is_the_file_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file takes the name of the weights between their check and their first use."""
+    path = saved(tmp_path)
+    weights = (tmp_path / "weights.bin").read_bytes()
+    expected = qfmt.convert(path).tensors["w"].array.copy()
+    assert expected.any()
+    checked = external._Folder.places
+
+    def swapped(folder: Any, tensors: Any) -> Any:
+        places = checked(folder, tensors)
+        (tmp_path / "other").write_bytes(bytes(len(weights)))
+        (tmp_path / "other").replace(tmp_path / "weights.bin")
+        return places
+
+    def large(path: Path) -> Any:
+        return take_large(open_proto(path, files := {}), files)["w"]
+
+    monkeypatch.setattr(external._Folder, "places", swapped)
+    monkeypatch.setattr(external, "LARGE", 0)
+    for read in (lambda path: qfmt.convert(path).tensors["w"].array, large):
+        (tmp_path / "weights.bin").write_bytes(weights)
+        assert np.array_equal(read(path), expected)
+        assert not any((tmp_path / "weights.bin").read_bytes())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_fifo_does_not_block(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    os.mkfifo(tmp_path / "weights.bin")
+    with pytest.raises(SourceError, match="is not a regular file"):
+        qfmt.convert(path)
 
 
 def test_the_same_bytes_a_thousand_times(tmp_path: Path) -> None:

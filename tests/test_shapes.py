@@ -162,3 +162,24 @@ def test_inner_sizes_of_a_matrix_product_are_equal(a: Shape, b: Shape) -> None:
 
 def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
     assert OPERATORS["MatMul"].shape(Inference([("N", "K"), (3, 4)], {}, [None, None])) == [("N", 4)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "attributes"),
+    [
+        ("Reshape", [(4,), (1 << 40,)], {"allowzero": 0}),
+        ("Expand", [(4,), (1 << 40,)], {}),
+        ("Unsqueeze", [(4,), (1 << 40,)], {}),
+        ("Split", [(4,), None], {"axis": 0, "num_outputs": 1 << 40}),
+    ],
+)
+def test_counts_that_no_tensor_has(operator: str, shapes: list[Shape], attributes: dict[str, int]) -> None:
+    """The shape of a vector of sizes, or an attribute, is not taken for a number of dimensions or outputs."""
+    with pytest.raises(QfmtError, match="1,099,511,627,776"):
+        OPERATORS[operator].infer(Inference(shapes, attributes, [None, None]))
+
+
+def test_the_rank_of_what_is_expanded() -> None:
+    assert OPERATORS["Expand"].infer(Inference([(1, 2), (4,)], {}, [None, None])) == [(None,) * 4]
+    assert OPERATORS["Expand"].infer(Inference([(1, 2, 3), (2,)], {}, [None, None])) == [(None,) * 3]
+    assert OPERATORS["Expand"].infer(Inference([(1, 2), ("n",)], {}, [None, None])) == [None]

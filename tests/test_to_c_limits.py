@@ -17,13 +17,15 @@ from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.backends.c.names import Names
-from qfmt.errors import InexpressibleNodes, ValidityError
+from qfmt.backends.c.static import fixed
+from qfmt.errors import BudgetError, DestinationError, InexpressibleNodes, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
 from qfmt.passes import lower_integer
 from qfmt.rules import violations
 
 GRID = Quantization((0.5,), (0,), 0, 255)
+ONES = Quantization.per_tensor(1.0, 0, "int8")
 WIDE = Quantization((1.0,), (0,), -(1 << 31), (1 << 31) - 1)
 LARGEST = (1 << 31) - 1
 
@@ -247,3 +249,53 @@ def test_names_that_come_down_to_one_identifier_cost_one_step_each() -> None:
     names._taken = Counted()
     assert len({names.constant("é" * (1 + i)) for i in range(500)}) == 500
     assert asked <= 2 * 500
+
+
+def pooled(size: int, kernel: int) -> Model:
+    """A pool that keeps the size of a square image."""
+    image = {name: Tensor(name, "int8", (1, 1, size, size), quantization=ONES) for name in "xy"}
+    window = {"ceil_mode": 0, "dilations": (1, 1), "kernel_shape": (kernel, kernel), "pads": (kernel // 2,) * 4}
+    node = Node("MaxPool", ("x",), ("y",), {**window, "strides": (1, 1)}, version=OPERATORS["MaxPool"].version)
+    return Model(Graph(("x",), ("y",), [node], image))
+
+
+def test_shapes_are_known_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 million elements with 16 million taps each."""
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("qfmt.backends.c.static.execute", never)
+    found = fixed(pooled(8191, 4095), {})
+    assert found.value("y").shape == (1, 1, 8191, 8191) and len(found.nodes) == 1
+
+
+def repeated(count: int) -> Model:
+    """A constant that is repeated so many times before it is added."""
+    tensors = {
+        "c": Tensor.constant("c", np.ones((1,), np.int8), ONES),
+        "n": Tensor.constant("n", np.array([count])),
+        "many": Tensor("many", "int8", (None,), quantization=ONES),
+        "x": Tensor("x", "int8", (count,), quantization=ONES),
+        "y": Tensor("y", "int32", (count,)),
+    }
+    add = Node("qfmt.WeightedSum", ("x", "many"), ("y",), {"weights": (1, 1)}, version=1)
+    nodes = [Node("Tile", ("c", "n"), ("many",), version=OPERATORS["Tile"].version), add]
+    return Model(Graph(("x",), ("y",), nodes, tensors))
+
+
+def test_constants_that_are_computed_are_charged_before() -> None:
+    assert fixed(repeated(1000), {}).value("many").array is not None
+    with pytest.raises(BudgetError, match=r"writing C of a network of \d+ bytes would take more than"):
+        fixed(repeated(1 << 25), {})
+
+
+def test_sizes_that_depend_on_values_are_named() -> None:
+    tensors = {
+        "x": Tensor("x", "int8", (4,), quantization=ONES),
+        "n": Tensor("n", "int64", (1,)),
+        "y": Tensor("y", "int8", (None,), quantization=ONES),
+    }
+    node = Node("Tile", ("x", "n"), ("y",), name="more", version=OPERATORS["Tile"].version)
+    with pytest.raises(DestinationError, match=r"node more \(Tile\): has an output whose sizes depend on"):
+        fixed(Model(Graph(("x", "n"), ("y",), [node], tensors)), {})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
+from zipfile import is_zipfile
 
-from ..errors import RunError
+from ..budget import Budget
+from ..errors import QfmtError, RunError
+from ..frontends.zips import Zip
 from .output import line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -24,15 +28,23 @@ def arrays(path: Path) -> dict[str, Array]:
     import numpy as np
 
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        if is_zipfile(path):
+            return dict(_members(Zip(path, Budget(path.stat().st_size, "reading"))))
+        return {"": np.load(path, allow_pickle=False)}
+    except QfmtError as error:
+        raise RunError(error.what, where=str(path), hint=error.hint) from None
     except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
         advice = "pickle" in str(error)  # that of NumPy is to trust the file
         why = "" if advice else f" ({error})"
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path)) from None
+
+
+def _members(archive: Zip) -> Iterator[tuple[str, Array]]:
+    """The arrays of a `.npz` by name, which compressed ones may not blow up."""
+    import numpy as np
+
+    for name in archive.entries:
+        yield name.removesuffix(".npy"), np.lib.format.read_array(BytesIO(archive.read(name)), allow_pickle=False)
 
 
 def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dict[str, Array]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DIFFERS = 1
 
+SUFFIXES = (".npy", ".npz")
+
 SHOWN = 10
 """The most rows whose argmax is printed; `--json` has all of them."""
 
@@ -78,6 +80,9 @@ def command(
         raise click.UsageError("give either --input, optionally with --output and --record, or --vectors")
     for path in results:
         spare(path, file, *([source] if source else []))
+    if dest is not None and dest.suffix not in SUFFIXES:
+        what = f"not supported: arrays as {dest.suffix or 'a file without a suffix'}"
+        raise DestinationError(what, where=str(dest), hint=f"end its name in {' or '.join(SUFFIXES)}")
     model, _ = open_model(file)
     if model.no_graph:
         raise RunError(model.no_graph, where=str(file))

@@ -10,7 +10,7 @@ import click
 import qfmt
 
 from ..errors import DestinationError
-from ..regular import irregular
+from ..regular import irregular, unreadable
 from .output import working
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ class _File(click.Path):
         try:
             what = irregular(path)
         except (OSError, ValueError) as error:
-            what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            what = unreadable(error)
             if value == "-":
-                what = "cannot be read: standard input is not supported; give the name of a file"
+                what = "standard input is not supported; give the name of a file"
         if what:
             self.fail(f"{value} {what}" if what.startswith("is ") else f"{value}: {what}", param, ctx)
         return path

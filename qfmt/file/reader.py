@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
-from ..regular import irregular
+from ..regular import irregular, unreadable
 from ..rules import tensor_violations, vector_violations
 from . import header
 from .decode import Decoder, Record, Tables
@@ -69,8 +69,7 @@ class Container:
                 rest = file.read(self.header.data_offset - header.SIZE)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise FormatError(f"cannot be read: {why}") from None
+            raise FormatError(unreadable(error)) from None
         self.metadata = head + rest[: self.header.meta_size - header.SIZE]
         if self.verify:
             header.check_digest(self.header, self.metadata)

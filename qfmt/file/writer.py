@@ -26,6 +26,9 @@ CHUNK = 1 << 23
 _THREADS = 2
 """More would hold more arrays at once, where they are converted while they are read."""
 
+_LARGE = 1 << 16
+"""Bytes from which on an array is hashed by another thread: to start one takes longer than to hash a smaller one."""
+
 _WITHOUT_REFERENCES = 2
 """The version of marshal in which equal values give equal bytes, however many references there are."""
 
@@ -103,10 +106,11 @@ def _digests(stored: Mapping[Name, Data], report: _Report) -> Iterator[tuple[Nam
     from concurrent.futures import ThreadPoolExecutor  # hashlib lets other threads run
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        digests = threads.map(lambda data: data.sha256(), stored.values())
-        for (name, data), digest in zip(stored.items(), digests, strict=True):
+        large = [data for data in stored.values() if data.nbytes >= _LARGE]
+        digests = threads.map(lambda data: data.sha256(), large)
+        for name, data in stored.items():
             report.add(data.nbytes)
-            yield name, digest
+            yield name, next(digests) if data.nbytes >= _LARGE else data.sha256()
 
 
 def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, int]) -> Record:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from mmap import mmap
 from typing import Any
 
+from ..budget import Budget
 from ..errors import SourceError, UnsafePickleError
-from .budget import Budget
 from .harmless import Inert, InertClass, Rebuild, StorageType, flat_key
 from .stored import Storage
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from mmap import mmap
 from typing import Any
 
+from ..budget import Budget
 from ..errors import SourceError
-from .budget import Budget
 from .harmless import (
     HARMLESS,
     Inert,

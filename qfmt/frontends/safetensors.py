@@ -7,7 +7,6 @@ tensors, one after the other without holes. The JSON tells each tensor's type, s
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Iterable, Mapping
 from math import prod
@@ -15,8 +14,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..budget import Budget
 from ..errors import SourceError
 from ..model import Model
+from .json_text import parse
 from .saved.archive import Entry, of_entries, placed, weight_entries
 from .saved.convert import IN_MEMORY
 from .stored import ELEMENT_BITS, Storage, StoredTensor
@@ -40,10 +41,11 @@ PLAIN = "Tensor"
 
 
 class File(NamedTuple):
-    """What is in a file: tensors by name, and text by name."""
+    """What is in a file: tensors by name, and text by name; and what its conversion may cost."""
 
     tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, str]
+    budget: Budget
 
 
 def convert_safetensors(path: str | PathLike[str], given: Given, source: Mapping[str, str]) -> Model:
@@ -54,7 +56,9 @@ def convert_safetensors(path: str | PathLike[str], given: Given, source: Mapping
     known = {"format": "safetensors", **({"framework": "pytorch"} if weights else {})}
     would = IN_MEMORY if weights else "convert the file that holds the network"
     return of_entries(
-        entries, {**source, **known, "no_graph": f"safetensors files hold tensors, but no graph; {would}"}
+        entries,
+        file.budget,
+        {**source, **known, "no_graph": f"safetensors files hold tensors, but no graph; {would}"},
     )
 
 
@@ -65,11 +69,12 @@ def read(path: str | PathLike[str]) -> File:
     begin = 8 + int.from_bytes(content[:8], "little")
     if not 8 < begin <= min(len(content), HEADER_LIMIT + 8):
         raise SourceError(f"has a header of {begin - 8} bytes", hint="the file is damaged or cut off")
-    header = _json(bytes(content[8:begin]), "its header")
+    budget = Budget(len(content))
+    header = _json(bytes(content[8:begin]), "its header", budget)
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise SourceError("has metadata that is not text", hint="the file is damaged")
-    return File(dict(_tensors(header, content[begin:])), metadata)
+    return File(dict(_tensors(header, content[begin:])), metadata, budget)
 
 
 def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str, StoredTensor]]:
@@ -113,21 +118,15 @@ def _stored(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> 
     return StoredTensor(Storage(name, dtype, lambda: data), dtype, shape, strides)
 
 
-def _json(text: bytes, what: str) -> dict[str, Any]:
+def _json(text: bytes, what: str, budget: Budget) -> dict[str, Any]:
     """A JSON object without two values with the same name."""
     try:
-        value = json.loads(text.decode(), object_pairs_hook=_unique)
-    except (ValueError, RecursionError):
+        value = parse(text, budget)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise SourceError(f"is damaged: {what} cannot be read as JSON")
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(names := dict(pairs)) != len(pairs):
-        raise ValueError("two values with the same name")
-    return names
 
 
 # -- torchao's tensors -----------------------------------------------------------------------------------
@@ -137,8 +136,8 @@ def _entries(file: File) -> tuple[list[Entry], int]:
     """The tensors under their names, and how many were put together from several."""
     left, weights = dict(file.tensors), 0
     entries: list[Entry] = []
-    for name in _names(file.metadata):
-        described = _json(file.metadata.get(name, "").encode(), f"its description of {name[:200]}")
+    for name in _names(file.metadata, file.budget):
+        described = _json(file.metadata.get(name, "").encode(), f"its description of {name[:200]}", file.budget)
         kind = described.get("_type")
         if kind == PLAIN:
             continue
@@ -158,11 +157,11 @@ def _entries(file: File) -> tuple[list[Entry], int]:
     return [*entries, *(Entry(name, tensor) for name, tensor in left.items())], weights
 
 
-def _names(metadata: Mapping[str, str]) -> list[str]:
+def _names(metadata: Mapping[str, str], budget: Budget) -> list[str]:
     """The tensors that torchao describes; none where it did not write the file."""
     try:
-        names = json.loads(metadata.get("tensor_names", "[]"))
-    except (ValueError, RecursionError):
+        names = parse(metadata.get("tensor_names", "[]").encode(), budget)
+    except ValueError:
         return []
     if not isinstance(names, list) or not all(isinstance(name, str) and name in metadata for name in names):
         return []

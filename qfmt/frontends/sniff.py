@@ -9,9 +9,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from ..budget import Budget
 from ..errors import SourceError
-from ..regular import irregular
-from .budget import Budget
+from ..regular import irregular, unreadable
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
 from .zips import Zip
@@ -44,7 +44,8 @@ KINDS = {
         Kind("torchscript_json", "a TorchScript archive of PyTorch 1.0 to 1.2 (model.json)", _SAVE_TORCHSCRIPT),
         Kind("torch_export", "a torch.export archive (.pt2)"),
         Kind("state_dict", "a state_dict: named tensors without a graph", _SAVE_TORCHSCRIPT),
-        Kind("torch_data", "a torch.save file of tensors or other plain data", _SAVE_TORCHSCRIPT),
+        Kind("torch_data", "a torch.save file of tensors or other plain data",
+             "these may be inputs or outputs of a network: convert the file that holds the network itself"),
         Kind("torch_module", "a whole Python module pickled with torch.save", _SAVE_TORCHSCRIPT),
         Kind("torch_legacy", "a torch.save file from before PyTorch 1.6 (a bare pickle)",
              "load it in PyTorch and save the whole network with torch.jit.save"),
@@ -103,7 +104,7 @@ def sniff(path: str | PathLike[str]) -> Kind:
             head = file.read(4096)
             size = file.seek(0, 2)
     except (OSError, ValueError) as error:  # a path cannot hold a zero byte
-        raise SourceError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise SourceError(unreadable(error)) from None
     return KINDS[_by_head(head, size) or _by_structure(path, head)]
 
 

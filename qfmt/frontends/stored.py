@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..budget import Budget
 from ..errors import SourceError
 from ..model import DTYPES, numpy_dtype, unpack
-from .budget import Budget
 
 if TYPE_CHECKING:
     import numpy as np

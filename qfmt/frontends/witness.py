@@ -29,6 +29,24 @@ class Computed(NamedTuple):
         return bool(self.scale)
 
 
+def is_computed(value: Any) -> bool:
+    """Whether a value is a Computed whose parts are what they should be."""
+    import numpy as np
+
+    match value:
+        case Computed(np.ndarray(), tuple() as scale, tuple() as zero_point, axis):
+            floats, whole = (isinstance(each, float) for each in scale), (type(each) is int for each in zero_point)
+            along = axis is None or (type(axis) is int and 0 <= axis < value.array.ndim)
+            return along and all(floats) and all(whole) and len(scale) == len(zero_point)
+    return False
+
+
+def is_array(value: Any) -> bool:
+    import numpy as np
+
+    return isinstance(value, np.ndarray)
+
+
 def computed(array: Array, tensor: Tensor) -> Computed:
     """What was computed for a tensor, with what the tensor says that it means."""
     grid = tensor.quantization

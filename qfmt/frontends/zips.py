@@ -8,12 +8,14 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from os import PathLike, fspath
+from typing import IO, cast
 
+from ..budget import Budget
 from ..errors import BudgetError, SourceError
-from .budget import Budget
+from ..regular import unreadable
 
-ENTRY_LIMIT = 1 << 20
-"""The most entries that a model may have."""
+DIRECTORY = 30
+"""Bytes that the entries of a directory take, for each of its bytes in the file: 46 and a name are one entry."""
 
 _AGAIN = "the file is damaged; download it again"
 
@@ -33,22 +35,20 @@ class Zip:
                 self._map = memoryview(
                     source if isinstance(source, bytes) else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 )
-                with zipfile.ZipFile(file) as directory:
+                self.budget = budget or Budget(len(self._map))
+                with zipfile.ZipFile(cast(IO[bytes], _Charged(file, self.budget))) as directory:
                     listed = directory.infolist()
         except OSError as error:
-            raise SourceError(f"cannot be read: {error.strerror or error}") from None
+            raise SourceError(unreadable(error)) from None
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
             raise SourceError(
                 "is not a whole zip archive", hint="it was cut off or damaged; download it again"
             ) from None
         self.entries: Mapping[str, zipfile.ZipInfo] = {info.filename: info for info in listed}
-        if len(listed) > ENTRY_LIMIT:
-            raise SourceError(f"the zip archive has {len(listed)} entries, more than any model")
         if len(self.entries) != len(listed):
             raise SourceError(
                 "the zip archive has two entries with the same name", hint="the file is damaged or hostile"
             )
-        self.budget = budget or Budget(len(self._map))
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         """The contents of an entry, at most `limit` bytes; its checksum is verified."""
@@ -100,6 +100,20 @@ class Zip:
         if len(data) != info.file_size:
             raise _damaged(info)
         return memoryview(data)
+
+
+class _Charged:
+    """A file as zipfile opens it. It reads the directory at once, and is charged for it before it makes entries."""
+
+    def __init__(self, file: IO[bytes], budget: Budget) -> None:
+        self.seek, self.tell = file.seek, file.tell
+        self._file, self._budget = file, budget
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._budget.spend(len(data) // 4)
+        self._budget.allocate(DIRECTORY * len(data))
+        return data
 
 
 def _damaged(info: zipfile.ZipInfo) -> SourceError:

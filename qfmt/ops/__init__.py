@@ -30,11 +30,12 @@ from . import (
     selection,
     softmax,
 )
-from .registry import CLAMPS, OPERATORS, Inference, Operand, Operator, Quantized, Result, UnknownRank
+from .registry import CLAMPS, OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 
 __all__ = [
     "CLAMPS",
     "OPERATORS",
+    "UNFIT",
     "Inference",
     "Operand",
     "Operator",

@@ -187,6 +187,9 @@ def unsqueeze(x: Array, axes: Array) -> Array:
 
 def _expand_shape(given: Inference) -> list[Shape]:
     x, wanted = given.shapes[0], integers(given, 1)
+    if wanted is None and x is not None:
+        count = length(given, 1)
+        return [None if count is None else (None,) * max(len(x), count)]
     return [None if x is None or wanted is None else broadcast_pair(x, wanted)]
 
 

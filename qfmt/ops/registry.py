@@ -146,6 +146,26 @@ class Inference(NamedTuple):
         return shape
 
 
+IN_PASSING = (
+    "activation",
+    "creation",
+    "elementwise",
+    "functions",
+    "indexing",
+    "layout",
+    "logic",
+    "normalization",
+    "reduction",
+    "selection",
+    "softmax",
+)
+"""Families of operators that look at each element a few times; others multiply outputs by as much as an input."""
+
+
+UNFIT = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, MemoryError)
+"""What a shape rule, or a reference, raises for inputs and attributes that do not go together."""
+
+
 class UnknownRank(Exception):
     """A shape rule needs the rank of input `index`; the caller may know how to find it."""
 
@@ -203,8 +223,14 @@ class Operator:
         """The shapes of the outputs; QfmtError for inputs and attributes that do not go together, or UnknownRank."""
         try:
             return self.shape(given)
-        except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # of any lengths and values
+        except UNFIT as error:
             raise QfmtError(f"{self.name} has inputs or attributes that do not fit each other: {error}") from error
+
+    def work(self, read: Sequence[int], written: Sequence[int]) -> int:
+        """About how many elements, or products of two, the reference looks at; of how many elements tensors have."""
+        if self.family in IN_PASSING:
+            return sum(read) + sum(written)
+        return sum(written) * max(read, default=1)
 
     def output_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str | None:
         """The element type of an output that is not quantized; None where it is that of an input that is not known.

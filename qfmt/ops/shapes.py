@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import QfmtError
+from ..graph import MAXIMUM_RANK
 from ..model import Dimension, Shape, Tensor
 from .registry import Inference
 
@@ -129,9 +130,12 @@ def is_present(given: Inference, index: int) -> bool:
 
 
 def length(given: Inference, index: int) -> int | None:
-    """The number of elements of a vector input, where known."""
+    """The number of elements of a vector of sizes or axes, where known; QfmtError for more than tensors have."""
     shape = given.shapes[index] if index < len(given.shapes) else None
-    return shape[0] if shape and isinstance(shape[0], int) else None
+    count = shape[0] if shape and isinstance(shape[0], int) else None
+    if count is not None and count > MAXIMUM_RANK:
+        raise QfmtError(f"input {index} has {count:,} sizes or axes; a tensor has up to {MAXIMUM_RANK} dimensions")
+    return count
 
 
 def affordable(count: int) -> None:

@@ -38,7 +38,7 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
     nodes = []
     for node in graph.nodes:
         try:
-            shapes_of_outputs = _inferred(node, tensors)
+            shapes_of_outputs = inferred(node, tensors)
         except (QfmtError, ValueError, IndexError, TypeError) as error:
             why = error.what if isinstance(error, QfmtError) else "these sizes do not fit it"
             raise SourceError(why, where=f"{node.label} ({node.operator})", hint=HINT) from None
@@ -73,7 +73,7 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
     return Tensor.constant(output.name, value, aliases=output.aliases)
 
 
-def _inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
+def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
     """The shapes that an operator gives; none if it is not known, or needs a rank that is not."""
     operator = OPERATORS.get(node.operator)
     if operator is None:

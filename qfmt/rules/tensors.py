@@ -7,13 +7,11 @@ from itertools import pairwise
 from math import prod
 
 from ..errors import Violation
+from ..graph import MAXIMUM_RANK
 from ..model import DTYPES, StoredArray, Tensor, static_shape
 from .quantization import BLOCKS, QUANTIZATION
 from .rule import Stage, first_of, is_int, is_text, quoted
 from .values import VALUES
-
-MAXIMUM_RANK = 32
-"""The most dimensions that NumPy 1 supports."""
 
 NAMING = Stage()
 DATA = Stage()

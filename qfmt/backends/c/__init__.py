@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from os import PathLike, fsdecode
 from pathlib import Path
@@ -62,6 +61,6 @@ def program(
     from .plan import Plan
     from .static import fixed
 
-    plan = Plan(fixed(model, shapes or {}), Names(re.sub(r"_+$", "", identifier(name))), compact)
+    plan = Plan(fixed(model, shapes or {}), Names(identifier(name).rstrip("_")), compact)
     write_nodes(plan)
     return files(plan)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...budget import Budget
 from ...errors import DestinationError, QfmtError
-from ...interpreter import trace
+from ...interpreter import execute, place
 from ...model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
+from ...ops import OPERATORS, Operand
 from ...ops.quantization import is_static
 from ...passes.likely import shape_options
+from ...passes.sizes import inferred
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +33,7 @@ INT32 = (1 << 31) - 1
 """The largest sum; and the most elements of a tensor, which are counted in int32."""
 
 MOST = 1 << 26
-"""The most elements of an input: the network is run once on it, to plan its memory."""
+"""The most elements of an input."""
 
 _OF_SHAPES = ("Shape", "Size")
 
@@ -90,50 +93,94 @@ class Network:
 
 
 def fixed(model: Model, shapes: Shapes) -> Network:
-    """The network run once, on inputs of the given shapes, to learn the shape of everything.
+    """The network with the shape of everything, as the shape rules of its operators give them.
 
     What depends on constants and shapes alone is computed here and now, and so is what has no elements. A first
     dimension that has only a name is 1.
     """
-    tensors = model.tensors
     if unknown := [name for name in shapes if name not in model.graph.inputs]:
         hint = f"its inputs are {', '.join(model.graph.inputs)}"
         raise DestinationError("is not an input of the network", where=unknown[0], hint=hint)
-    kinds = {name: stored(tensors[name]) for name in model.graph.inputs}
-    sizes = _input_shapes(model, shapes)
-    known: dict[str, Array] = {}
-    found = {name: Value(name, kinds[name], size, tensors[name].quantization, None)
-             for name, size in sizes.items()}  # fmt: skip
-    running: dict[str, Array] = {}
-    nodes = []
-    inputs = {name: _zeros(tensors[name], size) for name, size in sizes.items()}
-    for node in trace(model, inputs, running):
-        given = [name for name in node.inputs if name]
-        settled = (
-            node.operator in _OF_SHAPES
-            or all(name in known or tensors[name].is_constant for name in given)
-            or not any(running[name].size for name in node.outputs if name)
-        )
-        for name in node.outputs:
-            if not name:
-                continue
-            array = running[name]
-            if settled:
-                known[name] = array
-            found[name] = Value(name, stored(tensors[name], settled), array.shape, tensors[name].quantization,
-                                array if settled else None)  # fmt: skip
-        if not settled:
+    tensors = dict(model.tensors)
+    for name in model.graph.inputs:
+        stored(tensors[name])
+    tensors |= {name: replace(tensors[name], shape=size) for name, size in _input_shapes(model, shapes).items()}
+    budget = Budget.of(model, "writing C of a network of")
+    nodes, found = [], dict.fromkeys((*model.graph.inputs, *(tensor.name for tensor in model.graph.constants())))
+    for node in model.graph.nodes:
+        budget.node()
+        outputs = _shaped(node, tensors)
+        if _is_settled(node, outputs, tensors):
+            outputs = _settled(node, outputs, tensors, budget)
+        else:
             nodes.append(node)
-    for tensor in model.graph.constants():
-        found[tensor.name] = Value(
-            tensor.name, stored(tensor, True), static_shape(tensor), tensor.quantization, tensor.array
-        )
-    for value in found.values():
-        if value.size > INT32:
-            raise DestinationError(f"has {value.size} elements, more than int32 counts", where=value.name)
+        tensors.update(outputs)
+        found.update(dict.fromkeys(outputs))
+    values = {name: _value(tensors[name]) for name in found}
     readers = Counter(name for node in nodes for name in node.inputs if name)
     readers.update(model.graph.outputs)
-    return Network(model, found, nodes, readers)
+    return Network(model, values, nodes, readers)
+
+
+def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs of a node, with their shapes."""
+    try:
+        shapes = inferred(node, tensors)
+    except QfmtError as error:
+        raise DestinationError(error.what, where=place(node), hint=error.hint) from None
+    outputs = {}
+    for index, name in enumerate(node.outputs):
+        shape = shapes[index] if index < len(shapes) else None
+        shape = shape if is_static(shape) else tensors[name].shape if name else ()
+        if not is_static(shape):
+            hint = "C needs fixed sizes: leave this node out of the network"
+            raise DestinationError(
+                "has an output whose sizes depend on the values of its inputs", where=place(node), hint=hint
+            )
+        if prod(shape) > INT32:
+            raise DestinationError(f"has {prod(shape)} elements, more than int32 counts", where=name)
+        if name:
+            outputs[name] = replace(tensors[name], shape=shape)
+    return outputs
+
+
+def _is_settled(node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether what a node gives is known without the inputs of the network."""
+    constant = all(tensors[name].is_constant for name in node.inputs if name)
+    return constant or node.operator in _OF_SHAPES or not any(map(_size, outputs.values()))
+
+
+def _settled(
+    node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor], budget: Budget
+) -> dict[str, Tensor]:
+    """The outputs of a node as constants."""
+    if not any(map(_size, outputs.values())):
+        arrays = [np.empty(static_shape(each), numpy_dtype(each.dtype)) for each in outputs.values()]
+    else:
+        given = [tensors[name] if name else None for name in node.inputs]
+        read = [_size(each) for each in given if each is not None]
+        written = [_size(each) for each in outputs.values()]
+        nbytes = sum(_size(each) * numpy_dtype(each.dtype).itemsize for each in outputs.values())
+        budget.compute(OPERATORS[node.operator].work(read, written), nbytes)
+        arrays = execute(node, [None if each is None else _operand(each) for each in given], list(outputs.values()))
+    pairs = zip(outputs.values(), arrays, strict=True)
+    return {each.name: Tensor.constant(each.name, array, each.quantization, dtype=each.dtype) for each, array in pairs}
+
+
+def _operand(tensor: Tensor) -> Operand:
+    """What is known of a tensor; of one that is computed later, its shape."""
+    if tensor.is_constant:
+        return Operand(tensor.array, tensor.quantization)
+    return Operand(np.broadcast_to(np.zeros((), numpy_dtype(tensor.dtype)), static_shape(tensor)), tensor.quantization)
+
+
+def _size(tensor: Tensor) -> int:
+    return prod(static_shape(tensor))
+
+
+def _value(tensor: Tensor) -> Value:
+    array = tensor.array if tensor.is_constant else None
+    return Value(tensor.name, stored(tensor, array is not None), static_shape(tensor), tensor.quantization, array)
 
 
 def stored(tensor: Tensor, constant: bool = False) -> str:
@@ -187,11 +234,3 @@ def _agrees(shape: Shape, given: Sequence[Dimension]) -> bool:
 
 def _spelled(shape: Sequence[Dimension]) -> str:
     return f"[{','.join(str(size or '?') for size in shape)}]"
-
-
-def _zeros(tensor: Tensor, shape: tuple[int, ...]) -> Array:
-    """Real zeros, or what is nearest to them in the range of the tensor."""
-    grid = tensor.quantization
-    point = 0 if grid is None or grid.has_float_zero_points else int(grid.zero_point[0])
-    value = 0 if grid is None else min(max(point, grid.quant_min), grid.quant_max)
-    return np.full(shape, value, numpy_dtype(tensor.dtype))

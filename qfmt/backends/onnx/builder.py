@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ...errors import InexpressibleNodes
-from ...frontends.onnx.tensors import infer_types
 from ...model import Model, Node, Shape, Tensor
 from ...ops import OPERATORS, Quantized
 from ...passes.constants import unused
@@ -198,10 +197,7 @@ class Builder:
         from ... import __version__
 
         version = ir_version(self.domains)
-        model = ir.Model(graph, ir_version=version, producer_name="qfmt", producer_version=__version__)
-        if any(value.shape is None for value in outputs):  # a checker asks for them
-            infer_types(model)
-        return model
+        return ir.Model(graph, ir_version=version, producer_name="qfmt", producer_version=__version__)
 
     def _lower_all(self) -> None:
         """Every node; those that cannot be written are reported together."""

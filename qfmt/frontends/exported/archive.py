@@ -5,13 +5,13 @@ Layout and names: torch/csrc/export/pt2_archive_constants.h; the program: torch/
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Any
 
+from ...budget import Budget
 from ...errors import SourceError
-from ..budget import Budget
+from ..json_text import parse
 from ..saved.convert import IN_MEMORY
 from ..saved.file import read_zip
 from ..sniff import root_of
@@ -22,9 +22,6 @@ SCHEMA = 8
 """The major version of the program's schema that this reader knows: torch 2.5 and later write it."""
 
 SAVE_AGAIN = "load it with the PyTorch that wrote it, and save it with torch.export.save of PyTorch 2.9 or later"
-
-_JSON_SIZES = {b"{": 180, b"[": 64, b",": 40}
-"""About how many bytes Python takes for what begins or ends so, beside the text."""
 
 DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
@@ -128,10 +125,9 @@ class Archive:
 
     def _json(self, name: str) -> Any:
         data = self._zip.read(f"{self._root}{name}")
-        self.budget.allocate(sum(data.count(mark) * size for mark, size in _JSON_SIZES.items()) + len(data))
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
+            return parse(data, self.budget)
+        except ValueError:
             raise SourceError("is not valid JSON", where=name, hint="the file is damaged") from None
 
     def _config(self, name: str) -> Mapping[str, Any]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...model import Model, Shape
 from ...passes.earlier import quantize_earlier
 from ...passes.fold import fold_sandwiches
-from ..budget import Budget
 from ..saved.archive import producer
 from ..torch import InputSpec, Lifter
 from ..torch.attempts import Given, Lifted, lift

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...model import Model
-from ..budget import Budget
 from ..torch.attempts import Given
 from .convert import convert_exported
 

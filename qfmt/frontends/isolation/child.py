@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import IO, Any, Protocol
 
 from ...errors import MissingPackageError, QfmtError, first_line
@@ -40,10 +42,18 @@ def main(kind: str) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     warnings.simplefilter("ignore")
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     server = Server(import_module(MODULES[kind]).Engine, target)
     with suppress(wire.Closed):
         while True:
             server.serve(*wire.read(source))
+
+
+def _end_with(parent: int) -> None:
+    """End with the parent, however that ends: a call may take hours, and nobody reads the pipe meanwhile."""
+    while os.getppid() == parent:
+        sleep(1)
+    os._exit(1)
 
 
 class Server:

@@ -46,12 +46,18 @@ class Session:
 
     `program` gives what the engine is made of; it is asked again if the worker has to be started anew. `call` names a
     call of the program and its place, by the index that the engine tells; `name` is what messages call the engine.
+    `takes` is whether a value is one that the engine may answer with: a worker that a file took over may say anything.
     """
 
     def __init__(
-        self, kind: str, name: str, program: Callable[[], Sequence[Any]], call: Callable[[int], tuple[str, str]]
+        self,
+        kind: str,
+        name: str,
+        program: Callable[[], Sequence[Any]],
+        call: Callable[[int], tuple[str, str]],
+        takes: Callable[[Any], bool],
     ) -> None:
-        self.kind, self.name, self.program, self.call = kind, name, program, call
+        self.kind, self.name, self.program, self.call, self.takes = kind, name, program, call, takes
 
     def open(self) -> str:
         """Name and version of the package that computes. RunError or MissingPackageError if it cannot."""
@@ -64,7 +70,7 @@ class Session:
             worker = _worker(self.kind)
             if worker.session is not self:
                 worker.open(self)
-            return dict(worker.exchange(self, verb, *arguments))
+            return dict(worker.exchange(self, self.takes, verb, *arguments))
 
 
 def is_installed(package: str) -> bool:
@@ -100,11 +106,13 @@ class Worker:
         """Have it make the engine of a session, unless it has that; gives name and version of the package."""
         if self.session is not session:
             self.session = None
-            self.version = dict(self.exchange(session, "open", *session.program()))["version"]
-            self.session = session
+            told = dict(self.exchange(session, _is_text, "open", *session.program()))
+            self.version, self.session = told.get("version", ""), session
         return self.version
 
-    def exchange(self, session: Session, verb: str, *arguments: Any) -> Iterator[tuple[str, Any]]:
+    def exchange(
+        self, session: Session, takes: Callable[[Any], bool], verb: str, *arguments: Any
+    ) -> Iterator[tuple[str, Any]]:
         """Send a message; give (name, value) for each result."""
         assert self.process.stdin is not None and self.process.stdout is not None
         at, answered, error = -1, False, None
@@ -112,7 +120,7 @@ class Worker:
             wire.write(self.process.stdin, [verb, *arguments])
             while not answered:
                 match wire.read(self.process.stdout):
-                    case ["value", str() as key, value]:
+                    case ["value", str() as key, value] if takes(value):
                         yield key, value
                     case ["at", int() as at]:
                         pass
@@ -124,7 +132,9 @@ class Worker:
                         raise wire.Closed
         except wire.Closed:
             self.stop(patience=5)  # how it ended is known when it has
-            what, where = session.call(at) if at >= 0 else ("", "")
+            what, where = "", ""
+            with suppress(LookupError):  # what a worker says of where it is may be wrong
+                what, where = session.call(at) if at >= 0 else (what, where)
             when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
@@ -156,6 +166,10 @@ class Worker:
         for stream in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # what was to be sent to a process that is gone
                 stream.close()  # type: ignore[union-attr]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _worker(kind: str) -> Worker:

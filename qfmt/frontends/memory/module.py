@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from ...budget import Budget
 from ...errors import SourceError, UnsupportedOperators
 from ...model import Model
-from ..budget import Budget
 from ..exported.memory import export_and_convert
 from ..saved.archive import producer
 from ..saved.convert import convert_saved

@@ -8,38 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...errors import SourceError
+from ...budget import AT_ONCE, Budget
+from ...errors import QfmtError, SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
 from ...ops.quantization import is_static
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
-from ..budget import Budget
 from .tensors import shape_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-
-PER_OPERATION = 1 << 8
-"""Elements, or products of two, that count as one operation of the budget where constants are computed."""
-
-_IN_PASSING = (
-    "activation",
-    "creation",
-    "elementwise",
-    "functions",
-    "indexing",
-    "layout",
-    "logic",
-    "normalization",
-    "reduction",
-    "selection",
-    "softmax",
-)
-"""Families of operators that look at each element a few times; others multiply outputs by as much as an input."""
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
 """Of constants: the passes make quantized constants of them."""
@@ -93,7 +75,8 @@ class Emitter:
 
         A node over constants is computed now, but for what dequantizes.
         """
-        self.budget.node()
+        self.budget.node(len(inputs))
+        self.budget.tensor(0 if isinstance(outputs, str) else len(outputs) - 1)
         entry = OPERATORS[operator]
         inputs = list(inputs)
         while inputs and not inputs[-1]:
@@ -200,14 +183,12 @@ class Emitter:
         operator, outputs = OPERATORS[node.operator], [self.tensors[name] for name in node.outputs]
         nbytes = sum(-(-size * DTYPES[each.dtype].bits // 8) for size, each in zip(sizes, outputs, strict=True))
         read = [prod(static_shape(self.tensors[name])) for name in node.inputs if name]
-        work = sum(sizes) + sum(read) if operator.family in _IN_PASSING else sum(sizes) * max(read)
-        operations = work // PER_OPERATION
+        work = operator.work(read, sizes)
         if 2 * nbytes > self.budget.bytes - self.budget.spent_bytes:
             return False
-        if 2 * operations > self.budget.operations - self.budget.spent_operations:
+        if 2 * (work // AT_ONCE) > self.budget.operations - self.budget.spent_operations:
             return False
-        self.budget.allocate(nbytes)
-        self.budget.spend(operations)
+        self.budget.compute(work, nbytes)
         return True
 
     def _sizes(self, node: Node) -> list[int] | None:
@@ -221,7 +202,10 @@ class Emitter:
             missing = [None] * (len(entry.inputs) - len(node.inputs))
             known = [self.tensors[name].shape if name else None for name in node.inputs]
             arrays = [self.value(name) if name else None for name in node.inputs]
-            inferred = entry.shape(Inference([*known, *missing], node.attributes, [*arrays, *missing]))
+            try:
+                inferred = entry.infer(Inference([*known, *missing], node.attributes, [*arrays, *missing]))
+            except (QfmtError, UnknownRank):
+                return None
             shapes = [inferred[min(index, len(inferred) - 1)] for index in range(len(node.outputs))]
         counts = [prod(shape) for shape in shapes if is_static(shape)]
         return counts if len(counts) == len(shapes) else None

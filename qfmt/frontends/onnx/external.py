@@ -5,7 +5,10 @@ The library that runs or parses the model afterwards opens no file that the mode
 
 from __future__ import annotations
 
+import mmap
+import os
 import stat
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...errors import SourceError
+from ...regular import unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,11 +42,33 @@ class Place(NamedTuple):
     nbytes: int
 
 
-def open_proto(path: Path, *, mapped: bool = False) -> Any:
+class Opened:
+    """A file that stays open: what is read is what was checked, whatever has taken its place in the folder by then."""
+
+    def __init__(self, path: Path) -> None:
+        flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))  # a FIFO would block
+        self._descriptor = os.open(path, sum(flags, os.O_RDONLY))
+        weakref.finalize(self, os.close, self._descriptor)
+        self.facts = os.fstat(self._descriptor)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """Some of its bytes, mapped for as long as the view is held."""
+        if not nbytes:
+            return memoryview(b"")
+        before = offset % mmap.ALLOCATIONGRANULARITY
+        part = mmap.mmap(self._descriptor, before + nbytes, access=mmap.ACCESS_READ, offset=offset - before)
+        return memoryview(part)[before:]
+
+
+Files = dict[str, Opened]
+"""The files of external data by the path that tensors name them with."""
+
+
+def open_proto(path: Path, files: Files | None = None) -> Any:
     """The onnx.ModelProto of a file with its external data in it, as raw_data: it names no file any more.
 
-    With `mapped` the initializers of the main graph stay where they are, for models larger than memory: each of them
-    names its file by an absolute path, its offset and its length.
+    With `files` the initializers of the main graph stay where they are, for models larger than memory: each of them
+    names its file by an absolute path, which `files` then has, its offset and its length.
 
     A location is relative to the folder of the model and names a regular file in it or below. A symbolic link is
     followed if it ends there, or in the folder in which the model itself lies if that is reached by a link, too: caches
@@ -60,25 +86,27 @@ def open_proto(path: Path, *, mapped: bool = False) -> Any:
     except DecodeError:
         raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; download it again") from None
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror or error}") from None
+        raise SourceError(unreadable(error)) from None
     external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]
     if external:
-        places = _Folder(path).places(external)
-        own = list(proto.graph.initializer) if mapped else []
+        folder = _Folder(path)
+        places = folder.places(external)
+        own = [] if files is None else list(proto.graph.initializer)
         kept = {id(tensor) for tensor in own}
         for (tensor, _), place in zip(external, places, strict=True):
-            _name(tensor, place) if id(tensor) in kept else _load(tensor, place)
+            _name(tensor, place) if id(tensor) in kept else _load(tensor, place, folder.opened)
+        if files is not None:
+            files.update(folder.opened)
     return proto
 
 
-def take_large(proto: Any) -> dict[str, Array]:
-    """Take the large initializers out of a model that `open_proto` has mapped: name → array, mapped from the file.
+def take_large(proto: Any, files: Files) -> dict[str, Array]:
+    """Take the large initializers out of a model that `open_proto` gave with `files`: name → array, mapped.
 
     All other external data is read into the model; so are element types that NumPy does not have itself.
     """
     import onnx_ir as ir
 
-    files: dict[str, Array] = {}
     taken: dict[str, Array] = {}
     initializers = proto.graph.initializer
     for index in reversed(range(len(initializers))):
@@ -89,11 +117,9 @@ def take_large(proto: Any) -> dict[str, Array]:
         place = Place(entries["location"], int(entries["offset"]), int(entries["length"]))
         dtype = ir.DataType(tensor.data_type).numpy()
         if place.nbytes <= LARGE or dtype.isbuiltin != 1:
-            _load(tensor, place)
+            _load(tensor, place, files)
             continue
-        if place.path not in files:
-            files[place.path] = np.memmap(place.path, np.uint8, "r")
-        data = files[place.path][place.offset : place.offset + place.nbytes]
+        data = np.frombuffer(files[place.path].view(place.offset, place.nbytes), np.uint8)
         taken[tensor.name] = data.view(dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
         del initializers[index]
     return taken
@@ -153,13 +179,15 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self.home = path.parent.resolve()
         self.homes = (self.home, path.resolve().parent)
-        self.files: dict[str, tuple[str, int]] = {}
-        """Location → the path without links, and the size."""
+        self.paths: dict[str, str] = {}
+        """Location → the path without links."""
+        self.opened: Files = {}
 
     def places(self, tensors: list[tuple[Any, str]]) -> list[Place]:
         """Where the data of tensors lie; SourceError with the place of the first of which it cannot be."""
         found = [self._place(tensor, where) for tensor, where in tensors]
-        total, there = sum(place.nbytes for place in found), sum(dict(self.files.values()).values())
+        total = sum(place.nbytes for place in found)
+        there = sum(file.facts.st_size for file in self.opened.values())
         if total > 2 * there + SHARED:
             what = f"its tensors have {total} bytes of external data in files of {there} bytes"
             raise SourceError(what, hint="store each tensor separately")
@@ -177,9 +205,10 @@ class _Folder:
             raise SourceError(
                 "the location of its external data is not text", hint="the file is damaged; download it again"
             )
-        if location not in self.files:
-            self.files[location] = self._file(location)
-        path, size = self.files[location]
+        if location not in self.paths:
+            self.paths[location] = self._open(location)
+        path = self.paths[location]
+        size = self.opened[path].facts.st_size
         needed = _needed(tensor)
         try:
             offset = int(entries.get("offset", 0))
@@ -194,8 +223,8 @@ class _Folder:
             raise SourceError(what, hint="the file is damaged; download it again")
         return Place(path, offset, length)
 
-    def _file(self, location: str) -> tuple[str, int]:
-        """The path of a file with external data, without links, and its size; SourceError if it may not be read."""
+    def _open(self, location: str) -> str:
+        """The path of a file with external data, without links, which is open then; SourceError if it may not be."""
         if not location:
             raise SourceError("its external data has no location")
         try:
@@ -204,17 +233,19 @@ class _Folder:
             if not inside or not any(path.is_relative_to(home) for home in self.homes):
                 hint = "external data must be in the folder of the model or below"
                 raise SourceError(f"its external data {location!r} is outside the model's folder", hint=hint)
-            found = path.stat()
+            opened = self.opened.get(str(path)) or Opened(path)
         except FileNotFoundError:
             raise SourceError(f"its external data {location!r} is missing", hint="put it next to the model") from None
         except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
             raise SourceError(f"its external data {location!r} cannot be opened") from None
+        found = opened.facts
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"its external data {location!r} is not a regular file")
         if found.st_nlink > 1:
             what = f"its external data {location!r} has {found.st_nlink} hard links, and one may be outside the folder"
             raise SourceError(what, hint="replace it with a copy")
-        return str(path), found.st_size
+        self.opened[str(path)] = opened
+        return str(path)
 
 
 def _needed(tensor: Any) -> int:
@@ -236,9 +267,7 @@ def _name(tensor: Any, place: Place) -> None:
         tensor.external_data.add(key=key, value=str(value))
 
 
-def _load(tensor: Any, place: Place) -> None:
-    with Path(place.path).open("rb") as file:
-        file.seek(place.offset)
-        tensor.raw_data = file.read(place.nbytes)
+def _load(tensor: Any, place: Place, files: Files) -> None:
+    tensor.raw_data = bytes(files[place.path].view(place.offset, place.nbytes))
     del tensor.external_data[:]
     tensor.ClearField("data_location")

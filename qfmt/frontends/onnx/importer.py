@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ...budget import Budget
 from ...errors import QfmtError, SourceError
 from ...model import Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS
-from ..budget import Budget
 from .emitting import Call, Emitter
 from .tensors import described, dtype_by_schema, dtype_of, stored
 
@@ -157,7 +157,8 @@ class Importer(Emitter):
         """A node that qfmt has no meaning for, as it is: it can be looked at and written to ONNX again, not run."""
         from .opaque import captured, opaque_attributes
 
-        self.budget.node()
+        self.budget.node(len(call.inputs))
+        self.budget.tensor(len(call.outputs) + len(call.attributes))
         inner = captured(call.attributes)
         for name in call.outputs:
             if name:

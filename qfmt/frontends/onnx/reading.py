@@ -7,10 +7,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...budget import NODE, NODE_BYTES, Budget
 from ...errors import MissingPackageError, SourceError, first_line
-from ..budget import NODE, NODE_BYTES, Budget
-from .external import is_external, open_proto, tensors_within
-from .tensors import quiet
+from .external import Files, is_external, open_proto, tensors_within
+from .tensors import FILE, quiet
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -40,8 +40,12 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
             hint="run `pip install '.[onnx]'` in a checkout of qfmt",
         ) from None
     if isinstance(source, str | PathLike):
-        model = _from_checked(open_proto(Path(source), mapped=True))
-        budget = Budget(Path(source).stat().st_size + _mapped_bytes(model))
+        files: Files = {}
+        proto = open_proto(Path(source), files)
+        budget = Budget(Path(source).stat().st_size + _mapped_bytes(proto))
+        budget.tensor(len(proto.graph.input) + sum(1 for _ in tensors_within(proto)))
+        model = _from_checked(proto)
+        _tell_files(model, files)
     else:
         model, budget = _from_proto(source), Budget(None)
     if not model.opset_imports and model.ir_version >= OPSETS_SINCE:
@@ -65,11 +69,19 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     return model, budget
 
 
-def _mapped_bytes(model: ir.Model) -> int:
+def _mapped_bytes(proto: Any) -> int:
+    """How many bytes of the initializers lie in files."""
+    mapped = (entry for tensor in proto.graph.initializer if is_external(tensor) for entry in tensor.external_data)
+    return sum(int(entry.value) for entry in mapped if entry.key == "length")
+
+
+def _tell_files(model: ir.Model, files: Files) -> None:
+    """Let each initializer that lies in a file have it."""
     import onnx_ir as ir
 
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value.meta[FILE] = files[str(value.const_value.path)]
 
 
 def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:

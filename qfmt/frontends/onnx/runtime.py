@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import MissingPackageError, RunError, first_line
 from ...model import DTYPES
+from .spelled import opset_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,8 +125,7 @@ class Engine:
             if name not in inputs:
                 kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
                 proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
-        opset = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
-        return onnx.version_converter.convert_version(proto, 21) if opset < OLDEST_REFERENCE else proto
+        return onnx.version_converter.convert_version(proto, 21) if opset_of(proto) < OLDEST_REFERENCE else proto
 
 
 def _without_data(name: str, array: Array) -> Any:

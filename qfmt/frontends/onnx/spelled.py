@@ -13,6 +13,11 @@ CLIP_TAKES_INPUTS = 11
 """From this opset on; before, its bounds are attributes."""
 
 
+def opset_of(proto: Any) -> int:
+    """The opset of ONNX's own operators that a model states; 1 if it states none."""
+    return next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
+
+
 def in_standard_operators(proto: Any) -> Any:
     """The model, with standard nodes in the place of each RequantShift, under the names of its inputs and outputs."""
     if not any(node.op_type in _SPELLED for node in proto.graph.node):
@@ -22,7 +27,7 @@ def in_standard_operators(proto: Any) -> Any:
     spelled = onnx.ModelProto()
     spelled.CopyFrom(proto)
     del spelled.graph.node[:]
-    opset = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), 1)
+    opset = opset_of(proto)
     for node in proto.graph.node:
         spell = _SPELLED.get(node.op_type)
         spelled.graph.node.extend([node] if spell is None else spell(node, spelled.graph.initializer, opset))

@@ -11,22 +11,24 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import DTYPES, Data, Shape, Tensor
+from .external import Opened
+
+FILE = "qfmt.file"
+"""Under this word an external tensor of onnx-ir keeps the open file that it lies in."""
 
 
 class MappedData(Data):
-    """External data: a part of a file, mapped for as long as a view of it is held."""
+    """External data: a part of an open file, mapped for as long as a view of it is held."""
 
-    __slots__ = ("_offset", "_path")
+    __slots__ = ("_file", "_offset")
 
-    def __init__(self, path: str, offset: int, nbytes: int) -> None:
-        self._path = path
+    def __init__(self, file: Opened, offset: int, nbytes: int) -> None:
+        self._file = file
         self._offset = offset
         self.nbytes = nbytes
 
     def view(self) -> memoryview:
-        if not self.nbytes:
-            return memoryview(b"")
-        return np.memmap(self._path, np.uint8, "r", self._offset, (self.nbytes,)).data
+        return self._file.view(self._offset, self.nbytes)
 
 
 class TensorData(Data):
@@ -88,7 +90,7 @@ def stored(name: str, tensor: Any) -> Tensor:
     import onnx_ir as ir
 
     if isinstance(tensor, ir.ExternalTensor):
-        return Tensor(name, dtype, shape, MappedData(str(tensor.path), tensor.offset or 0, needed))
+        return Tensor(name, dtype, shape, MappedData(tensor.meta[FILE], tensor.offset or 0, needed))
     return Tensor(name, dtype, shape, TensorData(tensor, needed))
 
 
@@ -158,17 +160,6 @@ def dtype_by_schema(call: Any, index: int, types: Sequence[str]) -> str:
     name = kind.removeprefix("tensor(").removesuffix(")")
     name = {"float": "float32", "double": "float64"}.get(name, name)
     return name if kind.startswith("tensor(") and name in DTYPES else ""
-
-
-def infer_types(model: Any) -> None:
-    """Let onnx say of what type values are; where it cannot, nothing changes.
-
-    It must not compute values on the way: a few nodes that double a vector would keep it busy without end.
-    """
-    from onnx_ir.passes.common import ShapeInferencePass
-
-    quiet()
-    ShapeInferencePass(data_prop=False)(model)
 
 
 _SILENT = logging.NullHandler()

@@ -19,9 +19,9 @@ from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
 from ..sniff import sha256_of
 from ..torch.attempts import Given
-from ..witness import Computed, integers_of
+from ..witness import Computed, integers_of, is_array
 from .convert import convert_onnx
-from .external import open_proto, take_large
+from .external import Files, open_proto, take_large
 from .runtime import REFERENCE
 from .spelled import in_standard_operators
 
@@ -72,10 +72,11 @@ class Witness:
             raise RunError(f"{engine} cannot run ONNX", hint=f"use one of {', '.join(RUNTIMES)}")
         self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
         self.model = _like(path, file)
-        proto = open_proto(path, mapped=True)
-        self.arrays = take_large(proto)
+        files: Files = {}
+        proto = open_proto(path, files)
+        self.arrays = take_large(proto, files)
         self.proto = in_standard_operators(proto)
-        self.session = Session("onnx", self.package, self._program, lambda index: ("the model", ""))
+        self.session = Session("onnx", self.package, self._program, lambda _: ("the model", ""), is_array)
         graph = self.proto.graph
         self._producers = {name: node for node in graph.node for name in node.output if name}
         self._grids: dict[str, list[Grid]] = {}

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...model import DTYPES, Graph, Model, Quantization, Tensor
-from ..budget import Budget
 from ..pickles import Inert, Subclass
 from ..stored import PerTensor, StoredTensor
 from ..torch.calls import Packed, PackedState
@@ -53,11 +53,12 @@ def archive(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget)
     A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
     names are aliases. What is neither tensor nor packed parameters is left out.
     """
-    return of_entries(joined(_unnested(state, budget), budget), source)
+    return of_entries(joined(_unnested(state, budget), budget), budget, source)
 
 
-def of_entries(several: Sequence[Entry], source: Mapping[str, str]) -> Model:
+def of_entries(several: Sequence[Entry], budget: Budget, source: Mapping[str, str]) -> Model:
     """The same of tensors, each with its names; SourceError if two have the same."""
+    budget.tensor(len(several))
     entries = {entry.name: entry for entry in several}
     if len(entries) != len(several) or "" in entries:
         raise SourceError(

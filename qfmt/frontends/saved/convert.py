@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...budget import Budget
 from ...errors import BudgetError, SourceError
 from ...model import Model
-from ..budget import Budget
 from ..pickles import Inert, Subclass
 from ..sniff import KINDS, saved_kind
 from ..torch import InputSpec, Lifter

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...budget import Budget
 from ...model import DTYPES, Data, Quantization, Tensor
-from ..budget import Budget
 from ..stored import StoredTensor
 from ..torch.calibration import TOLERANCE, Seen
 

@@ -9,8 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...budget import Budget
 from ...errors import SourceError
-from ..budget import Budget
 from ..pickles import Pickles, harmless_or_inert, unpickle
 from ..sniff import root_of, sniff
 from ..stored import ELEMENT_BITS, Storage

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...model import Model, Observed, Tensor
-from ..budget import Budget
 from ..sniff import SAVED, sniff
 from ..stored import StoredTensor
 from ..torch.calibration import Seen

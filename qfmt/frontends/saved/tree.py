@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from ...budget import Budget
 from ...errors import SourceError
-from ..budget import Budget
 from ..pickles import Inert
 from ..stored import StoredTensor
 from ..torch.calls import Packed, PackedState

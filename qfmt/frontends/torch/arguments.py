@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...model import DTYPES, Quantization
 from ...ops import OPERATORS, Quantized
-from ..budget import Budget
 from ..stored import StoredTensor
 from .emitting import Emitter
 from .promotion import operands

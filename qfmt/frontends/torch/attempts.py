@@ -11,10 +11,10 @@ from dataclasses import replace
 from operator import index
 from typing import Any, NamedTuple
 
+from ...budget import Budget
 from ...errors import BudgetError, SourceError
 from ...model import DTYPES, Dimension, Model, Quantization, Shape
 from ...rules.quantization import is_float32_scale
-from ..budget import Budget
 from ..stored import StoredTensor
 from .calls import Recorder, Value
 from .lift import Lifter

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
 from ...ops.quantization import is_static
 from ...ops.shapes import same, tells_sizes
-from ..budget import Budget
 from ..stored import StoredTensor
 from .calls import Place
 from .values import InputSpec, StoredData, TensorValue, stored_quantization

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...budget import Budget
 from ...errors import QfmtError, SourceError, UnsupportedOperators
 from ...model import Attribute, Graph, Model
 from ...passes.edits import without_unread
-from ..budget import Budget
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .names import name_tensors, renamed
 from .shaping import Shaper

@@ -215,7 +215,7 @@ def weight_of(lift: Lifter, packed: Packed, dtype: str = "") -> TensorValue:
     return lift.stored(packed.weight, f"{module or packed.path}.weight".lstrip("."), aliases, dtype)
 
 
-_OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params)+(?:\.\d+|\._packed_weight)?")
+_OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params){1,3}(?:\.\d+|\._packed_weight)?")
 """`fc._packed_params._packed_params`, or what PyTorch's mobile passes of 2019 made of it:
 `_jit_pass_hoist_conv_packed_params.features.0.0._packed_params.1`."""
 

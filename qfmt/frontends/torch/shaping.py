@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ...budget import Budget
 from ...errors import SourceError
 from ...model import Dimension
 from ...ops.shapes import axis_of
 from ...passes.likely import filled
-from ..budget import Budget
 from .arguments import ArgumentReader
 from .sizes import Size
 from .values import RANK_NAMES, Refine, TensorValue

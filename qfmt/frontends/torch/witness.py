@@ -13,7 +13,7 @@ from ...errors import MissingPackageError, RunError
 from ...model import Model
 from .. import TORCH_ENGINES
 from ..isolation.parent import Session, is_installed
-from ..witness import Computed
+from ..witness import Computed, is_computed
 from .attempts import Lifted
 from .execution import INSTALL
 from .program import Program, given, program
@@ -37,7 +37,7 @@ class TorchWitness:
     ) -> None:
         self.model, self.engine, self.examples = model, engine, list(examples)
         self.lifted = lifted
-        self.session = Session("torch", "torch", self._program, self._call)
+        self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
     def open(self) -> str:
         if not is_installed("torch"):

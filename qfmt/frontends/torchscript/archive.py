@@ -7,8 +7,8 @@ from functools import cached_property
 from os import PathLike
 from typing import Any, NamedTuple
 
+from ...budget import Budget
 from ...errors import SourceError
-from ..budget import Budget
 from ..pickles import Inert, unpickle
 from ..sniff import root_of, sniff, zip_kind
 from ..stored import Storage

@@ -15,7 +15,7 @@ from ...errors import SourceError
 from ..torch.calls import Value
 
 SIZE_LIMIT = 1 << 20
-"""Elements of a list or string that code may build."""
+"""Elements of a list or string that one operator may make of few arguments: they are counted when they are there."""
 
 INT_RANGE = range(-(1 << 63), 1 << 63)
 
@@ -23,7 +23,7 @@ INT_RANGE = range(-(1 << 63), 1 << 63)
 def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of an operator by one of the tables; NotImplemented if it is not there or cannot be applied.
 
-    Raises SourceError if the code fails as it would in PyTorch, or builds something out of all measure.
+    Raises SourceError if the code fails as it would in PyTorch, or would build something out of all measure.
     """
     function = table.get(target)
     if function is None:
@@ -36,8 +36,6 @@ def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[An
         return NotImplemented
     if isinstance(result, int) and result not in INT_RANGE:
         raise SourceError(f"the result of {target} exceeds 64 bits")
-    if isinstance(result, str | list | tuple | dict) and len(result) > SIZE_LIMIT:
-        raise SourceError(f"{target} creates {len(result)} elements", hint="this is not supported")
     return result
 
 

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...budget import Budget
 from ...errors import SourceError
-from ..budget import Budget
 from ..stored import StoredTensor
 from ..torch.calls import MEANINGLESS, Packed, PackedState, Recorder, Value, meaningless
 from . import branches, folding, packing

@@ -14,8 +14,8 @@ from functools import cached_property
 from keyword import kwlist
 from typing import NamedTuple
 
+from ...budget import Budget
 from ...errors import SourceError
-from ..budget import Budget
 
 TREE = 128
 """Bytes of an abstract syntax tree for each byte of code, about."""

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ...budget import Budget
 from ...errors import QfmtError, ValidityError
 from ...model import Dimension, Model
 from ..edits import subgraph
@@ -52,8 +53,8 @@ def lower_integer(
     assumed, which `source["assumed_sizes"]` tells. `outputs` are tensors to end with, instead of the outputs of the
     model: what comes after, such as a last Softmax, is left out.
 
-    Raises NoIntegerForm with every node that computes real numbers, SourceError for shapes that do not fit, QfmtError
-    for a model that is lowered already.
+    Raises NoIntegerForm with every node that computes real numbers, SourceError for shapes that do not fit, BudgetError
+    for a model that would take more than in proportion to its size, QfmtError for a model that is lowered already.
     """
     if form not in FORMS:
         raise QfmtError(f"unknown form {form!r} of requantization", hint=f"use one of {', '.join(FORMS)}")
@@ -84,10 +85,11 @@ def lower_integer(
     source = {key: told for key, told in model.source.items() if key != ASSUMED}
     for tensor in model.tensors.values():
         limited(tensor)
-    if needs_sizes(model) and (images := _images(model)):
+    budget = Budget.of(model, "lowering a network of")
+    if needs_sizes(model, budget) and (images := _images(model)):
         model = replace(model, graph=with_input_shapes(model.graph, images))
         source[ASSUMED] = json.dumps(images, ensure_ascii=False)
-    return _lowered(replace(model, source=source), Form(form, bits, exact))
+    return _lowered(replace(model, source=source), Form(form, bits, exact), budget)
 
 
 def lower_as(model: Model, stated: str, outputs: Sequence[str]) -> Model:
@@ -109,9 +111,9 @@ def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
     }
 
 
-def _lowered(model: Model, form: Form) -> Model:
+def _lowered(model: Model, form: Form, budget: Budget) -> Model:
     """The integer-only model, with its source keys."""
-    made = replace(model, graph=lowered(model, form), arithmetic="integer", vectors=())
+    made = replace(model, graph=lowered(model, form, budget), arithmetic="integer", vectors=())
     named = f"{form.rule}, {form.bits} bits" if form.rule in NARROWED else form.rule
     if form.exact:
         unsure = totals(made).differs

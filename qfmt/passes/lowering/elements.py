@@ -14,7 +14,7 @@ from .fits import Lines
 from .forms import Form, Requantization
 from .pairs import weights
 from .regions import Region, evaluate, integers, pair_table, region, table
-from .requantizing import append, best, requantized
+from .requantizing import PAIRS, append, best, requantized
 from .steps import Integers
 from .sums import Sums
 from .weighting import FIXED, weighting
@@ -186,7 +186,8 @@ def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner:
     """Whether the output is a function of a weighted sum, which then is lowered: by the first weights that make a line
     equal. Where none do, thresholds: what is behind a sum may be any monotone function, which no line comes near."""
     rule = work.form.rule if work.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
-    form = Form(rule, work.form.bits)
+    form = Form(rule, work.form.bits, exact=True)
+    work.budget.spend(inner.size // PAIRS)
     like: Sums | None = None
     name = work.free(f"{found.output.name}.sums")
     for pair in weights(inner):
@@ -196,9 +197,11 @@ def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner:
         except NoForm:
             continue
         like = like or sums
-        if not compared.differs.any() and work.form.rule not in FIXED:
+        if rule != "thresholds" and (compared.row >= 0).any():  # no line is equal
+            continue
+        if work.form.rule not in FIXED:
             break
-        if not compared.differs.any() and (fixed := _in_form(sums, compared.lines, found, work)):
+        if fixed := _in_form(sums, compared.lines, found, work):
             sums, compared = fixed
             break
     else:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
+from ...budget import Budget
 from ...errors import NoIntegerForm
 from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
@@ -34,10 +35,10 @@ SIZES = ("Shape", "Size")
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 
-def lowered(model: Model, form: Form) -> Graph:
+def lowered(model: Model, form: Form, budget: Budget) -> Graph:
     """The integer-only graph. Raises NoIntegerForm with every node that has no integer form."""
     with np.errstate(all="ignore"):
-        return _lowered(model, Work(model, form))
+        return _lowered(model, Work(model, form, budget))
 
 
 def _lowered(model: Model, work: Work) -> Graph:
@@ -56,6 +57,7 @@ def _lowered(model: Model, work: Work) -> Graph:
             waiting.append(node)
             move_integers(node, work)
             continue
+        work.visit(node)
         try:
             _lower(node, work)
         except NoForm as error:
@@ -97,9 +99,9 @@ def is_real(model: Model) -> bool:
     return not nodes and all(tensor.quantization is None for tensor in model.tensors.values())
 
 
-def needs_sizes(model: Model) -> bool:
+def needs_sizes(model: Model, budget: Budget) -> bool:
     """Whether a mean is taken over a number of elements that is not known."""
-    work = Work(model, Form())
+    work = Work(model, Form(), budget)
     return any(_is_open(node, work) for node in model.nodes if node.operator in MEANS and node.arithmetic)
 
 

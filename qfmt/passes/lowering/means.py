@@ -14,12 +14,16 @@ from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, Node, Quantization
 from ...ops.pooling import bins, counts_along
 from ...ops.shapes import axis_of
+from .requantizing import FOUND
 from .steps import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
 
 MOST_SUMS = 1 << 23
 """Of windows of several sizes all sums are listed, if they are no more."""
+
+SUM_BYTES, WINDOW_BYTES = 16, 64
+"""Bytes that a sum takes which is listed, and a window."""
 
 
 def mean(node: Node, work: Work) -> Sums:
@@ -39,8 +43,12 @@ def mean(node: Node, work: Work) -> Sums:
     counts = window_sizes(node, work)
     if not counts or not all(counts):
         raise NoForm("averages over zero elements")
-    if len(counts) > 1 and sum(counts) * (xq.quant_max - xq.quant_min) > MOST_SUMS:
-        raise NoForm("has windows with too many possible sums to compare each of them")
+    if len(counts) > 1:
+        listed = sum(counts) * (xq.quant_max - xq.quant_min)
+        if listed > MOST_SUMS:
+            raise NoForm("has windows with too many possible sums to compare each of them")
+        work.budget.allocate(SUM_BYTES * listed)
+    work.budget.spend(len(counts) * (yq.quant_max - yq.quant_min) // FOUND)
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
@@ -123,9 +131,11 @@ def window_sizes(node: Node, work: Work) -> list[int]:
         return [prod(sizes)]
     if 0 in sizes:
         return [0]
+    work.budget.allocate(WINDOW_BYTES * sum(_windows(node, axis, size) for axis, size in enumerate(sizes)))
     along = [window_sizes_along(node, axis, size) for axis, size in enumerate(sizes)]
-    if prod(map(len, along)) > MOST_SUMS:
+    if (sizes_at_all := prod(map(len, along))) > MOST_SUMS:
         raise NoForm("has windows of too many sizes")
+    work.budget.spend(sizes_at_all)
     return sorted({prod(each) for each in product(*along)})
 
 
@@ -145,6 +155,13 @@ def _enough(node: Node, axis: int, size: int) -> int:
     stride, pads = a["strides"][axis], a["pads"][axis :: len(a["pads"]) // 2]
     enough = 4 * (reach + stride + max(pads))
     return int(min(size, enough + (size - enough) % stride))
+
+
+def _windows(node: Node, axis: int, size: int) -> int:
+    """How many windows along one axis are counted, at most."""
+    if node.operator == "qfmt.AdaptiveAveragePool":
+        return cast(tuple[int, ...], node.attributes["output_size"])[axis]
+    return _enough(node, axis, size)
 
 
 def window_sizes_along(node: Node, axis: int, size: int) -> set[int]:

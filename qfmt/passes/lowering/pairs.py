@@ -15,6 +15,9 @@ from .steps import Integers
 
 LARGEST_DENOMINATOR = 1 << 20
 
+NONE = 1 << 40
+"""Stands where a level is not reached: more than any place in a table."""
+
 
 def weights(table: Integers) -> Iterator[tuple[int, int]]:
     """Pairs of weights, small ones first, with which a table [a, b] is a monotone function of wa·a + wb·b."""
@@ -48,23 +51,37 @@ def ratios(table: Integers) -> tuple[float, float]:
     """The open interval of ratios wa / wb for a table that grows along both axes; empty if none will do.
 
     For a level, first[i] is the least j with table[i, j] at or above it. Then r·i + first[i] - 1 must be less than
-    r·k + first[k] for all rows i and k where there are such elements.
+    r·k + first[k] for all rows i and k where there are such elements: above a row k bounds r from above, below it from
+    below.
     """
-    low, high, width = 0.0, np.inf, table.shape[1]
-    rows = np.arange(len(table))
-    apart = rows[:, None] - rows[None, :]
-    ahead, behind = apart > 0, apart < 0
-    for level in range(int(table.min()) + 1, int(table.max()) + 1):
-        first = (table < level).sum(1)
-        room = first[None, :] - first[:, None] + 1
-        usable = (first > 0)[:, None] & (first < width)[None, :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bound = room / apart
-        high = min(high, float(bound[usable & ahead].min(initial=np.inf)))
-        low = max(low, float(bound[usable & behind].max(initial=0)))
-        if not low < high:
-            break
-    return low, high
+    height, width = table.shape
+    least, span = int(table.min()), int(np.ptp(table)) + 1
+    places = np.arange(height)[:, None] * span + table - least
+    counts = np.bincount(places.ravel(), minlength=height * span).reshape(height, span)
+    first = counts.cumsum(1)[:, :-1].T  # [levels, rows]
+    reached, rest = np.where(first < width, first, NONE), np.where(first > 0, -first, NONE)
+    most = width + 2  # no quotient is so large
+    return max(0.0, -_least_quotient(rest + 1, reached, most)), _least_quotient(reached + 1, rest, most)
+
+
+def _least_quotient(a: Integers, b: Integers, most: int) -> float:
+    """The least of (a[level, k] + b[level, i]) / (i - k) for k before i, if it is less than `most`; else infinity.
+
+    Dinkelbach's method: a quotient p / q is the least if no q · (a + b) - p · (i - k) is negative; else the pair for
+    which that is least gives a smaller one. Whole numbers all along.
+    """
+    if a.shape[0] == 0 or a.shape[1] < 2:
+        return np.inf
+    rows, found, (p, q) = np.arange(a.shape[1]), np.inf, (most, 1)
+    while True:
+        behind = np.minimum.accumulate(q * a + p * rows, axis=1)
+        values = behind[:, :-1] + (q * b - p * rows)[:, 1:]
+        level, i = np.unravel_index(values.argmin(), values.shape)
+        if values[level, i] >= 0:
+            return found
+        k = int((q * a + p * rows)[level, : i + 1].argmin())
+        p, q = int(a[level, k] + b[level, i + 1]), int(i) + 1 - k
+        found = p / q
 
 
 def between(low: Fraction, high: Fraction) -> Fraction:

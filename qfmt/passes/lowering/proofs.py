@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ...errors import QfmtError, Violation
+from ...budget import Budget
+from ...errors import BudgetError, QfmtError, Violation
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import OPERATORS
 from .forms import Form
@@ -51,9 +52,11 @@ class Proofs:
 
 def proofs(model: Model) -> Proofs:
     """Whether the sums of all nodes stay in int32, and within what the file states of them. For valid models."""
-    found, work, ranges = Proofs(), Work(model, Form("thresholds")), dict[str, Range]()
+    budget = Budget.of(model, "checking the sums of a network of")
+    found, work, ranges = Proofs(), Work(model, Form("thresholds"), budget), dict[str, Range]()
     for index, node in enumerate(model.nodes):
         where = f"node {index} ({node.operator} → {', '.join(node.outputs)})"
+        work.visit(node)
         try:
             if (add := _adder(node)) is not None:
                 ranges[node.outputs[0]] = reached = add(node, work)
@@ -64,6 +67,8 @@ def proofs(model: Model) -> Proofs:
                 found.reaches += not broken
             else:
                 continue
+        except BudgetError:
+            raise
         except QfmtError as error:
             found.unknown[where] = error.what
         else:

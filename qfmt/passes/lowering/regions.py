@@ -7,10 +7,12 @@ and a QuantizeLinear. It is run by the reference interpreter for every integer t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ...budget import NODE
 from ...interpreter import execute
 from ...model import DTYPES, Node, Shape, Tensor
 from ...ops import OPERATORS, Operand, Quantized
@@ -25,6 +27,9 @@ TABLE_BITS = 8
 
 MOST_NODES = 100
 """Of a region: formulas have some ten. Each node is reached once from every region that it is in."""
+
+ELEMENTS, RESULT = 20, 4
+"""Elements that a quantized node computes in the time of an operation; bytes that the result of one takes meanwhile."""
 
 SEVERAL = "computes real numbers from more than one element"
 """What keeps a node out of a region."""
@@ -176,7 +181,10 @@ def evaluate(found: Region, x: Integers, work: Work) -> Array:
 
 def _run(found: Region, given: dict[str, Any], work: Work) -> Array:
     values = {name: array.astype(work.kind(work.tensors[name])) for name, array in given.items()}
+    elements = prod(np.broadcast_shapes(*(array.shape for array in given.values())))
+    work.budget.allocate(RESULT * elements)
     for node in found.nodes:
+        work.budget.spend(NODE + elements // ELEMENTS)
         operands = [_operand(name, values, work) for name in node.inputs]
         outputs = [work.tensors[name] for name in node.outputs]
         values.update(zip(node.outputs, execute(node, operands, outputs), strict=True))

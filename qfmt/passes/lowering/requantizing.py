@@ -17,6 +17,9 @@ from .work import NoForm, Work
 
 NEVER = (1 << 31) - 1
 LEVELS = 1 << 16
+PAIRS, FOUND = 10, 4
+"""Pairs that are compared, and thresholds that are found, in the time of an operation."""
+
 CELLS = 1 << 20
 """How many thresholds are looked for at a time."""
 
@@ -39,6 +42,7 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         return _constant(len(sums.low), form)
     zero_point = int(grid.zero_point[0])
     if sums.pairs is not None:
+        work.budget.spend(len(sums.pairs[0]) // PAIRS)
         limits = grid.quant_min, grid.quant_max
         steps = of_pairs(*sums.pairs, limits, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
         if steps is None:
@@ -49,6 +53,7 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         return _unsure(found, sums)
     levels = levels_of(grid.quant_min, grid.quant_max)
     count = len(sums.low)
+    work.budget.spend(count * len(levels) // FOUND)
     step = max(1, CELLS // len(levels)) if form.rule != MULTIPLY_ADD_DIVIDE else count
     parts = [slice(start, start + step) for start in range(0, count, step)]
     return _unsure(joined([fit(_steps(sums, levels, part, zero_point), form) for part in parts]), sums)

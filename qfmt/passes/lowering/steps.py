@@ -99,8 +99,9 @@ def of_pairs(
     `limits` are the least and greatest output that there could be, reached or not. `nearly`: if it is none, the steps
     of the greatest outputs up to each value; the pairs tell how many differ.
     """
-    order = np.lexsort((outputs, values))
-    values, outputs = values[order], outputs[order]
+    least, span = outputs.min(), int(np.ptp(outputs)) + 1
+    values, outputs = np.divmod(np.sort(values * span + (outputs - least)), span)
+    outputs += least
     repeated = np.diff(values) == 0
     is_function = not (np.diff(outputs) < 0).any() and not (repeated & (np.diff(outputs) != 0)).any()
     if not is_function and not nearly:

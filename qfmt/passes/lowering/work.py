@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ...budget import NODE, Budget
 from ...errors import QfmtError
 from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..constants import unused
 from .forms import Form
+
+READ = 100
+"""Bytes of constants that are read and added up in the time of an operation."""
 
 
 class NoForm(QfmtError):
@@ -27,8 +31,9 @@ class NoForm(QfmtError):
 class Work:
     """The graph before (`tensors`, `producer`), and after: `nodes`, and all `tensors` that they name."""
 
-    def __init__(self, model: Model, form: Form) -> None:
+    def __init__(self, model: Model, form: Form, budget: Budget | None = None) -> None:
         self.form = form
+        self.budget = budget or Budget(None)
         self.tensors: dict[str, Tensor] = dict(model.tensors)
         self.producer = model.graph.producers()
         self.nodes: list[Node] = []
@@ -54,8 +59,15 @@ class Work:
         return unused(name, self.tensors)
 
     def add(self, tensor: Tensor) -> str:
+        if tensor.data is not None:
+            self.budget.allocate(tensor.data.nbytes)
         self.tensors[tensor.name] = tensor
         return tensor.name
+
+    def visit(self, node: Node) -> None:
+        """Count a node that is looked at, and the constants that it reads: nodes may share them."""
+        read = (self.tensors[name].data for name in node.inputs if name)
+        self.budget.spend(NODE + sum(data.nbytes for data in read if data is not None) // READ)
 
     def put(self, node: Node, outputs: Iterable[Tensor] = ()) -> None:
         """Append a node; `outputs` are those of its tensors that are new, or other than before."""

@@ -1,15 +1,24 @@
 """What one conversion may cost. A source comes from a stranger, and a few bytes can describe endless work.
 
 Each conversion has one Budget, made where the size of its source is known, and handed to everything that reads,
-decodes, evaluates or folds. Time then grows linearly with the source, and so does memory.
+decodes, evaluates or folds. Time then grows linearly with the source, and so does memory. What is done with a Model
+(lowering, writing C) has a Budget of its own, by the size of the model.
 """
 
 from __future__ import annotations
 
-from ..errors import BudgetError
+from typing import TYPE_CHECKING
+
+from .errors import BudgetError
+
+if TYPE_CHECKING:
+    from .model import Model
 
 OPERATIONS = 200_000, 2
 """Operations of a conversion: so many, and so many more for each byte of the source. One takes about a microsecond."""
+
+MODEL_OPERATIONS = 2_000_000, 2
+"""The same of what is done with a Model: the cost of a node does not depend on the size of its file."""
 
 BYTES = 16 << 20, 10
 """Bytes that a conversion decodes, expands or computes: so many, and so many more for each byte of the source."""
@@ -20,23 +29,43 @@ NODE = 40
 NODE_BYTES = 1500
 """Bytes that a node and its tensors take."""
 
+TENSOR, TENSOR_BYTES = 60, 2500
+"""The same of a tensor that a file holds or names, from its header to the written file."""
+
+AT_ONCE = 1 << 8
+"""Elements, or products of two, that are computed in the time of an operation."""
+
+GRAPH_BYTES = 100
+"""What a node, and a tensor, adds to the size of a model; in a file it has more bytes than that."""
+
 
 class Budget:
     """Counts what one conversion spends; raises BudgetError when that is out of proportion to the source.
 
     `source_bytes` is the size of the source; None for an object in memory, which is the caller's own and not limited.
-    What is spent is never given back: a bound holds for the whole conversion, however often it starts again.
+    What is spent is never given back: a bound holds for the whole conversion, however often it starts again. `work` is
+    what an error says would take too much.
     """
 
-    __slots__ = ("bytes", "operations", "source_bytes", "spent_bytes", "spent_operations")
+    __slots__ = ("bytes", "operations", "source_bytes", "spent_bytes", "spent_operations", "work")
 
-    def __init__(self, source_bytes: int | None) -> None:
-        self.source_bytes = source_bytes
+    def __init__(
+        self, source_bytes: int | None, work: str = "converting", operations: tuple[int, int] = OPERATIONS
+    ) -> None:
+        self.source_bytes, self.work = source_bytes, work
         self.operations, self.bytes = (
             float("inf") if source_bytes is None else fixed + factor * source_bytes
-            for fixed, factor in (OPERATIONS, BYTES)
+            for fixed, factor in (operations, BYTES)
         )
         self.spent_operations = self.spent_bytes = 0
+
+    @classmethod
+    def of(cls, model: Model, work: str) -> Budget:
+        """For work on a Model: its size is that of its constants, each counted once, and its graph."""
+        stored = (data for tensor in model.tensors.values() for _, data in tensor.stored())
+        constants = {data.sha256(): data.nbytes for data in stored}
+        graph = GRAPH_BYTES * (len(model.nodes) + len(model.tensors))
+        return cls(sum(constants.values()) + graph, work, MODEL_OPERATIONS)
 
     def spend(self, operations: int = 1) -> None:
         """Count operations: steps of an evaluation, opcodes of a pickle, elements that are looked at."""
@@ -60,6 +89,16 @@ class Budget:
         self.spend(NODE + tensors)
         self.allocate(NODE_BYTES + 100 * tensors)
 
+    def compute(self, work: int, nbytes: int) -> None:
+        """Count what a node computes now: elements or products (`Operator.work`), and the bytes of its outputs."""
+        self.spend(work // AT_ONCE)
+        self.allocate(nbytes)
+
+    def tensor(self, count: int = 1) -> None:
+        """Count tensors that a file holds or names."""
+        self.spend(count * TENSOR)
+        self.allocate(count * TENSOR_BYTES)
+
     def _exceeded(self, limit: str) -> BudgetError:
-        what = f"converting {self.source_bytes} bytes would take more than {limit}"
+        what = f"{self.work} {self.source_bytes} bytes would take more than {limit}"
         return BudgetError(what, hint="no network needs that much: the file is hostile or damaged")
