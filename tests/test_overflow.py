@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from counts import tell
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qfmt
@@ -27,6 +27,7 @@ from qfmt.passes.hazards import KERNELS, Hazard, hazards
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(-128, 127)), min_size=1, max_size=9))
 def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
     """Against Python's own integers."""
@@ -39,6 +40,7 @@ def test_sums_of_pairs_are_clipped(terms: list[tuple[int, int]]) -> None:
     assert linear_sums(Operand(x, None), Operand(w, None)).tolist() == [[sum(products)]]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-128, 127), min_size=1, max_size=7), st.integers(-128, 255), st.data())
 def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, data: st.DataObject) -> None:
     low = data.draw(st.integers(-128, high))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from two_convolutions import Grid, Layer, exact, fixed_point
+from two_convolutions import Grid, Layer, exact, fixed_point, tied_network
 
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes import lower_integer
@@ -135,14 +135,22 @@ def tflite(python: str, kernels: str) -> Run:
     return run
 
 
+def x86_takes() -> str:
+    """The engine whose kernels x86 has for convolutions on this processor: onednn where there are VNNI instructions."""
+    network = tied_network(16)
+    found = (torch_engine(each)(network.conv1, network.x) for each in ("x86", "fbgemm"))
+    return "fbgemm" if np.array_equal(*found) else "onednn"
+
+
 def engines(python: str | None) -> list[Engine]:
     """`python` is one that has TFLite."""
     whole = by_rule("integer_bias")
+    x86_rule = {"fbgemm": "float_bias", "onednn": "affine"}[x86_takes()]
     double, single = (lowered("integer_bias", f"fixed_point_{each}") for each in ("double", "single"))
     found = [
         Engine("PyTorch, fbgemm", torch_engine("fbgemm"), "`float_bias`", by_rule("float_bias")),
         Engine("PyTorch, onednn", torch_engine("onednn"), "`affine`", by_rule("affine")),
-        Engine("PyTorch, x86", torch_engine("x86"), "`affine`", by_rule("affine")),
+        Engine("PyTorch, x86", torch_engine("x86"), f"`{x86_rule}`", by_rule(x86_rule)),
         Engine(
             "PyTorch, qnnpack", torch_engine("qnnpack"), "`integer_bias_reciprocal`", by_rule("integer_bias_reciprocal")
         ),

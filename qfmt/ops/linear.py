@@ -80,7 +80,8 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
     """Y = X · Wᵀ + B over the last dimension of X.
 
     X is [..., in], W is [out, in], B is [out]; X may have any number of leading dimensions. A float16 W is multiplied
-    in the order of its columns k, y = fma(X[..., k], f32(W[:, k]), y) from y = 0, and B is added last.
+    in the order of its columns k, y = fma(X[..., k], f32(W[:, k]), y) from y = 0, and B is added last. (fbgemm computes
+    the same, except for the last row or two on processors without AVX-512, where it adds multiple partial sums.)
     """
     y = _in_order(x, w) if w.dtype == np.float16 else np.matmul(x, w.T)
     return y if b is None else y + b
