@@ -43,6 +43,11 @@ def as_computed_here(operator: str, types: str) -> AbstractContextManager[None]:
     return computed_by(kernel) if kernel else nullcontext()
 
 
+def exact_here(model: Model, **options: Any) -> onnx.ModelProto:
+    """The model in ONNX, with weights in the types of their inputs where the kernels for others saturate."""
+    return model.to_onnx(same_types=saturates(), **options)
+
+
 def saturated(model: Model, inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """What a model gives with the sums of each kernel that saturates, where they do here."""
     for kernel in KERNELS["onnxruntime"] if saturates() else ():

@@ -12,6 +12,7 @@ from typing import Any
 import networks
 import numpy as np
 import onnx
+import onnx_kernels
 import onnx_witness as witness
 import pytest
 import torch
@@ -73,7 +74,7 @@ def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
 def test_a_network_gives_what_others_give(network: tuple[Model, Any]) -> None:
     """As a whole: the first differences are rounding ties, those behind them follow from these."""
     model, inputs = network
-    proto = model.to_onnx()
+    proto = onnx_kernels.exact_here(model)
     onnx.checker.check_model(proto, full_check=True)
     tallies = {level: witness.Tally() for level in witness.LEVELS}
     ours = model.run(inputs)
@@ -99,12 +100,12 @@ def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
     rng = np.random.default_rng(0)
     image = {model.graph.inputs[0]: rng.normal(0, 1, (1, 3, 224, 224)).astype(f32)}
     for opset in (None, 13):
-        proto = model.to_onnx(opset=opset)
+        proto = onnx_kernels.exact_here(model, opset=opset)
         onnx.checker.check_model(proto, full_check=True)
         tally = witness.compare(model, witness.runtime(proto, image, "fused"), image, witness.Tally())
         print(f"\nopset {proto.opset_import[0].version}: {tally}")
         assert tally.equal == tally.total == 1000
-    stored = {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    stored = witness.initializers(model.to_onnx())
     weights = [each for each in model.graph.constants() if each.dtype == "int8"]
     assert len(weights) == 53
     assert all((stored[weight.name] == weight.array).all() for weight in weights)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_kernels
 import onnx_witness as witness
 import pytest
 
@@ -47,7 +48,8 @@ def test_dynamic_linear(dtype: str, reduce_range: int, axis: int | None) -> None
         x = np.random.default_rng(seed).normal(shift, 2, (2, 3, 8)).astype(f32) * (seed != 3)
         proto = model.to_onnx()
         for level in witness.LEVELS:
-            witness.compare(model, witness.runtime(proto, {"x": x}, level), {"x": x}, tally)
+            with onnx_kernels.as_computed_here("MatMulInteger", "uint8 · int8"):
+                witness.compare(model, witness.runtime(proto, {"x": x}, level), {"x": x}, tally)
         witness.compare(model, witness.evaluator(proto, {"x": x}), {"x": x}, tally)
     print(f"\n{tally}")
     assert not tally.faults, tally.faults
@@ -118,7 +120,8 @@ def test_recurrent(kind: str, reverse: int, dtype: str) -> None:
         proto = model.to_onnx(opset=opset)
         onnx.checker.check_model(proto, full_check=True)
         for level in witness.LEVELS:
-            witness.compare(model, witness.runtime(proto, values, level), values, tally, tolerance=1e-4)
+            with onnx_kernels.as_computed_here("MatMulInteger", "uint8 · int8"):
+                witness.compare(model, witness.runtime(proto, values, level), values, tally, tolerance=1e-4)
     print(f"\n{tally}")
     assert not tally.faults, tally.faults
 

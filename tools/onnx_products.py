@@ -45,7 +45,7 @@ def _shapes(kind: str) -> Iterator[tuple[str, Any]]:
         for name, (operator, shape, group, pad) in CONVOLUTIONS.items():
             attributes = {"kernel_shape": shape[2:], "pads": (pad,) * 4, "group": group}
             if operator == "Conv":
-                shapes = (2, shape[1] * group, 24, 24), shape
+                shapes = (1, shape[1] * group, 16, 16), shape
                 yield name.removeprefix("Conv"), partial(_drawn, shapes, attributes)
     else:
         for features in LINEAR:
