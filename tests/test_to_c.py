@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -64,6 +65,27 @@ def test_every_operator_by_every_rule(tmp_path: Path) -> None:
 def test_the_whole_conformance_suite(tmp_path: Path, cc: str, compact: bool) -> None:
     told = passes(SUITE, tmp_path / "suite", cc=cc, compact=compact)
     tell(f"C ({cc}{', compact' if compact else ''}): {told}")
+
+
+WAYS = ("-U__SSE2__ -U__ARM_NEON", "-mavx2", "-mavx2 -mavxvnni", "-mavx512vl -mavx512vnni")
+"""Flags for each way to multiply, but for the one that compilers take by themselves: first the loop for any processor."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_multiply(tmp_path: Path, way: str) -> None:
+    """Those that this compiler and this processor have."""
+    flags = ("-O2", *way.split())
+    known = subprocess.run([compiler("gcc"), *flags, "-E", "-x", "c", "/dev/null"], capture_output=True)
+    if known.returncode:
+        pytest.skip(f"the compiler has no {way}")
+    model = digits(exact=True)[1]
+    inputs = random_inputs(model, np.random.default_rng(5))
+    main = program(model, tmp_path / "digits", *flags)
+    raw = b"".join(inputs[name].tobytes() for name in model.graph.inputs)
+    if subprocess.run([main], input=raw, capture_output=True).returncode == -signal.SIGILL:
+        pytest.skip(f"the processor has no {way}")
+    assert run_main(main, model, inputs).tolist() == flat(model.run(inputs), model).tolist()
+    tell(f"C ({way}): {passes(one_of_each(), tmp_path / 'suite', *flags)}")
 
 
 # Networks
