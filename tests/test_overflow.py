@@ -21,7 +21,7 @@ from qfmt import Graph, Node, Quantization, Tensor
 from qfmt.cli import main
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.linear import linear_sums
-from qfmt.ops.overflow import PairSums, computed_by, reach
+from qfmt.ops.overflow import PairSums, computed_by, farthest
 from qfmt.passes.hazards import KERNELS, Hazard, hazards
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
@@ -52,7 +52,7 @@ def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, da
         for a in (low, high)
         for b in (low, high)
     ]
-    assert reach(PairSums().pairs(w), low, high).tolist() == [max(ends)]
+    assert farthest(PairSums().pairs(w), low, high).tolist() == [max(ends)]
 
 
 @given(st.integers(1, 9), st.integers(1, 9))

@@ -4,7 +4,7 @@ First the reader in C, compiled for that architecture: its tests run here, its p
 TorchScript file becomes, there and here. Then tests of the core, which needs no torch, by a Python of its own.
 All is kept in `build/processors`. ml_dtypes is compiled there, since PyPI has no wheel of it for s390x.
 
-It needs Debian or Ubuntu, a network, and the packages qemu-user, g++-aarch64-linux-gnu and g++-s390x-linux-gnu.
+It needs Debian, a network, and the packages qemu-user, g++-aarch64-linux-gnu and g++-s390x-linux-gnu.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Machine:
             (apt / each).mkdir(parents=True, exist_ok=True)
         (apt / "status").touch()
         signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-        (apt / "sources").write_text(f"deb {signed} http://deb.debian.org/debian {RELEASE} main\n")
+        (apt / "sources").write_text(f"deb {signed} {_archive()} {RELEASE} main\n")
         (apt / "conf").write_text(
             f'APT::Architecture "{ARCHITECTURES[self.name]}"; APT::Architectures {{ "{ARCHITECTURES[self.name]}"; }};\n'
             f'Dir::State "{apt}"; Dir::State::status "{apt}/status"; Dir::Cache "{apt}/cache";\n'
@@ -147,6 +147,16 @@ class Machine:
             (folder / name).write_text(CC.replace("ARCHITECTURE", self.name))
             (folder / name).chmod(0o755)
         return folder
+
+
+def _archive() -> str:
+    """Where this system has its Debian packages from."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    found = [uri for uri in listed if uri.rstrip("/").endswith("/debian")]
+    if not found:
+        sys.exit("no archive of Debian among the sources of apt: run `apt-get update` first")
+    return found[0]
 
 
 CC = """#!/bin/sh

@@ -100,7 +100,7 @@ class PairSums(Kernel):
         return plus, minus
 
 
-def reach(pairs: tuple[Array, Array], low: int, high: int) -> Array:
+def farthest(pairs: tuple[Array, Array], low: int, high: int) -> Array:
     """The largest |sum of a pair| of products with integers of low..high, [M]."""
     plus, minus = pairs
     if low:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
-from ..ops.overflow import INT16, PairSums, reach
+from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _overflows(terms: Array, engines: Iterable[str], low: int, high: int) -> dic
     found: dict[bytes, Overflow] = {}
     for kernel in {pairs: kernel for kernel, pairs in order.items()}.values():
         pairs = kernel.pairs(terms)
-        largest, unit = reach(pairs, low, high), int(reach(pairs, -1 if low < 0 else 0, 1).max(initial=0))
+        largest, unit = farthest(pairs, low, high), int(farthest(pairs, -1 if low < 0 else 0, 1).max(initial=0))
         harmless = min(INT16.max // unit, high) if unit else high
         found[order[kernel]] = Overflow(int(largest.max(initial=0)), int((largest > INT16.max).sum()), harmless)
     return {engine: max((found[order[each]] for each in KERNELS[engine]), key=_extent) for engine in engines}
