@@ -68,7 +68,7 @@ def test_the_whole_conformance_suite(tmp_path: Path, cc: str, compact: bool) -> 
 
 
 WAYS = ("-U__SSE2__ -U__ARM_NEON", "-mavx2", "-mavx2 -mavxvnni", "-mavx512vl -mavx512vnni")
-"""Flags for each way to multiply, but for the one that compilers take by themselves: first the loop for any processor."""
+"""Flags for each way to multiply that compilers do not take by themselves: first the loop for any processor."""
 
 
 @pytest.mark.parametrize("way", WAYS)
