@@ -70,6 +70,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "sametensor.qfb": qfb("11222222222222"),
     "to-onnx-attribute.qfb": qfb("00000020202222"),
     "to-onnx-index.qfb": qfb("00000020200202"),
+    "to-onnx-version.qfb": qfb("00000020202220"),
     "to-torch-index.qfb": qfb("00000020200202"),
 }
 

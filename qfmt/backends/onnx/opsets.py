@@ -103,7 +103,7 @@ def ir_version(opsets: dict[str, int]) -> int:
 def schema(operator: str, opset: int) -> Any:
     """What ONNX says about an operator in that opset; None if it has none with that name."""
     try:
-        return onnx.defs.get_schema(operator, opset, "")
+        return onnx.defs.get_schema(operator, min(opset, onnx.defs.onnx_opset_version()), "")  # it takes an int32
     except onnx.defs.SchemaError:
         return None
 
