@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import QfmtError
 
@@ -81,20 +82,20 @@ DTYPES: dict[str, DType] = {
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """The little-endian NumPy dtype of an element type, which for int4 and the like holds one value a byte."""
+    """The NumPy dtype of an element type, which for int4 and the like holds one value a byte."""
     import numpy as np
 
     if name not in DTYPES:
         raise QfmtError(f"unknown element type {name!r}")
     kind = DTYPES[name]
     if kind.is_integer:
-        return np.dtype(f"<{kind.kind}{max(kind.bits, 8) // 8}")
+        return np.dtype(f"{kind.kind}{max(kind.bits, 8) // 8}")
     if name.startswith(("bfloat", "float8", "float4")):
         import ml_dtypes
 
         found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
         return found
-    return np.dtype(name).newbyteorder("<")
+    return np.dtype(name)
 
 
 def pack(values: Array, bits: int) -> NDArray[np.uint8]:
@@ -127,12 +128,23 @@ def unpack(packed: memoryview, bits: int, signed: bool, count: int) -> Array:
 
 def elements(view: memoryview, dtype: str, count: int) -> Array:
     """`count` values of an element type, flat: zero-copy, or one value a byte where they were packed."""
-    import numpy as np
 
     kind = DTYPES[dtype]
     if kind.bits >= 8:
-        return np.frombuffer(view, numpy_dtype(dtype))
+        return from_little_endian(view, numpy_dtype(dtype))
     return unpack(view, kind.bits, kind.kind == "i", count).view(numpy_dtype(dtype))
+
+
+def from_little_endian(view: memoryview, dtype: np.dtype[Any]) -> Array:
+    """Numbers of this machine, from little-endian bytes: zero-copy unless the machine is big-endian."""
+    import numpy as np
+
+    stored = np.frombuffer(view, _little_endian(dtype))
+    return stored.astype(dtype, copy=False)
+
+
+def _little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if sys.byteorder == "little" and dtype.isnative else dtype.newbyteorder("<")
 
 
 class Data:
@@ -173,8 +185,7 @@ class ArrayData(Data):
     def __init__(self, array: Array) -> None:
         import numpy as np
 
-        little = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
-        self._array = np.ascontiguousarray(array, little)
+        self._array = np.ascontiguousarray(array, _little_endian(array.dtype))
         self.nbytes = self._array.nbytes
 
     def view(self) -> memoryview:

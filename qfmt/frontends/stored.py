@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..arrays import from_little_endian
 from ..budget import Budget
 from ..errors import SourceError
 from ..model import DTYPES, numpy_dtype, unpack
@@ -198,9 +199,7 @@ def _element_type(dtype: str) -> np.dtype[Any]:
 
 def _elements(raw: memoryview, dtype: str, count: int) -> NDArray[Any]:
     """The first `count` elements of a storage; `raw` is known to be long enough."""
-    import numpy as np
-
     bits = ELEMENT_BITS[dtype]
     if bits < 8:
         return unpack(raw[: -(-count * bits // 8)], bits, DTYPES[dtype].kind == "i", count)
-    return np.frombuffer(raw[: count * bits // 8], _element_type(dtype))
+    return from_little_endian(raw[: count * bits // 8], _element_type(dtype))

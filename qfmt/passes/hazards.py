@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 TAPS_FIRST, TAPS_OF_FOURS, CHANNELS_FIRST = PairSums(), PairSums(fill=4), PairSums(channels_last=False)
-HALVES = PairSums(halves=range(257, 769))
+HALVES = PairSums(fill=4, halves=range(257, 769))
 
 KERNELS: Mapping[str, tuple[PairSums, ...]] = {
     "fbgemm": (TAPS_FIRST,),
