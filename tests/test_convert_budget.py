@@ -33,7 +33,7 @@ REFUSED = {
     "pt2_lists.pt2": "would take more than",
     "code_nobody.pt": "has no `forward`",
     "ts-dtype8.pt": "quantizes to the element type 8",
-    "ts-nan-addend.pt": "of the scale nan",
+    "ts-nan-addend.pt": "with the scale nan",
     "ts-rebuild.pt": "is not a weight and a bias",
     "verify-runtimeerror.pt": "breaks rule V22",
 }

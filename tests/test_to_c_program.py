@@ -241,7 +241,7 @@ def test_sizes_that_are_not_known_are_asked_for(digits: Model, tmp_path: Path) -
     for wrong in ((1, 3, 8, 8), (1, 1, 8), (1, 1, 100_000, 100_000)):
         with pytest.raises(DestinationError, match=r"so it cannot be \[|10,000,000,000 elements"):
             write_c(model, tmp_path / "net", shapes={name: wrong})
-    with pytest.raises(DestinationError, match=r"nobody: is no input.*inputs are quant"):
+    with pytest.raises(DestinationError, match=r"nobody: is not an input.*inputs are quant"):
         write_c(model, tmp_path / "net", shapes={"nobody": (1, 2)})
     write_c(model, tmp_path / "net", shapes={name: (1, 1, 8, 8)})
     assert "[1,1,8,8]" in (tmp_path / "net" / "net.h").read_text()
