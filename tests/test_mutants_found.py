@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +65,12 @@ def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path
     path.write_bytes(sealed(data))
     with pytest.raises(DigestError, match="damaged"):
         qfmt.load(path).to_onnx()
+
+
+def test_what_onnx_ir_logs_is_not_printed(tmp_path: Path) -> None:
+    """It does not know the type of a list without elements."""
+    pytest.importorskip("onnx_ir")
+    source = Path(__file__).parent / "golden" / "1.0" / "read" / "unknown-operator.qfb"
+    command = [sys.executable, "-m", "qfmt", "convert", str(source), str(tmp_path / "m.onnx"), "--opset", "21"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "empty sequence" not in done.stderr

@@ -73,9 +73,11 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
             hint="run `pip install '.[onnx]'` in a checkout of qfmt",
         ) from None
     del onnx
+    from ...frontends.onnx.tensors import quiet
     from .builder import build
     from .opsets import candidates
 
+    quiet()
     *better, last = candidates(opset, model)
     for each in better:
         with suppress(InexpressibleNodes):
