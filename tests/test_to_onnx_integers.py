@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_kernels
 import onnx_witness as witness
 import pytest
 from operator_cases import CASES
@@ -47,7 +48,7 @@ def test_operators_on_integers(name: str) -> None:
         if case.inputs[0] is None or any(each is not None and 0 in each.shape for each in case.inputs):
             continue
         model, inputs = quantized_node(name, case, rng)
-        proto = model.to_onnx(form="qoperator")
+        proto = onnx_kernels.exact_here(model, form="qoperator")
         onnx.checker.check_model(proto)
         operators = {node.op_type for node in proto.graph.node}
         on_floats = "DequantizeLinear" in operators
@@ -94,7 +95,7 @@ def test_a_network_of_integers(shared_data: Path) -> None:
     """All of a real MobileNetV2 between its first and its last node; the same integers as the reference."""
     model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", arithmetic="onnx")
     image = {model.graph.inputs[0]: np.random.default_rng(0).normal(0, 1, (1, 3, 224, 224)).astype(f32)}
-    proto = model.to_onnx(form="qoperator")
+    proto = onnx_kernels.exact_here(model, form="qoperator")
     onnx.checker.check_model(proto)
     counts = Counter(witness.operators(proto))
     print(f"\n{dict(counts)}")
