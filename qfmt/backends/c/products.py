@@ -40,9 +40,10 @@ ROWS = 4
 """Rows of inputs and outputs that one pass of the kernel `dot` handles together."""
 
 LANES = 8
-"""Outputs whose weights lie side by side for the kernel `dot_lanes`, DEEP numbers of each in turn."""
+"""Outputs whose weights lie side by side for the kernel `dot_lanes`, DEEP of each in turn."""
 
 DEEP = 4
+"""What the length of a row is made a multiple of there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ static void dot_lanes(const X *restrict rows, int32_t count, const W *restrict w
                       size_t n, int32_t outputs, int32_t *restrict sums, int32_t apart)
 {
 #if defined(TOGETHER)
+    const volatile size_t hidden = n; /* if gcc 12 knows that it is not 0, it copies all sums in every turn */
+    const size_t end = hidden;
     const X *x0 = rows, *x1 = x0 + (count > 1 ? n : 0), *x2 = x1 + (count > 2 ? n : 0), *x3 = x2 + (count > 3 ? n : 0);
     for (int32_t o = 0; o < outputs; o += TOGETHER) {
         const W *w0 = weights + (size_t)(o / 8 * 8) * n + o % 8 * 4, *w1 = w0 + SECOND(n, outputs - o);
         struct lanes s0 = NO_LANES, s1 = NO_LANES, s2 = NO_LANES, s3 = NO_LANES;
-        for (size_t k = 0; k < n; k += 4) {
+        for (size_t k = 0; k < end; k += 4) {
             s0 = multiplied(s0, x0 + k, w0 + 8 * k, w1 + 8 * k);
             s1 = multiplied(s1, x1 + k, w0 + 8 * k, w1 + 8 * k);
             s2 = multiplied(s2, x2 + k, w0 + 8 * k, w1 + 8 * k);
