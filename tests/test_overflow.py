@@ -55,6 +55,7 @@ def test_no_pair_reaches_farther_than_foretold(weights: list[int], high: int, da
     assert farthest(PairSums().pairs(w), low, high).tolist() == [max(ends)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_kernels_of_one_order_form_the_same_pairs(channels: int, taps: int) -> None:
     w = np.random.default_rng(channels * taps).integers(1, 128, (3, channels, taps)).astype(np.int8)
