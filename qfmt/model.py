@@ -146,10 +146,13 @@ class Model:
 
         - `reference`: plain integer tensors, the stated arithmetic: bit for bit the results of `run`.
         - `native`: `torch.ops.quantized`, with the kernels that the model's arithmetic names, or `native:KERNELS`
-          (fbgemm, qnnpack, onednn, x86): bit for bit the results of the source module on them.
-        - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes.
+          (fbgemm, qnnpack, onednn, x86): bit for bit the results of the source module on them, also where they
+          overflow 16 bits on this processor.
+        - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes; `reference`
+          computes the products that can overflow there on this processor.
         - `qdq`: `quantized_decomposed` operators, for `torch.export` and `torch.compile`.
-        - `auto`: the fastest that this machine and this torch have.
+        - `auto`: the fastest with exact sums on this processor: kernels of torch that cannot overflow, or `reference`.
+        - `fast`: the fastest, even if it can overflow on this processor.
 
         Arguments are the inputs in order; quantized ones, as in `run`, are plain integers. The result is a tensor,
         or a tuple. Raises MissingPackageError without torch, RunError for an engine that does not exist.

@@ -88,10 +88,15 @@ def hazards(model: Model) -> Iterator[Hazard]:
     """
     require_sound(model)
     for node in model.nodes:
-        for index in WEIGHTS.get(node.operator, ()):
-            x, w = model.tensors[node.inputs[0]], model.tensors[node.inputs[index]]
-            if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:
-                yield _hazard(node, w, *stored)
+        yield from hazards_of(node, model.tensors)
+
+
+def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
+    """Those of one node of a sound graph."""
+    for index in WEIGHTS.get(node.operator, ()):
+        x, w = tensors[node.inputs[0]], tensors[node.inputs[index]]
+        if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:
+            yield _hazard(node, w, *stored)
 
 
 def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points: Sequence[int]) -> Hazard:

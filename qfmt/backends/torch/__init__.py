@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...model import Model
     from .module import QuantizedModule
 
-ENGINES = ("auto", "reference", "native", "onednn", "qdq")
+ENGINES = ("auto", "fast", "reference", "native", "onednn", "qdq")
 """Who computes; `native` may name its kernels: `native:qnnpack`."""
 
 

@@ -5,7 +5,8 @@ Integers are plain tensors. Every `+ - · /` is one float32 operation of torch, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -56,9 +57,16 @@ def dequantize(values: Tensor, grid: Grid, rule: str = "") -> Tensor:
 
 def centred(values: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
     """`q - z` in a float type; exact for integers of up to 16 bits, and for those of 32 rounded once."""
+    if values.dtype.itemsize < 4 and grid.axis is None:
+        return values.to(dtype).sub_(grid.zero_point) if grid.zero_point else values.to(dtype)
     if values.dtype.itemsize < 4 or dtype == torch.float64:
         return values.to(dtype) - grid.zero_points(values.dim()).to(dtype)
     return (values.double() - grid.zero_points(values.dim()).double()).to(dtype)
+
+
+def stored(values: Tensor, zero_point: int, dtype: torch.dtype) -> Tensor:
+    """`q - z` in float32, of 16 bits and less, as `q`."""
+    return (values + zero_point if zero_point else values).to(dtype)
 
 
 def quantize(values: Tensor, grid: Grid, rule: str) -> Tensor:
@@ -108,6 +116,12 @@ QUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """`a · b + c` in float32 with one rounding: in float64, rounded to odd (see `qfmt.arithmetic.fma`)."""
+    if b.dim() == 0 and not torch.compiler.is_compiling() and add_is_fused():
+        return torch.add(c, a, alpha=float(b))
+    return _fma(a, b, c)
+
+
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     product = a.double() * b.double()
     addend = c.double()
     total = product + addend
@@ -119,37 +133,62 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return (bits + torch.where(inexact_even, towards, 0)).view(torch.float64).float()
 
 
-def _float_bias(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+@cache
+def add_is_fused() -> bool:
+    """Whether torch.add(c, x, alpha=a) rounds once on this machine: of vectors, their ends, and what is broadcast."""
+    x, alpha, c = torch.linspace(-3, 3, 4099), torch.tensor(1 / 0.0317), torch.tensor(61.0)
+    pairs = ((x, c), (c, x), (x, x.flip(0)), (x[:9], x[:, None]), (x[:9, None], x), (x[::2], x[:2050]))
+    return all(torch.equal(torch.add(c, x, alpha=float(alpha)), _fma(x, alpha, c)) for x, c in pairs)
+
+
+Step = tuple[str, Any]
+"""What to do with sums, and with which numbers: see `after`."""
+
+
+def _float_bias(bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> list[Step]:
     """`rint(F · f32(at / s)) + z`, `F` = `f32(f32(acc) + b / at)`, or `fma(b, f32(1 / at), f32(acc))` per tensor"""
-    total = acc.float()
-    total = fma(bias, 1 / at, total) if at.dim() == 0 else total + bias / at
-    return torch.round(total * (at / s)) + z
+    first = ("fma", (bias, 1 / at)) if at.dim() == 0 else ("add", bias / at)
+    return [first, ("mul", at / s), ("round", None), ("add", z)]
 
 
-def _integer_bias(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+def _integer_bias(bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> list[Step]:
     """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
-    whole = torch.round(bias / at).double()
-    return torch.round((acc.double() + whole).float() * (at / s)) + z
+    return [("sum", torch.round(bias / at)), ("mul", at / s), ("round", None), ("add", z)]
 
 
-def _integer_bias_reciprocal(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+def _integer_bias_reciprocal(bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> list[Step]:
     """`rint(f32(acc + rint(b · f32(1 / at))) · f32(at · f32(1 / s))) + z`"""
-    whole = torch.round(bias * (1 / at)).double()
-    return torch.round((acc.double() + whole).float() * (at * (1 / s))) + z
+    return [("sum", torch.round(bias * (1 / at))), ("mul", at * (1 / s)), ("round", None), ("add", z)]
 
 
-def _affine(acc: Tensor, bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> Tensor:
+def _affine(bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> list[Step]:
     """`rint(f32(f32(f32(acc) · at + b) · f32(1 / s)) + z)`"""
-    return torch.round((acc.float() * at + bias) * (1 / s) + z)
+    return [("mul", at), ("add", bias), ("mul", 1 / s), ("add", z), ("round", None)]
 
 
-REQUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+REQUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], list[Step]]] = {
     "float_bias": _float_bias,
     "integer_bias": _integer_bias,
     "integer_bias_reciprocal": _integer_bias_reciprocal,
     "affine": _affine,
 }
-"""Rules that turn an exact integer accumulator into an output integer; before the clamp."""
+"""Rules that turn an exact integer accumulator into an output integer, before the clamp: the steps, from the bias."""
+
+
+def after(acc: Tensor, steps: Sequence[Step]) -> Tensor:
+    """Exact sums after the steps, each rounded once to float32; float32 sums are changed in place."""
+    for step, value in steps:
+        if step == "sum":  # of whole numbers, exact before it is rounded
+            acc = acc.add_(value) if acc.dtype == value.dtype == torch.float32 else (acc.double() + value).float()
+        elif step == "fma":
+            bias, factor = value
+            acc = fma(bias, factor, acc.float())
+        elif step == "round":
+            acc = acc.round_()
+        else:
+            acc = acc.float()
+            acc = acc.add_(value) if step == "add" else acc.mul_(value)
+    return acc
 
 
 def requantize(
@@ -158,7 +197,8 @@ def requantize(
     """Accumulators → output integers by a requantize rule; arguments as those of `qfmt.arithmetic.requantize`."""
     at = torch.tensor(input_scale, dtype=torch.float32) * weight_scale.float()
     addend = torch.zeros(()) if bias is None else bias.float()
-    return clamp(named(REQUANTIZE, rule)(acc, addend, at, grid.scales(0), grid.zero_points(0)), grid)
+    steps = named(REQUANTIZE, rule)(addend, at, grid.scales(0), grid.zero_points(0))
+    return clamp(after(acc.clone(), steps), grid)
 
 
 def _mean_divide_offset(total: Tensor, count: Tensor, z: Tensor) -> Tensor:

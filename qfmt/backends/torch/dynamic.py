@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from ...model import DTYPES
 from ...ops.accumulation import EXACT_IN_FLOAT64
 from .arithmetic import DYNAMIC, QUANTIZE
 from .emit import Lacks, Site
-from .products import centred_weight, sum_dtype
+from .processor import multiplies_int8
+from .products import sum_dtype
 
 INT32 = 1 << 31
 
@@ -56,8 +56,8 @@ def dynamic_linear(
         if weight_sums is not None:
             acc = acc + (shift - zero_point).to(torch.int32) * weight_sums
     else:
-        kind, axis = sum_dtype(exact), 0 if weight_zero_point.dim() else None
-        acc = functional.linear((q - zero_point).to(kind), centred_weight(weight, weight_zero_point, axis, kind))
+        kind, points = sum_dtype(exact), weight_zero_point[:, None] if weight_zero_point.dim() else weight_zero_point
+        acc = functional.linear((q - zero_point).to(kind), weight.to(kind) - points.to(kind))
     addend = acc.new_zeros((), dtype=torch.float32) if bias is None else bias
     y = dynamic.real(acc.float(), addend, scale, weight_scale)
     return y.reshape(*x.shape[:-1], y.shape[-1])
@@ -88,24 +88,8 @@ def dynamic_linear_by_rule(s: Site) -> Any:
 def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
     """What holds every sum of products with integers of -255..255."""
     reach = 255 * int((weight.double() - torch.from_numpy(zero_points)).abs().sum(1).max())
-    if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach < INT32 and _int_mm_is_exact():
+    if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach < INT32 and multiplies_int8():
         return torch.int8
     if reach >= EXACT_IN_FLOAT64:
         raise Lacks("has sums that float64 cannot represent")
     return torch.float32 if reach <= EXACT_IN_FLOAT32 else torch.float64
-
-
-@cache
-def _int_mm_is_exact() -> bool:
-    """Whether this torch multiplies int8 on this machine without saturating in between."""
-    if not hasattr(torch, "_int_mm"):
-        return False
-    values = torch.tensor([-128, 127, -128, -127], dtype=torch.int8).repeat(64).expand(32, -1).contiguous()
-    for a, b in ((values, values), (values, values.flip(1).contiguous()), (values[:1], values)):
-        try:
-            got = torch._int_mm(a, b.t())
-        except RuntimeError:
-            return False
-        if not torch.equal(got, (a.double() @ b.double().t()).int()):
-            return False
-    return True

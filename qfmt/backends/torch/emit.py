@@ -1,8 +1,9 @@
 """From the nodes of a Model to a torch.fx graph: who computes each node, and in which form its tensors are.
 
-A table knows some operators and works on tensors of one form: `PLAIN` integers (uint8, int8, …), or `QUANTIZED`
-tensors of torch's own (quint8, qint8). Tensors without quantization are the same in both. An engine is a list of
-tables; each node goes to the first that takes it, and conversions between the forms are put where they are needed.
+A table knows some operators and works on tensors of one form: `PLAIN` integers (uint8, int8, …), `CENTRED` ones, less
+their zero point, in float32, or `QUANTIZED` tensors of torch's own (quint8, qint8). Tensors without quantization are
+the same in all. An engine is a list of tables; each node goes to the first that takes it, and conversions between the
+forms are put where they are needed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ...interpreter import place
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import OPERATORS
 from . import sizes
-from .arithmetic import Grid
+from .arithmetic import Grid, centred, stored
 from .values import check_input, torch_dtype
 
-PLAIN, QUANTIZED = "plain", "quantized"
+PLAIN, CENTRED, QUANTIZED = "plain", "centred", "quantized"
 
 Value: TypeAlias = "fx.Node"
 Emitter: TypeAlias = "Callable[[Site], Any]"
@@ -49,18 +50,20 @@ class Table(NamedTuple):
 class Engine(NamedTuple):
     """Tables in the order in which they are asked. Those after the first `own` are a fallback, and reported.
 
-    `kernels` names the backend of torch's quantized operators; what is `traceable` has to stay Python for torch.export.
+    `kernels` names backends of torch's quantized operators, the best first; what is `traceable` has to stay Python for
+    torch.export. An `exact` engine passes over kernels that can overflow on this processor.
     """
 
     name: str
     tables: tuple[Table, ...]
     own: int
-    kernels: str = ""
+    kernels: tuple[str, ...] = ()
     traceable: bool = False
+    exact: bool = True
 
 
 class Row(NamedTuple):
-    """A line of a report: the node, its operator, who computes it, and why not the engine itself."""
+    """A line of a report: the node, its operator, who computes it, and why not another."""
 
     node: str
     operator: str
@@ -86,12 +89,14 @@ class Builder:
         self.model, self.engine, self.paths, self.buffers, self.taken = model, engine, paths, buffers, taken
         self.graph = fx.Graph()
         self.fallbacks: list[Row] = []
+        self.notes: list[Row] = []
         self.derived: dict[str, Any] = {}
         self._values: dict[tuple[str, str], Value] = {}
         self._sizes: dict[str, Sizes] = {}
 
     def build(self) -> fx.Graph:
-        """The graph; afterwards `derived` holds what it reads beside the buffers, `fallbacks` who had to help."""
+        """The graph; afterwards `derived` holds what it reads beside the buffers, `fallbacks` who had to help, `notes`
+        what kernels can overflow, and which were passed over."""
         self._inputs({name: self.model.tensors[name] for name in self.model.graph.inputs})
         for node in self.model.nodes:
             self._node(node)
@@ -125,7 +130,8 @@ class Builder:
 
     def some_form(self, name: str) -> Value:
         """A tensor in a form in which it exists already: its sizes are the same in both."""
-        return self.value(name, QUANTIZED if (name, QUANTIZED) in self._values else PLAIN)
+        there = (form for form in (QUANTIZED, CENTRED) if (name, form) in self._values)
+        return self.value(name, next(there, PLAIN))
 
     def call(self, target: Callable[..., Any], *args: Any, name: str = "", **kwargs: Any) -> Value:
         """One call in the graph."""
@@ -161,16 +167,25 @@ class Builder:
         return self.graph.create_node("placeholder", word, (None,), name=name)
 
     def _convert(self, tensor: Tensor, form: str) -> Value:
-        q, other = tensor.quantization, QUANTIZED if form == PLAIN else PLAIN
-        if q is None or (tensor.data is None and (tensor.name, other) not in self._values):
+        """From plain integers, or to them."""
+        q = tensor.quantization
+        here = next((each for each in (CENTRED, QUANTIZED) if (tensor.name, each) in self._values), PLAIN)
+        if q is None or (tensor.data is None and here == PLAIN and (tensor.name, PLAIN) not in self._values):
             raise RunError("is read before it is computed", where=f"tensor {tensor.name}")
         if q.is_per_channel:
             raise Lacks("a computed tensor is quantized per channel")
-        value = self.value(tensor.name, other)
+        grid = Grid.of(q, torch_dtype(tensor.dtype))
+        if form == PLAIN and here == QUANTIZED:
+            return self.call(torch.ops.aten.int_repr.default, self._values[tensor.name, QUANTIZED])
         if form == PLAIN:
-            return self.call(torch.ops.aten.int_repr.default, value)
+            return self.call(stored, self._values[tensor.name, CENTRED], grid.zero_point, grid.dtype)
+        if form == CENTRED:
+            if grid.dtype.itemsize > 2:
+                raise Lacks("is quantized to more than 16 bits")
+            return self.call(centred, self.value(tensor.name, PLAIN), grid, torch.float32)
         if tensor.dtype not in ("uint8", "int8", "int32"):
             raise Lacks(f"torch has no quantized {tensor.dtype}")
+        value = self.value(tensor.name, PLAIN)
         return self.call(torch.ops.aten._make_per_tensor_quantized_tensor.default, value, q.scale[0], q.zero_point[0])
 
     def _node(self, node: Node) -> None:
@@ -186,19 +201,19 @@ class Builder:
                 reason = reason or f"has no {node.operator}"
                 continue
             site = Site(self, node, table.form)
-            mark, derived = len(self.graph.nodes), dict(self.derived)
+            mark, derived, notes = len(self.graph.nodes), dict(self.derived), list(self.notes)
             try:
                 result = emitter(site)
             except Lacks as lack:
                 reason = reason or str(lack)
                 self._forget(mark)
-                self.derived = derived
+                self.derived, self.notes = derived, notes
                 continue
             except QfmtError as error:
                 raise error.at(place(node)) from None
             self._store(node, result, table.form)
             if index >= self.engine.own:
-                self.fallbacks.append(Row(node.name or node.outputs[0], node.operator, table.name, reason))
+                self.fallbacks.append(site.row(table.name, reason))
             return
         raise RunError(f"cannot be computed: {reason}", where=place(node))
 
@@ -264,6 +279,9 @@ class Site:
 
     def __init__(self, builder: Builder, node: Node, form: str) -> None:
         self.builder, self.node, self.form = builder, node, form
+
+    def row(self, computed_by: str, reason: str) -> Row:
+        return Row(self.node.name or self.node.outputs[0], self.node.operator, computed_by, reason)
 
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and bool(self.node.inputs[index])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ...errors import RunError
-from ...model import Model, static_shape
+from ...model import Model
 from .emit import QUANTIZED, Emitter, Engine, Lacks, Site, Table
 from .floats import FLOAT
 from .integers import INTEGERS
@@ -13,6 +15,8 @@ from .interpreted import LOOK_UP, NUMPY
 from .native import NATIVE_EMITTERS
 from .native_dynamic import DYNAMIC_EMITTERS, linear_float16
 from .onednn import COMPUTES, ONEDNN_ENGINE
+from .processor import saturates
+from .products import PRODUCTS
 from .qdq import QDQ_ENGINE
 from .reference import REFERENCE, REFERENCE_ENGINE
 from .weights import WEIGHTS
@@ -40,54 +44,43 @@ def _native(operator: str) -> Emitter | None:
 NATIVE = Table("native", QUANTIZED, _native)
 
 
-def native_engine(arithmetic: str, kernels: str) -> Engine:
-    """The engine for a model's arithmetic, or with `kernels` named outright."""
+def native_engine(kernels: Sequence[str], *, exact: bool) -> Engine:
+    """By the first of these kernels of torch, or where they are not right for a node, by the next."""
+    tables = (NATIVE, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, PRODUCTS, REFERENCE, COMPUTES, NUMPY)
+    return Engine(f"native:{kernels[0]}", tables, own=4, kernels=tuple(kernels), exact=exact)
+
+
+def _named(model: Model, kernels: str) -> str:
+    """The kernels asked for, or else those of the model's arithmetic."""
     supported = torch.backends.quantized.supported_engines
-    chosen = kernels or (arithmetic if arithmetic in NATIVE_ENGINES else torch.backends.quantized.engine)
+    chosen = kernels or (model.arithmetic if model.arithmetic in NATIVE_ENGINES else torch.backends.quantized.engine)
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")
-    tables = (NATIVE, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, REFERENCE, COMPUTES, NUMPY)
-    return Engine(f"native:{chosen}", tables, own=4, kernels=chosen)
+    return chosen
 
 
 PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": QDQ_ENGINE}
 
 
 def candidates(model: Model, engine: str) -> list[Engine]:
-    """The engines that may compute, best first: one, or those that `auto` chooses from.
+    """The engines that may compute, best first: one, or those that `auto` and `fast` choose from.
 
     The kernels of torch's quantized operators are the fastest, those of x86 before the others; then oneDNN's on plain
-    integers, which need no deprecated dtype; the reference needs nothing.
+    integers, which need no deprecated dtype; the reference needs nothing. `auto` takes no kernels for a node that they
+    can overflow in here, and the reference for all of them rather than for some.
     """
     name, _, kernels = engine.partition(":")
     if name == "native":
-        return [native_engine(model.arithmetic, kernels)]
+        return [native_engine([_named(model, kernels)], exact=False)]
     if name in PLAIN_ENGINES:
         return [PLAIN_ENGINES[name]]
+    exact = name == "auto"
     supported = torch.backends.quantized.supported_engines if hasattr(torch, "quint8") else ()
     there = [kernels for kernels in NATIVE_ENGINES if kernels in supported]
-    right = [
-        kernels for kernels in there if not _errs(model, kernels) and (kernels != "qnnpack" or there == ["qnnpack"])
-    ]
-    native = [native_engine(model.arithmetic, kernels) for kernels in right]
+    there = [kernels for kernels in there if kernels != "qnnpack"] or there
+    native = [native_engine(there, exact=exact)] if there else []
     has_onednn = torch._C._has_mkldnn and hasattr(torch.ops.onednn, "qconv_prepack")
-    return [*native[:1], *([ONEDNN_ENGINE] if has_onednn else []), REFERENCE_ENGINE]
-
-
-def _errs(model: Model, kernels: str) -> bool:
-    """Whether a transposed convolution of the model comes out wrong by these kernels of torch, far beyond rounding.
-
-    Measured with torch 2.13 on x86: oneDNN's take the weights for those of another shape where a group has not as many
-    outputs as inputs; fbgemm's have a path of their own for a kernel and strides of 2 × 2 and channels by eights.
-    """
-    for node in model.nodes:
-        if node.operator != "ConvTranspose" or model.tensors[node.outputs[0]].quantization is None:
-            continue
-        inputs, outputs, *kernel = static_shape(model.tensors[node.inputs[1]])
-        group = node.attributes["group"]
-        if kernels in ("x86", "onednn") and inputs != outputs * group:
-            return True
-        if kernels == "fbgemm" and kernel == [2, 2] and inputs % 8 == 0 and outputs % 8 == 0:
-            return True
-    return False
+    if has_onednn and not (exact and saturates("onednn", "conv")):
+        return [*native, ONEDNN_ENGINE._replace(exact=exact), REFERENCE_ENGINE]
+    return [*native, REFERENCE_ENGINE]

@@ -15,10 +15,21 @@ from torch.nn import functional
 from ...arithmetic import FIXED_POINT
 from ...model import DTYPES
 from ...ops import OPERATORS, Operand
-from ...ops.accumulation import exact_dtype, stored_zero, whole
+from ...ops.accumulation import as_stored, stored_zero
 from .arithmetic import Grid, clamp
 from .emit import PLAIN, Emitter, Lacks, Site, Table
-from .products import sum_dtype, torch_pads
+from .products import (
+    Weight,
+    constant_weight,
+    conv_sums,
+    conv_transpose_sums,
+    float_weight,
+    held,
+    linear_sums,
+    spatial,
+    torch_pads,
+    wide_weight,
+)
 
 # Sums
 
@@ -31,7 +42,7 @@ def with_bias(total: Tensor, bias: Tensor | None) -> Tensor:
 
 def convolve(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | Weight,
     bias: Tensor | None,
     zero: int,
     padding: int,
@@ -39,14 +50,14 @@ def convolve(
     pads: list[int],
     dilations: list[int],
     group: int,
+    parts: int,
 ) -> Tensor:
     """Σ (x - zero) · w + b; pads are `padding`."""
-    dtype, rank = sum_dtype(weight.dtype), len(strides)
-    values = x.to(dtype) - zero
-    if any(pads):
-        values = functional.pad(values, torch_pads(pads), value=float(padding))
-    convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
-    return with_bias(convolution(values, weight.to(dtype), None, strides, [0] * rank, dilations, group), bias)
+    dense = weight.dense if isinstance(weight, Weight) else weight
+    values = x.to(dense.dtype) - zero
+    if padding and any(pads):
+        values, pads = functional.pad(values, torch_pads(pads), value=float(padding)), [0] * len(pads)
+    return with_bias(conv_sums(values, weight, strides, pads, dilations, group, parts), bias)
 
 
 def convolve_transposed(
@@ -59,18 +70,17 @@ def convolve_transposed(
     output_padding: list[int],
     dilations: list[int],
     group: int,
+    parts: int,
 ) -> Tensor:
     """Each x - zero paints a kernel."""
-    dtype, rank = sum_dtype(weight.dtype), len(strides)
-    paint = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
-    total = paint(x.to(dtype) - zero, weight.to(dtype), None, strides, pads, output_padding, group, dilations)
-    return with_bias(total, bias)
+    values = x.to(weight.dtype) - zero
+    sums = conv_transpose_sums(values, weight, strides, pads, output_padding, dilations, group, parts)
+    return with_bias(sums, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, zero: int) -> Tensor:
     """Σ (x - zero) · w + b over the last dimension."""
-    dtype = sum_dtype(weight.dtype)
-    return with_bias(functional.linear(x.to(dtype) - zero, weight.to(dtype)), bias)
+    return with_bias(linear_sums(x.to(weight.dtype) - zero, weight), bias)
 
 
 def matmul(
@@ -97,15 +107,10 @@ def _zero(s: Site, index: int) -> int:
     return 0 if s.node.arithmetic == "folded" else stored_zero(Operand(np.zeros(0), s.tensor(index).quantization))
 
 
-def _weight(s: Site, axes: tuple[int, ...]) -> Any:
-    """The weight less its zero points, in the float type that holds every sum."""
-    x, w = s.tensor(0), s.tensor(1)
-    if w.data is None or max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > 16:
-        raise Lacks("sums products of integers that are not constant, or have more than 16 bits")
-    weights = whole(Operand(w.array, w.quantization))
-    given = Operand(np.zeros(0, x.dtype), None if s.node.arithmetic == "folded" else x.quantization)
-    kind = np.float32 if exact_dtype(given, weights, axes) == np.float32 else np.float64
-    return s.builder.derive(f"{s.node.outputs[0]}_weight", torch.from_numpy(weights.astype(kind)))
+def _weight(s: Site) -> tuple[Any, Operand]:
+    """The weight less its zero points, and what says which integers it is multiplied with."""
+    weight, x = constant_weight(s)
+    return weight, as_stored(x) if s.node.arithmetic == "folded" else x
 
 
 def _bias(s: Site, behind: int = 0) -> Any:
@@ -118,33 +123,27 @@ def _bias(s: Site, behind: int = 0) -> Any:
     return s.builder.derive(f"{s.node.outputs[0]}_bias", torch.from_numpy(array.reshape(array.shape + (1,) * behind)))
 
 
-def _spatial(s: Site) -> int:
-    rank = len(s.attribute("strides"))
-    if rank > 3:
-        raise Lacks("torch has windows of at most three dimensions")
-    return rank
-
-
 def _conv(s: Site) -> Any:
-    rank = _spatial(s)
+    rank = spatial(s)
     padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if s.node.arithmetic == "folded" else 0
-    geometry = [s.attribute(name) for name in ("strides", "pads", "dilations", "group")]
-    weight = _weight(s, tuple(range(1, rank + 2)))
-    return s.result(convolve, s.x(0), weight, _bias(s, rank), _zero(s, 0), padding, *geometry)
+    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    weight, parts = float_weight(*_weight(s), group)
+    given = (s.x(0), held(s, weight), _bias(s, rank), _zero(s, 0), padding)
+    return s.result(convolve, *given, strides, pads, dilations, group, parts)
 
 
 def _conv_transpose(s: Site) -> Any:
-    rank, pads = _spatial(s), s.attribute("pads")
+    rank, pads = spatial(s), s.attribute("pads")
     if pads[:rank] != pads[rank:]:
         raise Lacks("crops the two sides differently")
-    a = {name: s.attribute(name) for name in ("strides", "output_padding", "dilations", "group")}
-    weight = _weight(s, (0, *range(2, rank + 2)))
-    given = (s.x(0), weight, _bias(s, rank), _zero(s, 0), a["strides"], pads[:rank])
-    return s.result(convolve_transposed, *given, a["output_padding"], a["dilations"], a["group"])
+    a = {name: s.attribute(name) for name in ("strides", "pads", "output_padding", "dilations", "group")}
+    weight, parts = float_weight(*_weight(s), a["group"], transposed=True)
+    given = (s.x(0), held(s, weight), _bias(s, rank), _zero(s, 0))
+    return s.result(convolve_transposed, *given, *a.values(), parts)
 
 
 def _linear(s: Site) -> Any:
-    return s.result(linear, s.x(0), _weight(s, (1,)), _bias(s), _zero(s, 0))
+    return s.result(linear, s.x(0), held(s, wide_weight(*_weight(s), (1,))), _bias(s), _zero(s, 0))
 
 
 def _matmul(s: Site) -> Any:

@@ -38,6 +38,7 @@ class Made(NamedTuple):
     engine: Engine
     derived: tuple[str, ...]
     fallbacks: tuple[Row, ...]
+    notes: tuple[Row, ...]
 
 
 class QuantizedModule(fx.GraphModule):
@@ -55,7 +56,7 @@ class QuantizedModule(fx.GraphModule):
         made.__name__, made.__qualname__, made.__module__ = "QuantizedModule", "QuantizedModule", __name__
         self._lines: list[str] = []
         self._paths: dict[str, str] = {}
-        self._made = Made(model, engine, Engine("", (), 0), (), ())  # no constant gets the name of an attribute
+        self._made = Made(model, engine, Engine("", (), 0), (), (), ())  # no constant gets the name of an attribute
         paths = Paths(self)
         self._paths.update((tensor.name, register(paths, tensor)) for tensor in model.graph.constants())
         describe(paths, model)
@@ -96,10 +97,10 @@ class QuantizedModule(fx.GraphModule):
         if torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 return self(*args, **kwargs)
-        kernels = self._made.engine.kernels
-        if not kernels or kernels == torch.backends.quantized.engine:
+        kernels = self._made.engine.kernels[:1]
+        if kernels in ((), (torch.backends.quantized.engine,)):
             return super().__call__(*args, **kwargs)
-        with quantized_kernels(kernels):
+        with quantized_kernels(*kernels):
             return super().__call__(*args, **kwargs)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> QuantizedModule:
@@ -123,8 +124,11 @@ class QuantizedModule(fx.GraphModule):
         return _HOME.sub("", super().code)
 
     def report(self) -> Report:
-        """The nodes that the engine could not compute itself: who does instead, and why."""
-        return Report(self.engine, len(self._made.model.nodes), self._made.fallbacks)
+        """The nodes that the engine could not compute itself: who does instead, and why.
+
+        `notes` says which products can overflow 16 bits in kernels on this processor, and who computes them.
+        """
+        return Report(self.engine, len(self._made.model.nodes), self._made.fallbacks, self._made.notes)
 
     def _rebuild(self, model: Model, engine: str) -> None:
         before = self._made.derived
@@ -136,8 +140,8 @@ class QuantizedModule(fx.GraphModule):
                 self.register_buffer(name, value, persistent=False)
             else:
                 setattr(self, name, value)
-        derived, fallbacks = tuple(builder.derived), tuple(builder.fallbacks)
-        self._made = Made(_without_data(model), engine, builder.engine, derived, fallbacks)
+        rows = tuple(builder.fallbacks), tuple(builder.notes)
+        self._made = Made(_without_data(model), engine, builder.engine, tuple(builder.derived), *rows)
         self.graph = builder.graph  # from here on `code` and `forward` are those of the graph
         if not builder.engine.traceable:
             read = {str(node.target): self._object(node) for node in self.graph.find_nodes(op="get_attr")}
@@ -153,12 +157,15 @@ class QuantizedModule(fx.GraphModule):
         for engine in engines:
             taken = partial(self._has, before)
             builder = Builder(model, engine, self._paths, buffers, taken)
-            with quantized_kernels(engine.kernels or torch.backends.quantized.engine), deprecated_dtypes():
+            with quantized_kernels(*engine.kernels[:1] or [torch.backends.quantized.engine]), deprecated_dtypes():
                 builder.build()
             builders.append(builder)
             if not _heavy(builder.fallbacks):
                 break
-        return min(builders, key=lambda builder: _heavy(builder.fallbacks))
+        best = min(builders, key=lambda builder: len(_heavy(builder.fallbacks)))
+        if best is not builders[0]:
+            best.notes += [row._replace(computed_by=best.engine.name) for row in _heavy(builders[0].fallbacks)]
+        return best
 
     def _has(self, but: Sequence[str], name: str) -> bool:
         return name not in but and hasattr(self, name)
@@ -180,21 +187,22 @@ class QuantizedModule(fx.GraphModule):
 
 
 class Report(tuple[Row, ...]):
-    """Rows of `module.report()`; printed, a table."""
+    """Rows of `module.report()`, and its `notes`; printed, a table."""
 
     engine: str
     nodes: int
+    notes: tuple[Row, ...]
 
-    def __new__(cls, engine: str, nodes: int, rows: Iterable[Row]) -> Report:
+    def __new__(cls, engine: str, nodes: int, rows: Iterable[Row], notes: Iterable[Row] = ()) -> Report:
         self = super().__new__(cls, tuple(rows))
-        self.engine, self.nodes = engine, nodes
+        self.engine, self.nodes, self.notes = engine, nodes, tuple(notes)
         return self
 
     def __str__(self) -> str:
         head = f"engine {self.engine}: computes {self.nodes - len(self)} of {self.nodes} nodes itself"
-        if not self:
+        if not self and not self.notes:
             return head
-        rows = [("node", "operator", "computed by", "because it"), *self]
+        rows = [("node", "operator", "computed by", "remark"), *self, *self.notes]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = ("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]]) for row in rows)
         return "\n".join([head, *lines])
@@ -202,10 +210,9 @@ class Report(tuple[Row, ...]):
     __repr__ = __str__
 
 
-def _heavy(fallbacks: Iterable[Row]) -> int:
-    return sum(
-        OPERATORS[row.operator].quantized is Quantized.ACCUMULATES for row in fallbacks if row.operator in OPERATORS
-    )
+def _heavy(fallbacks: Iterable[Row]) -> list[Row]:
+    known = (row for row in fallbacks if row.operator in OPERATORS)
+    return [row for row in known if OPERATORS[row.operator].quantized is Quantized.ACCUMULATES]
 
 
 def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.Graph) -> Callable[..., Any]:

@@ -5,16 +5,19 @@ Their tensors are quint8 and qint8, which PyTorch has announced to remove; then 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import copysign, inf, nextafter
 from typing import Any
 
 import torch
 
 from ...errors import first_line
-from ...model import DTYPES, Tensor
+from ...model import DTYPES, Tensor, static_shape
 from .emit import Emitter, Lacks, Site
+from .kernels import quantized_kernels
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
+from .processor import overflows
 from .products import real_bias
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
 
@@ -42,16 +45,53 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
     return made.set_(values.untyped_storage(), values.storage_offset(), values.shape, values.stride())
 
 
+def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
+    """What `pack` makes of parameters for the first of the engine's kernels that are right for the node.
+
+    Kernels that can overflow on this processor are noted, or passed over by an exact engine.
+    """
+    engine, reasons = s.builder.engine, []
+    for kernels in engine.kernels:
+        reason = f"can overflow 16 bits in kernels of {kernels} on this processor" if overflows(s, kernels) else ""
+        if len(engine.kernels) > 1 and _errs(s, kernels):
+            reasons.append(f"comes out wrong by kernels of {kernels}")
+            continue
+        if reason and engine.exact:
+            reasons.append(reason)
+            continue
+        try:
+            with quantized_kernels(kernels):
+                made = pack()
+        except RuntimeError as error:
+            reasons.append(f"torch does not pack it: {first_line(error)}")
+            continue
+        if reason or reasons:
+            s.builder.notes.append(s.row(f"native:{kernels}", reason or reasons[0]))
+        return made
+    raise Lacks(reasons[0])
+
+
+def _errs(s: Site, kernels: str) -> bool:
+    """Whether a transposed convolution comes out wrong by these kernels of torch, far beyond rounding.
+
+    Measured with torch 2.13 on x86: oneDNN's take the weights for those of another shape where a group has not as many
+    outputs as inputs; fbgemm's have a path of their own for a kernel and strides of 2 × 2 and channels by eights.
+    """
+    if s.node.operator != "ConvTranspose":
+        return False
+    inputs, outputs, *kernel = static_shape(s.tensor(1))
+    if kernels in ("x86", "onednn"):
+        return bool(inputs != outputs * s.attribute("group"))
+    return kernels == "fbgemm" and kernel == [2, 2] and inputs % 8 == 0 and outputs % 8 == 0
+
+
 def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
     if s.tensor(1).data is None:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
         raise Lacks(f"torch's kernels take uint8, not {s.tensor(0).dtype}")
-    bias = real_bias(s)
-    try:
-        packed = prepack(quantized_weight(s, 1), bias, *rest)
-    except RuntimeError as error:
-        raise Lacks(f"torch does not pack it: {first_line(error)}") from None
+    weight, bias = quantized_weight(s, 1), real_bias(s)
+    packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
 
 
@@ -231,7 +271,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         standard = (scale, unsigned if s.out.dtype == "uint8" else signed)
         if scale_and_zero_point(s) == standard:
             return within_range(s, target, s.x(0), relu=False)
-        if general is None or s.builder.engine.kernels == "qnnpack":
+        if general is None or s.builder.engine.kernels[0] == "qnnpack":
             raise Lacks("torch uses a different grid for its output")
         return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 

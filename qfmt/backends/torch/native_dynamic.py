@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import first_line
 from ...model import DTYPES, pack
 from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
-from .native import geometry, quantized_weight
+from .native import by_kernels, geometry, quantized_weight
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -26,10 +25,8 @@ def _parameters(s: Site, weight: int, bias: int) -> Any:
         raise Lacks("torch has no packed form of float weights")
     if tensor.quantization is None:
         return quantized.linear_prepack_fp16(s.constant(weight).float(), value)
-    try:
-        return quantized.linear_prepack(quantized_weight(s, weight), value)
-    except RuntimeError as error:
-        raise Lacks(f"torch does not pack it: {first_line(error)}") from None
+    values = quantized_weight(s, weight)
+    return by_kernels(s, lambda: quantized.linear_prepack(values, value))
 
 
 def _derived(s: Site, what: str, value: Any) -> Any:
@@ -69,10 +66,8 @@ def _conv(s: Site) -> Any:
         raise Lacks("torch packs constant weights and float biases only")
     value = None if bias is None else s.constant(2)
     rest = [s.attribute("output_padding")] if transposed else []
-    try:
-        packed = prepack(quantized_weight(s, 1), value, strides, pads, *rest, dilations, group)
-    except RuntimeError as error:
-        raise Lacks(f"torch does not pack it: {first_line(error)}") from None
+    weight = quantized_weight(s, 1)
+    packed = by_kernels(s, lambda: prepack(weight, value, strides, pads, *rest, dilations, group))
     return s.result(target, s.x(0), _derived(s, "packed", packed), bool(s.attribute("reduce_range")))
 
 

@@ -7,7 +7,6 @@ all 65,536 pairs of integers give what the node's rule gives.
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -25,7 +24,8 @@ from .floats import FLOAT, REAL, operands
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .products import real_bias
+from .processor import overflows
+from .products import PRODUCTS, real_bias
 from .reference import REFERENCE, window
 from .weights import WEIGHTS
 
@@ -42,6 +42,11 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         raise Lacks("oneDNN takes constant int8 weights with zero point 0")
     if s.grid(0).dtype != torch.uint8 or (s.out.quantization is not None and s.out_grid.dtype != torch.uint8):
         raise Lacks("oneDNN takes uint8 here, and outputs uint8 or float32")
+    if overflows(s, "onednn"):
+        reason = "can overflow 16 bits in oneDNN's kernels on this processor"
+        if s.builder.engine.exact:
+            raise Lacks(reason)
+        s.builder.notes.append(s.row("onednn", reason))
     count = (weight.shape or (0,))[0]
     scales = torch.tensor(q.scale if q.is_per_channel else q.scale * int(count or 1), dtype=torch.float32)
     bias = real_bias(s)
@@ -219,7 +224,7 @@ def _integers(s: Site, rounded: Any) -> Any:
 
 def _fused(s: Site, addend: Any, value: Any, factor: float) -> Any:
     """addend + factor · value, rounded once."""
-    if not _add_is_fused():
+    if not arithmetic.add_is_fused():
         raise Lacks("torch does not fuse multiply-add on this machine")
     return s.call(aten.add.Tensor, addend, value, alpha=factor)
 
@@ -230,14 +235,6 @@ def _quantize(s: Site) -> Any:
 
 def _dequantize(s: Site) -> Any:
     return real(s, 0)
-
-
-@cache
-def _add_is_fused() -> bool:
-    """Whether torch.add(c, x, alpha=a) rounds once on this machine."""
-    x = torch.linspace(-3, 3, 4099)
-    alpha, c = float(f32(1) / f32(0.0317)), torch.tensor(61.0)
-    return torch.equal(torch.add(c, x, alpha=alpha), arithmetic.fma(x, torch.tensor(alpha), c))
 
 
 def _max_pool(s: Site) -> Any:
@@ -340,4 +337,6 @@ def _computes(operator: str) -> Emitter | None:
 
 ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
 COMPUTES = Table("torch's float kernels", PLAIN, _computes)
-ONEDNN_ENGINE = Engine("onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, INTEGERS, REFERENCE, COMPUTES, NUMPY), own=5)
+ONEDNN_ENGINE = Engine(
+    "onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, INTEGERS, PRODUCTS, REFERENCE, COMPUTES, NUMPY), own=5
+)

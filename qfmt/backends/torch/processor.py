@@ -6,12 +6,15 @@ Without VNNI they add up pairs of products of uint8 and int8 in 16 bits, with sa
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 
+from ...passes.hazards import hazards_of
+from .emit import Site
 from .kernels import deprecated_dtypes, quantized_kernels
 
-quantized = torch.ops.quantized
+onednn, quantized = torch.ops.onednn, torch.ops.quantized
 
 PRODUCTS = ("conv", "depthwise", "linear", "dynamic")
 """The products for which an engine has kernels of their own."""
@@ -28,8 +31,10 @@ def saturates(kernels: str, product: str) -> bool:
     """
     weight = torch.full(_WEIGHTS[product], 127, dtype=torch.int8)
     exact = 255 * 127 * weight[0].numel()
+    if kernels == "onednn" and product != "dynamic" and hasattr(onednn, "qconv_prepack"):
+        return _plain_sum(product, weight) < 0.99 * exact
     with quantized_kernels(kernels), deprecated_dtypes():
-        found = _largest(product, torch._make_per_tensor_quantized_tensor(weight, 1.0, 0), exact / 200)
+        found = _quantized_sum(product, torch._make_per_tensor_quantized_tensor(weight, 1.0, 0), exact / 200)
     return found < 0.99 * exact
 
 
@@ -41,16 +46,72 @@ _WEIGHTS = {
 }
 
 
-def _largest(product: str, weight: torch.Tensor, scale: float) -> float:
-    """The largest sum, of activations with scale 1, on a grid of this scale if the product gives integers."""
+def _activations(product: str) -> torch.Tensor:
+    shape = (8, CHANNELS) if product in ("linear", "dynamic") else (1, CHANNELS, 8, 8)
+    return torch.full(shape, 255, dtype=torch.uint8)
+
+
+def _geometry(product: str) -> tuple[list[int], list[int], list[int], int]:
+    """Strides, pads, dilations and groups."""
+    pads, groups = ([0, 0], 1) if product == "conv" else ([1, 1], CHANNELS)
+    return [1, 1], pads, [1, 1], groups
+
+
+def _plain_sum(product: str, weight: torch.Tensor) -> float:
+    """The largest sum by oneDNN's kernels on plain tensors."""
+    x, ones, zeros = _activations(product), torch.ones(len(weight)), torch.zeros(len(weight), dtype=torch.int32)
+    result: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
+    if product == "linear":
+        packed = onednn.qlinear_prepack(weight, None)
+        return float(onednn.qlinear_pointwise(x, 1.0, 0, packed, ones, zeros, None, *result).max())
+    geometry = _geometry(product)
+    packed = onednn.qconv_prepack(weight, ones, 1.0, 0, *geometry, None)
+    return float(onednn.qconv2d_pointwise(x, 1.0, 0, packed, ones, zeros, None, *geometry, *result).max())
+
+
+def _quantized_sum(product: str, weight: torch.Tensor, scale: float) -> float:
+    """The largest sum by kernels on quantized tensors, on a grid of this scale if the product gives integers."""
+    x = _activations(product)
     if product == "dynamic":
-        packed = quantized.linear_prepack(weight, None)
-        return float(quantized.linear_dynamic(torch.full((8, CHANNELS), 255.0), packed, False).max())
-    shape = (8, CHANNELS) if product == "linear" else (1, CHANNELS, 8, 8)
-    x = torch._make_per_tensor_quantized_tensor(torch.full(shape, 255, dtype=torch.uint8), 1.0, 0)
+        return float(quantized.linear_dynamic(x.float(), quantized.linear_prepack(weight, None), False).max())
+    x = torch._make_per_tensor_quantized_tensor(x, 1.0, 0)
     if product == "linear":
         y = quantized.linear(x, quantized.linear_prepack(weight, None), scale, 0)
     else:
-        pads, groups = ([0, 0], 1) if product == "conv" else ([1, 1], CHANNELS)
-        y = quantized.conv2d(x, quantized.conv2d_prepack(weight, None, [1, 1], pads, [1, 1], groups), scale, 0)
+        y = quantized.conv2d(x, quantized.conv2d_prepack(weight, None, *_geometry(product)), scale, 0)
     return float(y.dequantize().max())
+
+
+def overflows(s: Site, kernels: str) -> bool:
+    """Whether a sum of this node can leave the 16 bits that these kernels have for a pair of products here."""
+    if not saturates(kernels, _product(s)):
+        return False
+    found = (hazard.engines.get(kernels) for hazard in hazards_of(s.node, s.builder.model.tensors))
+    return any(overflow is not None and overflow.channels for overflow in found)
+
+
+def _product(s: Site) -> str:
+    if "group" not in s.node.attributes:
+        return "linear" if s.node.operator == "qfmt.Linear" else "dynamic"
+    is_depthwise = not s.node.operator.endswith("Transpose") and (s.tensor(1).shape or (0, 0))[1] == 1
+    return "depthwise" if is_depthwise else "conv"
+
+
+_EXTREMES = ([-128, 127, -128, -127], [127, 127, 127, 127])
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether torch._int_mm is there, and exact on this processor."""
+    if not hasattr(torch, "_int_mm"):
+        return False
+    mixed, most = (torch.tensor(each, dtype=torch.int8).repeat(64).expand(32, -1).contiguous() for each in _EXTREMES)
+    pairs = [(mixed, mixed.flip(1).contiguous()), *((a, b) for b in (mixed, most) for a in (b, b[:1]))]
+    for a, b in pairs:
+        try:
+            got = torch._int_mm(a, b.t())
+        except RuntimeError:
+            return False
+        if not torch.equal(got, (a.double() @ b.double().t()).int()):
+            return False
+    return True

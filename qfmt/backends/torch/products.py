@@ -1,84 +1,119 @@
-"""Convolutions and matrix products on plain integers: exact sums, then the stated requantize rule."""
+"""Convolutions and matrix products of integers less their zero points, as float32: exact sums, then the stated rule.
+
+A float sum is exact, in whatever order, as long as the type holds what its positive and what its negative terms add up
+to: float32 up to 2²⁴. Channels whose terms reach further are added up in parts, or in float64. That needs kernels that
+multiply and add: Winograd's do not.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import EXACT_IN_FLOAT32
-from ...ops.accumulation import EXACT_IN_FLOAT64, in_units_of_sums
-from .arithmetic import REQUANTIZE, Grid, centred, requantize
-from .emit import Emitter, Lacks, Site
+from ...model import DTYPES, numpy_dtype
+from ...ops import Operand
+from ...ops.accumulation import exact_dtype, in_units_of_sums, whole
+from .arithmetic import REQUANTIZE, Step, after
+from .emit import CENTRED, Lacks, Site, Table
 
+mkldnn = torch.ops.mkldnn
 
-def exact_dtype(x: Grid, weight_dtype: torch.dtype, count: int) -> torch.dtype:
-    """The float type in which every sum of `count` products is exact, in whatever order: float32 if 2²⁴ holds them."""
-    low, high = torch.iinfo(x.dtype).min - x.zero_point, torch.iinfo(x.dtype).max - x.zero_point
-    limits = torch.iinfo(weight_dtype)
-    reach = count * max(-low, high) * (limits.max - limits.min)
-    if limits.min < 0:  # int8 weights have the zero point 0 wherever torch made them; others get the wider bound
-        reach = count * max(-low, high) * max(-limits.min, limits.max)
-    return torch.float32 if reach <= EXACT_IN_FLOAT32 else torch.float64
+MOST_PARTS = 8
+LARGE = 1 << 15
+"""From so many weights on, a convolution keeps them as oneDNN wants them: to bring them there takes as long."""
+
+# Sums
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 only while torch computes float32 products as such, and not in bfloat16 or TF32."""
+    """float32 only while torch computes float32 products as such: not in bfloat16 or TF32, nor by Winograd's method,
+    as NNPACK does where oneDNN is switched off."""
     settings = [getattr(torch.backends.mkldnn, kind, None) for kind in ("conv", "matmul")]
     reduced = [getattr(each, "fp32_precision", "none") not in ("none", "ieee") for each in settings]
-    return torch.float64 if any(reduced) or torch.get_float32_matmul_precision() != "highest" else dtype
+    if any(reduced) or torch.get_float32_matmul_precision() != "highest" or not torch._C._get_mkldnn_enabled():
+        return torch.float64
+    return dtype
 
 
-def centred_weight(weight: Tensor, zero_point: Tensor, axis: int | None, dtype: torch.dtype) -> Tensor:
-    shape = [-1 if i == axis else 1 for i in range(weight.dim())] if axis is not None else []
-    return weight.to(dtype) - zero_point.to(dtype).reshape(shape)
+class Weight:
+    """A large weight of a 2-d convolution, and as oneDNN wants it for the size of input that came last."""
+
+    def __init__(self, dense: Tensor) -> None:
+        self.dense = dense
+        self._packed: tuple[list[int], Tensor] = [], dense
+
+    def convolved(self, x: Tensor, pads: list[int], strides: list[int], dilations: list[int], group: int) -> Tensor:
+        size, packed = self._packed
+        if size != list(x.shape):
+            size = list(x.shape)
+            packed = mkldnn._reorder_convolution_weight(self.dense, pads, strides, dilations, group, size)
+            self._packed = size, packed
+        result: Tensor = mkldnn._convolution_pointwise(x, packed, None, pads, strides, dilations, group, "none", [], "")
+        return result
 
 
-def _along(values: Tensor, per_channel: bool, rank: int, channels: int) -> Tensor:
-    """Scales or bias, shaped so that they run along the channels of the accumulator; 0-d if there is only one."""
-    return values.reshape([-1 if i == channels else 1 for i in range(rank)]) if per_channel else values.reshape(())
-
-
-def conv(
+def conv_sums(
     x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    weight_zero_point: Tensor,
-    bias: Tensor | None,
-    x_grid: Grid,
-    y_grid: Grid,
-    rule: str,
-    exact: torch.dtype,
-    weight_axis: int | None,
+    weight: Tensor | Weight,
     strides: list[int],
     pads: list[int],
     dilations: list[int],
     group: int,
+    parts: int = 1,
 ) -> Tensor:
-    """acc = Σ (x - zx) · (w - zw), exact; padding represents real zeros; then the requantize rule."""
-    dtype, rank = sum_dtype(exact), len(strides)
-    values = centred(x, x_grid, dtype)
+    """Σ x · w; padding adds nothing. The channels of a group are added up in so many parts."""
+    rank = len(strides)
     if pads[:rank] != pads[rank:]:
-        values = functional.pad(values, torch_pads(pads))
-        pads = [0] * rank
-    kernel = centred_weight(weight, weight_zero_point, weight_axis, dtype)
+        x, pads = functional.pad(x, torch_pads(pads)), [0] * rank
+    if rank == 2:
+        x = x.contiguous(memory_format=torch.channels_last)
+    if isinstance(weight, Weight):
+        if sum_dtype(torch.float32) == torch.float32 and x.numel() and not torch.compiler.is_compiling():
+            return _added(weight.convolved(x, pads[:rank], strides, dilations, group * parts), group, parts)
+        weight = weight.dense
+    kind = sum_dtype(weight.dtype)
     convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
-    acc = convolve(values, kernel, None, strides, pads[:rank], dilations, group)
-    return _requantized(acc, bias, x_grid, weight_scale, weight_axis, y_grid, rule, 1)
+    geometry = (strides, pads[:rank], dilations, group * parts)
+    return _added(convolve(x.to(kind), weight.to(kind), None, *geometry), group, parts)
 
 
-def _requantized(
-    acc: Tensor, bias: Tensor | None, x: Grid, scales: Tensor, axis: int | None, y: Grid, rule: str, channels: int
+def conv_transpose_sums(
+    x: Tensor,
+    weight: Tensor,
+    strides: list[int],
+    pads: list[int],
+    output_padding: list[int],
+    dilations: list[int],
+    group: int,
+    parts: int = 1,
 ) -> Tensor:
-    along = partial(_along, rank=acc.dim(), channels=channels)
-    if bias is not None and not bias.is_floating_point():  # in units of the sums
-        acc, bias = acc.double() + along(bias.double(), True), None
-    addend = None if bias is None else along(bias, True)
-    return requantize(acc, addend, x.scale, along(scales, axis is not None), y, rule)
+    """Each x paints a kernel."""
+    rank, kind = len(strides), sum_dtype(weight.dtype)
+    paint = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
+    geometry = (strides, pads[:rank], output_padding, group * parts, dilations)
+    return _added(paint(x.to(kind), weight.to(kind), None, *geometry), group, parts)
+
+
+def linear_sums(x: Tensor, weight: Tensor) -> Tensor:
+    """Σ x · w over the last dimension."""
+    kind = sum_dtype(weight.dtype)
+    return functional.linear(x.to(kind), weight.to(kind))
+
+
+def _added(sums: Tensor, group: int, parts: int) -> Tensor:
+    """The parts of each group, added up."""
+    if parts == 1:
+        return sums
+    first, *others = sums.reshape(sums.shape[0], group, parts, -1, *sums.shape[2:]).unbind(2)
+    total = first.double()
+    for each in others:
+        total += each
+    return total.flatten(1, 2)
 
 
 def torch_pads(pads: list[int]) -> list[int]:
@@ -87,76 +122,138 @@ def torch_pads(pads: list[int]) -> list[int]:
     return [width for i in reversed(range(rank)) for width in (pads[i], pads[rank + i])]
 
 
-def conv_transpose(
+def float_weight(w: Any, x: Operand, group: int, *, transposed: bool = False) -> tuple[Tensor, int]:
+    """The weights of a convolution in a float type that holds their sums with integers of `x`, laid out for so many
+    parts of each group."""
+    channels = w.shape[0] // group if transposed else w.shape[1]
+    axes = (1 if transposed else 2, *range(3, w.ndim + 1))
+    for parts in (count for count in range(1, MOST_PARTS + 1) if channels % count == 0):
+        if transposed:
+            laid_out = w.reshape(group * parts, -1, *w.shape[1:])
+        else:
+            split = w.reshape(group, -1, parts, channels // parts, *w.shape[2:]).swapaxes(1, 2)
+            laid_out = split.reshape(group * parts, -1, *split.shape[3:])
+        if exact_dtype(x, laid_out, axes) == np.float32:
+            return torch.from_numpy(laid_out.reshape(-1, *laid_out.shape[2:]).astype(np.float32)), parts
+    terms = (0, *range(2, w.ndim)) if transposed else tuple(range(1, w.ndim))
+    return wide_weight(w, x, terms), 1
+
+
+def wide_weight(w: Any, x: Operand, axes: tuple[int, ...]) -> Tensor:
+    kind = exact_dtype(x, w, axes)
+    if kind == np.int64:
+        raise Lacks("has sums that float64 cannot represent")
+    return torch.from_numpy(w.astype(kind))
+
+
+def constant_weight(s: Site) -> tuple[Any, Operand]:
+    """The weight less its zero points, and what says which integers it is multiplied with."""
+    x, w = s.tensor(0), s.tensor(1)
+    if w.data is None or max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > 16:
+        raise Lacks("sums products of integers that are not constant, or have more than 16 bits")
+    return whole(Operand(w.array, w.quantization)), Operand(np.zeros(0, numpy_dtype(x.dtype)), x.quantization)
+
+
+# The stated rule
+
+
+def conv(
     x: Tensor,
     weight: Tensor,
-    weight_scale: Tensor,
-    weight_zero_point: Tensor,
-    bias: Tensor | None,
-    x_grid: Grid,
-    y_grid: Grid,
-    rule: str,
-    exact: torch.dtype,
-    weight_axis: int | None,
+    steps: list[Step],
+    low: int,
+    high: int,
     strides: list[int],
     pads: list[int],
     dilations: list[int],
     group: int,
-    output_padding: list[int],
+    parts: int,
 ) -> Tensor:
-    """As `conv`: each input value paints a kernel, pads are cropped."""
-    dtype, rank = sum_dtype(exact), len(strides)
-    kernel = centred_weight(weight, weight_zero_point, weight_axis, dtype)
-    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
-    acc = convolve(centred(x, x_grid, dtype), kernel, None, strides, pads[:rank], output_padding, group, dilations)
-    scales = weight_scale.repeat(group) if weight_axis is not None else weight_scale
-    return _requantized(acc, bias, x_grid, scales, weight_axis, y_grid, rule, 1)
+    """Sums, the steps of a requantize rule, the range of the output; all less their zero points."""
+    return after(conv_sums(x, weight, strides, pads, dilations, group, parts), steps).clamp_(low, high)
 
 
-def linear(
+def conv_transpose(
     x: Tensor,
     weight: Tensor,
-    weight_scale: Tensor,
-    weight_zero_point: Tensor,
-    bias: Tensor | None,
-    x_grid: Grid,
-    y_grid: Grid,
-    rule: str,
-    exact: torch.dtype,
-    weight_axis: int | None,
+    steps: list[Step],
+    low: int,
+    high: int,
+    strides: list[int],
+    pads: list[int],
+    output_padding: list[int],
+    dilations: list[int],
+    group: int,
+    parts: int,
 ) -> Tensor:
-    """acc = Σ (x - zx) · (w - zw) over the last dimension, exact; then the requantize rule."""
-    dtype = sum_dtype(exact)
-    acc = functional.linear(centred(x, x_grid, dtype), centred_weight(weight, weight_zero_point, weight_axis, dtype))
-    return _requantized(acc, bias, x_grid, weight_scale, weight_axis, y_grid, rule, acc.dim() - 1)
+    sums = conv_transpose_sums(x, weight, strides, pads, output_padding, dilations, group, parts)
+    return after(sums, steps).clamp_(low, high)
 
 
-def matmul(a: Tensor, b: Tensor, a_grid: Grid, b_grid: Grid, y_grid: Grid, rule: str) -> Tensor:
-    """acc = Σ (a - za) · (b - zb), exact; then the requantize rule, without a bias."""
-    acc = torch.matmul(centred(a, a_grid, torch.float64), centred(b, b_grid, torch.float64))
-    return requantize(acc, None, a_grid.scale, b_grid.scales(0), y_grid, rule)
+def linear(x: Tensor, weight: Tensor, steps: list[Step], low: int, high: int) -> Tensor:
+    return after(linear_sums(x, weight), steps).clamp_(low, high)
 
 
-def _accumulates(s: Site) -> dict[str, Any]:
-    """What every emitter of an accumulating operator passes on."""
-    x, w = s.grid(0), s.grid(1)
+def matmul(a: Tensor, b: Tensor, steps: list[Step], low: int, high: int) -> Tensor:
+    """In float64, which holds all sums of products of 16 bits."""
+    return after(torch.matmul(a.double(), b.double()), steps).clamp_(low, high)
+
+
+def _finish(s: Site, along: list[int], repeat: int = 1) -> tuple[list[Any], int, int]:
+    """The steps that bring sums to the output less its zero point, with their numbers `along` the channels, and its
+    range."""
+    x, w, y = s.grid(0), s.grid(1), s.out_grid
     if s.node.arithmetic not in REQUANTIZE:
         raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
-    if x.axis is not None or s.tensor(1).data is None or s.out_grid.axis is not None:
-        raise Lacks("needs an input quantized per tensor and a constant weight")
-    if s.has(2) and not _is_added(s):
-        raise Lacks("has a bias on a grid of its own")
-    shape = s.tensor(1).shape or ()
-    sizes = [size for size in shape if isinstance(size, int)]
-    count = prod(sizes[1:]) if s.node.operator != "ConvTranspose" else prod(sizes) // max(1, sizes[1])
-    symmetric = not any(w.zero_point) if isinstance(w.zero_point, list) else w.zero_point == 0
-    exact = exact_dtype(x, w.dtype, count) if symmetric else torch.float64
-    if count << 8 * (x.dtype.itemsize + w.dtype.itemsize) + 2 > EXACT_IN_FLOAT64:
-        raise Lacks("has sums that float64 cannot represent")
-    return {"x_grid": x, "y_grid": s.out_grid, "rule": s.node.arithmetic, "exact": exact, "weight_axis": w.axis}
+    if x.axis is not None or y.axis is not None or y.dtype.itemsize > 2:
+        raise Lacks("needs an input and an output quantized per tensor, to at most 16 bits")
+    scales = w.scales(0) if w.axis is None else torch.tensor(w.scale * repeat, dtype=torch.float32).reshape(along)
+    at = torch.tensor(x.scale, dtype=torch.float32) * scales
+    bias, in_sums = _bias(s, along)
+    steps = REQUANTIZE[s.node.arithmetic](bias, at, y.scales(0), y.zero_points(0))
+    steps = [("sum", in_sums), *steps] if in_sums is not None else steps
+    zero_point = int(y.zero_point)
+    if steps[-1][0] == "add":
+        steps = steps[:-1]
+    elif zero_point:
+        steps = [*steps, ("add", torch.tensor(-float(zero_point)))]
+    return [_held(s, step) for step in steps if _changes(step)], y.minimum - zero_point, y.maximum - zero_point
 
 
-def _is_added(s: Site) -> bool:
+def _changes(step: Step) -> bool:
+    name, value = step
+    return name in ("round", "mul") or bool((value[0] if name == "fma" else value).any())
+
+
+def _held(s: Site, step: Step) -> Any:
+    """The step with its numbers as attributes of the module."""
+    name, value = step
+    if value is None:
+        return step
+    if not all(bool(each.isfinite().all()) for each in (value if name == "fma" else [value])):
+        raise Lacks("has scales or biases that are not finite in float32")
+    what = f"{s.node.outputs[0]}_{name}"
+    return name, tuple(s.builder.derive(what, each) for each in value) if name == "fma" else s.builder.derive(
+        what, value
+    )
+
+
+def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
+    """The bias as real numbers, or else as integers in units of the sums."""
+    none = torch.zeros(())
+    if not s.has(2):
+        return none, None
+    bias = s.tensor(2)
+    if bias.data is None or not is_added(s):
+        raise Lacks("needs a bias that is constant, and in units of the sums")
+    values = torch.from_numpy(np.array(bias.array)).reshape(along)
+    if bias.quantization is None:
+        return values.float(), None
+    fits = int(values.abs().max()) <= EXACT_IN_FLOAT32 if values.numel() else True
+    return none, values.float() if fits else values.double()
+
+
+def is_added(s: Site) -> bool:
     """Whether the bias is a real number, or integers in units of the sums."""
     bias, x, w = s.tensor(2), s.tensor(0).quantization, s.tensor(1).quantization
     if bias.quantization is None:
@@ -175,45 +272,65 @@ def real_bias(s: Site) -> Tensor | None:
     if not s.has(2):
         return None
     bias = s.tensor(2)
-    if bias.data is None or not _is_added(s):
+    if bias.data is None or not is_added(s):
         raise Lacks("needs a bias that is constant, and in units of the sums")
     if bias.quantization is None and bias.dtype != "float32":
         raise Lacks("takes float32 biases")
-    return s.constant(2) if bias.quantization is None else torch.from_numpy(bias.dequantize())
+    real: Tensor = s.constant(2) if bias.quantization is None else torch.from_numpy(bias.dequantize())
+    return real
 
 
-def _geometry(s: Site) -> dict[str, Any]:
-    return {name: s.attribute(name) for name in ("strides", "pads", "dilations", "group")}
+def held(s: Site, weight: Tensor) -> Any:
+    """The weight as an attribute of the module."""
+    large = s.node.operator == "Conv" and weight.dim() == 4 and weight.numel() >= LARGE
+    packs = (
+        large
+        and weight.shape[2:].numel() > 1
+        and weight.dtype == torch.float32
+        and hasattr(mkldnn, "_reorder_convolution_weight")
+    )
+    return s.builder.derive(f"{s.node.outputs[0]}_weight", Weight(weight) if packs else weight)
 
 
 def _conv(s: Site) -> Any:
-    return s.result(conv, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s), **_geometry(s))
+    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    rank = spatial(s)
+    weight, parts = float_weight(*constant_weight(s), group)
+    finish = _finish(s, [-1, *[1] * rank])
+    return s.result(conv, s.x(0), held(s, weight), *finish, strides, pads, dilations, group, parts)
+
+
+def spatial(s: Site) -> int:
+    rank = len(s.attribute("strides"))
+    if rank > 3:
+        raise Lacks("torch has windows of at most three dimensions")
+    return rank
 
 
 def _conv_transpose(s: Site) -> Any:
-    geometry = _geometry(s) | {"output_padding": s.attribute("output_padding")}
-    rank = len(geometry["strides"])
-    if geometry["pads"][:rank] != geometry["pads"][rank:]:
+    a = {name: s.attribute(name) for name in ("strides", "pads", "output_padding", "dilations", "group")}
+    rank = spatial(s)
+    if a["pads"][:rank] != a["pads"][rank:]:
         raise Lacks("crops the two sides differently")
-    return s.result(conv_transpose, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s), **geometry)
+    weight, parts = float_weight(*constant_weight(s), a["group"], transposed=True)
+    finish = _finish(s, [-1, *[1] * rank], a["group"])
+    return s.result(conv_transpose, s.x(0), held(s, weight), *finish, *a.values(), parts)
 
 
 def _linear(s: Site) -> Any:
-    return s.result(linear, s.x(0), *s.parameters(1), s.x(2), **_accumulates(s))
+    return s.result(linear, s.x(0), held(s, wide_weight(*constant_weight(s), (1,))), *_finish(s, [-1]))
 
 
 def _matmul(s: Site) -> Any:
-    a, b, y = s.grid(0), s.grid(1), s.out_grid
-    if b.axis is not None or s.node.arithmetic not in REQUANTIZE:
+    a, b = s.grid(0), s.grid(1)
+    if b.axis is not None:
         raise Lacks("has a second input quantized per channel")
     if a.dtype.itemsize + b.dtype.itemsize > 4:
         raise Lacks("has sums that float64 may not represent")
-    return s.result(matmul, s.x(0), s.x(1), a, b, y, s.node.arithmetic)
+    return s.result(matmul, s.x(0), s.x(1), *_finish(s, []))
 
 
-PRODUCT_EMITTERS: dict[str, Emitter] = {
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "qfmt.Linear": _linear,
-    "MatMul": _matmul,
-}
+PRODUCTS = Table(
+    "reference", CENTRED,
+    {"Conv": _conv, "ConvTranspose": _conv_transpose, "qfmt.Linear": _linear, "MatMul": _matmul}.get,
+)  # fmt: skip

@@ -22,6 +22,7 @@ from .floats import FLOAT, REAL, operands
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
+from .products import PRODUCTS
 from .reference import REFERENCE
 from .values import torch_dtype
 from .weights import WEIGHTS, real_constant
@@ -113,4 +114,4 @@ def _between(operator: str) -> Emitter | None:
 
 
 QDQ = Table("qdq", PLAIN, _between)
-QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, REFERENCE, NUMPY), own=4, traceable=True)
+QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, PRODUCTS, REFERENCE, NUMPY), own=4, traceable=True)

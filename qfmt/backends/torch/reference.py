@@ -19,7 +19,7 @@ from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .products import PRODUCT_EMITTERS, torch_pads
+from .products import PRODUCTS, torch_pads
 from .values import torch_dtype
 
 # Products and sums of elements, means
@@ -282,7 +282,6 @@ def _cast(s: Site) -> Any:
 
 REFERENCE_EMITTERS: dict[str, Emitter] = {
     **MOVES,
-    **PRODUCT_EMITTERS,
     **dict.fromkeys(ELEMENTWISE, _computes),
     "Mul": _mul,
     "Add": _add,
@@ -301,4 +300,4 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
 
 
 REFERENCE = Table("reference", PLAIN, REFERENCE_EMITTERS.get)
-REFERENCE_ENGINE = Engine("reference", (REFERENCE, LOOK_UP, INTEGERS, NUMPY), own=3)
+REFERENCE_ENGINE = Engine("reference", (PRODUCTS, REFERENCE, LOOK_UP, INTEGERS, NUMPY), own=4)
