@@ -165,7 +165,7 @@ def test_dynamic_layers_bit_for_bit(per_token: int) -> None:
 
 
 def test_dynamic_layers_where_torch_multiplies_no_integers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic, "_int_mm_is_exact", lambda: False)
+    monkeypatch.setattr(dynamic, "multiplies_int8", lambda: False)
     rng = np.random.default_rng(4)
     for size in (100, 3000):  # sums that float32 holds, and that it does not
         model = layer(

@@ -97,6 +97,16 @@ def _product(s: Site) -> str:
     return "depthwise" if is_depthwise else "conv"
 
 
+@cache
+def convolves_whole_numbers() -> bool:
+    """Whether torch's convolutions of float32 are exact for whole numbers: Winograd's method is not."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (16, 16, 16, 16), generator=generator).to(memory_format=torch.channels_last)
+    weight = torch.randint(-128, 128, (16, 16, 3, 3), generator=generator)
+    got, exact = (torch.conv2d(x.to(kind), weight.to(kind), padding=1) for kind in (torch.float32, torch.float64))
+    return torch.equal(got.double(), exact)
+
+
 _EXTREMES = ([-128, 127, -128, -127], [127, 127, 127, 127])
 
 

@@ -20,6 +20,7 @@ from ...ops import Operand
 from ...ops.accumulation import exact_dtype, in_units_of_sums, whole
 from .arithmetic import REQUANTIZE, Step, after
 from .emit import CENTRED, Lacks, Site, Table
+from .processor import convolves_whole_numbers
 
 mkldnn = torch.ops.mkldnn
 
@@ -31,13 +32,13 @@ LARGE = 1 << 15
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 only while torch computes float32 products as such: not in bfloat16 or TF32, nor by Winograd's method,
-    as NNPACK does where oneDNN is switched off."""
+    """float32 only while torch computes float32 products as such: not in bfloat16 or TF32, nor as NNPACK, which uses
+    Winograd's method, where oneDNN is switched off."""
     settings = [getattr(torch.backends.mkldnn, kind, None) for kind in ("conv", "matmul")]
     reduced = [getattr(each, "fp32_precision", "none") not in ("none", "ieee") for each in settings]
-    if any(reduced) or torch.get_float32_matmul_precision() != "highest" or not torch._C._get_mkldnn_enabled():
-        return torch.float64
-    return dtype
+    by_nnpack = not torch._C._get_mkldnn_enabled() and torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
+    is_less = any(reduced) or torch.get_float32_matmul_precision() != "highest" or by_nnpack
+    return torch.float64 if is_less else dtype
 
 
 class Weight:
@@ -133,10 +134,10 @@ def float_weight(w: Any, x: Operand, group: int, *, transposed: bool = False) ->
         else:
             split = w.reshape(group, -1, parts, channels // parts, *w.shape[2:]).swapaxes(1, 2)
             laid_out = split.reshape(group * parts, -1, *split.shape[3:])
-        if exact_dtype(x, laid_out, axes) == np.float32:
+        if exact_dtype(x, laid_out, axes) == np.float32 and convolves_whole_numbers():
             return torch.from_numpy(laid_out.reshape(-1, *laid_out.shape[2:]).astype(np.float32)), parts
     terms = (0, *range(2, w.ndim)) if transposed else tuple(range(1, w.ndim))
-    return wide_weight(w, x, terms), 1
+    return wide_weight(w, x, terms).double(), 1
 
 
 def wide_weight(w: Any, x: Operand, axes: tuple[int, ...]) -> Tensor:
@@ -233,9 +234,9 @@ def _held(s: Site, step: Step) -> Any:
     if not all(bool(each.isfinite().all()) for each in (value if name == "fma" else [value])):
         raise Lacks("has scales or biases that are not finite in float32")
     what = f"{s.node.outputs[0]}_{name}"
-    return name, tuple(s.builder.derive(what, each) for each in value) if name == "fma" else s.builder.derive(
-        what, value
-    )
+    if name == "fma":
+        return name, tuple(s.builder.derive(what, each) for each in value)
+    return name, s.builder.derive(what, value)
 
 
 def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
@@ -282,14 +283,10 @@ def real_bias(s: Site) -> Tensor | None:
 
 def held(s: Site, weight: Tensor) -> Any:
     """The weight as an attribute of the module."""
-    large = s.node.operator == "Conv" and weight.dim() == 4 and weight.numel() >= LARGE
-    packs = (
-        large
-        and weight.shape[2:].numel() > 1
-        and weight.dtype == torch.float32
-        and hasattr(mkldnn, "_reorder_convolution_weight")
-    )
-    return s.builder.derive(f"{s.node.outputs[0]}_weight", Weight(weight) if packs else weight)
+    has_window = s.node.operator == "Conv" and weight.dim() == 4 and weight.shape[2:].numel() > 1
+    packs = weight.dtype == torch.float32 and hasattr(mkldnn, "_reorder_convolution_weight")
+    large = has_window and packs and weight.numel() >= LARGE
+    return s.builder.derive(f"{s.node.outputs[0]}_weight", Weight(weight) if large else weight)
 
 
 def _conv(s: Site) -> Any:
