@@ -23,18 +23,20 @@ from qfmt.ops.overflow import PairSums, computed_by
 f32 = np.float32
 
 
-def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, np.ndarray]) -> Iterator[Node]:
-    """As the interpreter's, each node with the sums of the kernel that torch's engine of the moment has for it here."""
-    engine, steps = torch.backends.quantized.engine, interpreter.trace(model, inputs, values)
+def trace(
+    model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, np.ndarray], engine: str = ""
+) -> Iterator[Node]:
+    """As the interpreter's, each node with the sums of the engine's kernel here; by default torch's engine."""
+    engine, steps = engine or torch.backends.quantized.engine, interpreter.trace(model, inputs, values)
     for node in model.nodes:
         with computed_by(kernel(engine, *_form(model, node))):
             next(steps)
         yield node
 
 
-def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+def run(model: Model, inputs: Mapping[str, ArrayLike], engine: str = "") -> dict[str, np.ndarray]:
     values: dict[str, np.ndarray] = {}
-    for _ in trace(model, inputs, values):
+    for _ in trace(model, inputs, values, engine):
         pass
     return {name: values[name] for name in model.graph.outputs}
 
