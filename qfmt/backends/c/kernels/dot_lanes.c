@@ -5,7 +5,7 @@ static void dot_lanes(const X *restrict rows, int32_t count, const W *restrict w
                       size_t n, int32_t outputs, int32_t *restrict sums, int32_t apart)
 {
 #if defined(TOGETHER)
-    const volatile size_t hidden = n; /* if gcc 12 knows that it is not 0, it copies all sums in every turn */
+    const volatile size_t hidden = n; /* gcc 12 copies all sums in each iteration if it knows that this is not 0 */
     const size_t end = hidden;
     const X *x0 = rows, *x1 = x0 + (count > 1 ? n : 0), *x2 = x1 + (count > 2 ? n : 0), *x3 = x2 + (count > 3 ? n : 0);
     for (int32_t o = 0; o < outputs; o += TOGETHER) {
