@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ...errors import SourceError
-from ...model import DTYPES, Data, Shape, Tensor
+from ...model import DTYPES, ArrayData, Data, Shape, Tensor
 from .external import Opened
 
 FILE = "qfmt.file"
@@ -43,8 +41,7 @@ class TensorData(Data):
     def view(self) -> memoryview:
         if self._tensor.dtype.bitwidth < 8:
             return memoryview(self._tensor.tobytes())
-        array = np.ascontiguousarray(self._tensor.numpy())
-        return array.reshape(-1).view(np.uint8).data.toreadonly()
+        return ArrayData(self._tensor.numpy()).view()
 
 
 def dtype_of(code: Any) -> str:

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ...model import DTYPES, Data, Quantization, Shape, pack
+from ...model import DTYPES, ArrayData, Data, Quantization, Shape, pack
 from ..stored import StoredTensor
 from .calls import Value
 
@@ -79,7 +79,7 @@ class StoredData(Data):
         if self._dtype != self._tensor.dtype and bits >= 8:
             array = np.clip(array, -HALF_MAX, HALF_MAX).astype(self._dtype)
         packed = pack(array, bits) if bits < 8 else array
-        return packed.reshape(-1).view(np.uint8).data.toreadonly()
+        return ArrayData(packed).view()
 
 
 class Unsupported(Value):
