@@ -177,7 +177,7 @@ chmod +x "$out"
 
 
 def pytest(python: Path | str, arguments: list[str], **variables: str) -> int:
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=3000", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     print(*command, flush=True)
     return subprocess.run(command, cwd=ROOT, env=environment).returncode
