@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from test_torchscript_hostile import module_of
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.backends.c import write_c
 from qfmt.errors import DigestError, SourceError
 
 QUANTIZED = "q = torch.quantize_per_tensor(x, 0.1, 3, 13)"
@@ -65,6 +67,19 @@ def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path
     path.write_bytes(sealed(data))
     with pytest.raises(DigestError, match="damaged"):
         qfmt.load(path).to_onnx()
+
+
+def test_rows_of_thresholds_whose_index_is_an_empty_name(tmp_path: Path) -> None:
+    """In C they were taken for one row for all channels."""
+    model = qfmt.load(Path(__file__).parent / "golden" / "1.0" / "integer" / "thresholds-rows.qfb")
+    (node,) = model.nodes
+    programs = []
+    for ends in ((), ("",)):
+        nodes = (dataclasses.replace(node, inputs=(*node.inputs[:5], *ends)),)
+        folder = tmp_path / f"{len(ends)}"
+        write_c(model.replace(graph=dataclasses.replace(model.graph, nodes=nodes), vectors=()), folder, name="m")
+        programs.append((folder / "m.c").read_text())
+    assert programs[0] == programs[1]
 
 
 def test_what_onnx_ir_logs_is_not_printed(tmp_path: Path) -> None:

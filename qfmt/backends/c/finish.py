@@ -96,9 +96,8 @@ def finish_of(plan: Plan, node: Node) -> Finish:
             raise QfmtError("its multiplier varies along more than one dimension")
         axis = next(iter(along), None)
     else:
-        sizes = {plan.value(name).shape[0] for name in (*node.inputs[1:4], *node.inputs[5:6]) if name}
-        if not node.inputs[5:6] and len(node.inputs) > 4 and node.inputs[4]:
-            sizes.add(plan.value(node.inputs[4]).shape[0])
+        rows = 5 if any(node.inputs[5:]) else 4  # without `row`, there is a row of thresholds for each channel
+        sizes = {plan.value(name).shape[0] for name in (*node.inputs[1:4], *node.inputs[rows : rows + 1]) if name}
         stated = node.attributes["axis"]
         assert isinstance(stated, int)
         axis = stated if sizes - {1} else None
