@@ -236,6 +236,7 @@ def test_the_command(tmp_path: Path) -> None:
         path = tmp_path / f"{len(options)}.onnx"
         done = CliRunner().invoke(main, ["convert", str(DIGITS), str(path), *options])
         assert done.exit_code == 0, done.output
+        assert ("--same-types avoids it" in done.output) != bool(options)
         written[bool(options)] = onnx.load(path)
     assert "int8" in of_weights(written[False]) and "int8" not in of_weights(written[True])
     x = np.random.default_rng(8).random((2, 1, 8, 8)).astype(np.float32)

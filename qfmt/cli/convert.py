@@ -159,7 +159,7 @@ def command(
         else:
             how = _write_c(model, dest, shapes if opened and lowering is None else {}, compact)
     written = time.monotonic()
-    hazard = _hazards(model, dest)
+    hazard = "" if same_types else _hazards(model, dest)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
     for text in (
         *(f"note   {note}" for note in notes),
@@ -167,7 +167,7 @@ def command(
         *(f"lower  {text}  {lowered - converted:.2f} s" for text in done),
         f"graph  {_graph(model)}",
         f"write  {dest}, {size(_bytes(dest))}, {how}  {written - lowered:.2f} s",
-        *([f"note   {hazard}: qfmt inspect --hazards {shlex.quote(str(dest))}"] if hazard else []),
+        *([f"note   {hazard}"] if hazard else []),
         "",
         f"next: make -C {shlex.quote(str(dest))}" if target else f"next: qfmt inspect {dest}",
     ):
@@ -180,7 +180,9 @@ def _hazards(model: Model, dest: Path) -> str:
 
     if dest.suffix not in WRITTEN or (dest.suffix == ".qfb" and model.arithmetic == "integer"):
         return ""
-    return summary(list(hazards(model)), "onnxruntime" if dest.suffix == ".onnx" else "")
+    told = summary(list(hazards(model)), "onnxruntime" if dest.suffix == ".onnx" else "")
+    way_out = "--same-types avoids it" if dest.suffix == ".onnx" else f"qfmt inspect --hazards {shlex.quote(str(dest))}"
+    return told and f"{told}: {way_out}"
 
 
 def _notes(model: Model) -> Iterator[str]:
