@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 import qfmt
 from qfmt import Graph, Node, Quantization, Tensor
 from qfmt.cli import main
+from qfmt.compare.classes import classify
+from qfmt.interpreter import execute
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.linear import linear_sums
 from qfmt.ops.overflow import PairSums, computed_by, farthest
@@ -95,6 +97,34 @@ def test_hazards_of_a_file() -> None:
         harmless = replace(grid, quant_max=overflow.harmless), replace(grid, quant_max=overflow.harmless + 1)
         largest = [max(max_of_pair(pair, each) for pair in weight.reshape(-1, 2).tolist()) for each in harmless]
         assert largest[0] <= 32767 < largest[1]
+
+
+def test_an_overflow_is_possible_only_where_the_kernel_saturates() -> None:
+    """On a processor whose kernels are exact, an output that could overflow and differs is wrong."""
+    grid = Quantization.per_tensor(4 * 255 * 127 / 200, 0, "uint8")
+    operands = [
+        Operand(np.full((1, 4), 255, np.uint8), Quantization.per_tensor(1.0, 0, "uint8")),
+        Operand(np.full((2, 4), 127, np.int8), Quantization.per_tensor(1.0, 0, "int8")),
+    ]
+    node = Node("qfmt.Linear", ("x", "w"), ("y",), arithmetic="float_bias", version=OPERATORS["qfmt.Linear"].version)
+    output = Tensor("y", "uint8", (1, 2), None, grid)
+    (exact,) = execute(node, operands, [output])
+    with computed_by(PairSums()):
+        (clipped,) = execute(node, operands, [output])
+    assert (exact.tolist(), clipped.tolist()) == ([[200, 200]], [[101, 101]])
+    counts = classify(node, operands, output, exact, exact - np.uint8([[5, 0]]), "fbgemm")
+    assert (counts.equal, counts.saturated, counts.overflow, counts.wrong) == (1, 0, 0, 1)
+    counts = classify(node, operands, output, exact, np.uint8([[101, 150]]), "fbgemm")
+    assert (counts.equal, counts.saturated, counts.overflow, counts.wrong) == (0, 1, 1, 0)
+
+
+def test_onnx_runtime_is_exact_in_depthwise_convolutions() -> None:
+    model, found = digits()
+    groups = {node.label: node.attributes.get("group", 1) for node in model.nodes}
+    assert {name for name, group in groups.items() if group != 1} == {
+        name for name, each in found.items() if "onnxruntime" not in each.engines
+    }
+    assert set(groups.values()) != {1}
 
 
 def max_of_pair(pair: list[int], grid: Quantization) -> int:

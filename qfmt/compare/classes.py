@@ -110,7 +110,11 @@ def classify(
 def _overflows(
     node: Node, operands: Sequence[Operand | None], output: Tensor, theirs: Array, engine: str, off: Array
 ) -> tuple[Array, Array]:
-    """Of those that are off: what a kernel of the engine that saturates gives, and what else may be an overflow."""
+    """Of those that are off: what a kernel of the engine that saturates gives, and what else may be an overflow.
+
+    Only a kernel that was seen to saturate in this node may have overflowed elsewhere in it: on other processors, a
+    difference is a difference.
+    """
     none = np.zeros(off.shape, bool)
     if not off.any():
         return none, none
@@ -119,7 +123,7 @@ def _overflows(
     ]
     most = max(explained, key=np.count_nonzero, default=none)
     rest = off & ~most
-    return most, rest & can_overflow(node, operands, output, engine) if rest.any() else none
+    return most, rest & can_overflow(node, operands, output, engine) if most.any() and rest.any() else none
 
 
 def _equal(mine: Array, theirs: Array) -> Array:

@@ -2,8 +2,8 @@
 
 Recomputed as the kernel computes, its outputs come out bit by bit. That proves that an output differs for this reason
 and no other. Which kernel an engine takes depends on the layer and on the processor, so each that it has is tried.
-What none of them gives may still be an overflow, in a kernel that qfmt does not know: if two products of the sum
-together leave int16.
+What none of them gives may still be an overflow, in an order that qfmt does not know: if the kernel saturates elsewhere
+in the node, and two products of the sum together leave int16.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points:
         weight=w.name,
         channels=len(terms),
         largest_sum=max(_largest_sum(_centred(node, w, terms), low - zero, high - zero) for zero in zero_points),
-        engines=_overflows(terms, _engines(node, dtype), low, high) if clips else {},
+        engines=_overflows(terms, _engines(node, dtype, terms), low, high) if clips else {},
     )
 
 
@@ -130,11 +130,14 @@ def _is_narrow(tensor: Tensor) -> bool:
     return kind.is_integer and kind.bits <= 16
 
 
-def _engines(node: Node, dtype: str) -> list[str]:
-    """Those with kernels that add up pairs of products of such inputs."""
+def _engines(node: Node, dtype: str, terms: Array) -> list[str]:
+    """Those whose kernels add pairs of products of such inputs. The depthwise QLinearConv of ONNX Runtime is exact."""
     gives_sums = node.operator == "Conv" and node.arithmetic in OPERATORS["Conv"].sum_rules
     in_onnx = gives_sums or node.operator in INTEGER_CONVOLUTIONS
-    return [name for name in KERNELS if (dtype == "int8") == (in_onnx and name == "onnxruntime")]
+    is_depthwise = node.operator == "Conv" and terms.shape[:2] == (node.attributes["group"], 1)
+    if dtype == "int8":
+        return ["onnxruntime"] if in_onnx else []
+    return [name for name in KERNELS if name != "onnxruntime" or not (in_onnx or is_depthwise)]
 
 
 def _overflows(terms: Array, engines: Iterable[str], low: int, high: int) -> dict[str, Overflow]:
