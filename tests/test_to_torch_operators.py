@@ -204,7 +204,7 @@ def test_biases_of_onnx_need_no_help() -> None:
         expected = model.run({"x": values})["y"].astype(int)
         for engine in ("reference", "native", "onednn"):
             module = model.to_torch(engine)
-            assert not module.report()
+            assert all("overflow" in row.reason for row in module.report())
             off = np.abs(module(torch.from_numpy(values)).numpy() - expected)
             print(f"{rule}, {engine}: {int((off == 0).sum())} of {off.size} outputs equal")
             assert off.max() <= (0 if engine == "reference" else 1)

@@ -32,13 +32,19 @@ LARGE = 1 << 15
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 only while torch computes float32 products as such: not in bfloat16 or TF32, nor as NNPACK, which uses
-    Winograd's method, where oneDNN is switched off."""
+    """float32 only while torch computes float32 products as such."""
+    return torch.float64 if _rounds() else dtype
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _rounds() -> bool:
+    """Whether float32 products are those of bfloat16 or TF32, or of NNPACK, which uses Winograd's method, where oneDNN
+    is switched off."""
     settings = [getattr(torch.backends.mkldnn, kind, None) for kind in ("conv", "matmul")]
     reduced = [getattr(each, "fp32_precision", "none") not in ("none", "ieee") for each in settings]
-    by_nnpack = not torch._C._get_mkldnn_enabled() and torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
-    is_less = any(reduced) or torch.get_float32_matmul_precision() != "highest" or by_nnpack
-    return torch.float64 if is_less else dtype
+    reduced.append(torch.get_float32_matmul_precision() != "highest")
+    has_nnpack: bool = torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
+    return any(reduced) or (has_nnpack and not torch._C._get_mkldnn_enabled())
 
 
 class Weight:
