@@ -1,20 +1,20 @@
 """Every error that qfmt raises on purpose. `QfmtError` catches everything that a bad file can cause.
 
 QfmtError
-├── FormatError              a `.qfb` that breaks the specification
-│   ├── DigestError          its bytes are not those that were written
-│   ├── VersionError         it needs a newer reader, and names what it needs
-│   └── ValidityError        it can be decoded, but breaks validity rules (all of them, by number)
-├── SourceError              a file or object that cannot be converted
-│   ├── BudgetError          converting it would cost more than its size allows
-│   ├── UnsafePickleError    its pickle refers to something that is not on the list of harmless types
-│   ├── ControlFlowError     its code has no single graph: operators, or the number of tensors, depend on the data
-│   └── UnsupportedOperators it contains operators that qfmt does not support (all of them, counted)
-├── NoIntegerForm            nodes without an integer-only form (all of them, by reason)
-├── RunError                 a model cannot be run on the given inputs
-├── DestinationError         the result cannot be written to its destination
-│   └── InexpressibleNodes   the destination cannot express some nodes (all of them, by reason)
-└── MissingPackageError      an optional package is needed for this
+├── FormatError                  a `.qfb` that breaks the specification
+│   ├── DigestError              its bytes are not those that were written
+│   ├── VersionError             it needs a newer reader, and names what it needs
+│   └── ValidityError            it can be decoded, but breaks validity rules (all of them, by number)
+├── SourceError                  a file or object that cannot be converted
+│   ├── BudgetError              converting it would cost more than its size allows
+│   ├── UnsafePickleError        its pickle refers to something that is not on the list of harmless types
+│   ├── ControlFlowError         its code has no single graph: operators, or the number of tensors, depend on the data
+│   └── UnsupportedOperatorsError it contains operators that qfmt does not support (all of them, counted)
+├── NoIntegerFormError           nodes without an integer-only form (all of them, by reason)
+├── RunError                     a model cannot be run on the given inputs
+├── DestinationError             the result cannot be written to its destination
+│   └── InexpressibleNodesError  the destination cannot express some nodes (all of them, by reason)
+└── MissingPackageError          an optional package is needed for this
 
 A message is one line: where it is wrong, what is wrong, and what to do about it.
 """
@@ -144,7 +144,7 @@ class ControlFlowError(SourceError):
     """The code of a source branches on data, or takes any number of tensors: it has no single graph."""
 
 
-class UnsupportedOperators(SourceError):
+class UnsupportedOperatorsError(SourceError):
     """Operators that qfmt does not support; `operators` maps each to the places that call it."""
 
     def __init__(self, operators: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:
@@ -165,7 +165,7 @@ class DestinationError(QfmtError):
     """The destination cannot be written. What was there before is untouched."""
 
 
-class InexpressibleNodes(DestinationError):
+class InexpressibleNodesError(DestinationError):
     """Nodes that another format cannot express; `reasons` maps each reason to the names of the nodes."""
 
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, format: str, where: str = "", hint: str = "") -> None:
@@ -177,7 +177,7 @@ class InexpressibleNodes(DestinationError):
         super().__init__(f"{count} {noun} cannot be written in {format}: {listed}", where=where, hint=hint)
 
 
-class NoIntegerForm(QfmtError):
+class NoIntegerFormError(QfmtError):
     """Nodes without an integer-only form; `reasons` maps each reason to the names of the nodes."""
 
     def __init__(self, reasons: Mapping[str, Iterable[str]], *, where: str = "", hint: str = "") -> None:

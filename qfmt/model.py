@@ -170,7 +170,7 @@ class Model:
         are multiplied with, uint8 or int8, under another name: ONNX Runtime is exact on these on every processor.
 
         `qfmt.backends.onnx.write_onnx` writes a file, with large weights in a second one. Raises MissingPackageError
-        without onnx and onnx-ir, InexpressibleNodes with every node that ONNX cannot express.
+        without onnx and onnx-ir, InexpressibleNodesError with every node that ONNX cannot express.
         """
         from .backends.onnx import to_onnx
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 import qfmt
 from qfmt.cli import COMMANDS, main
-from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -237,7 +237,7 @@ def test_convert_that_fails_leaves_no_file_and_harms_none(tmp_path: Path, monkey
     trouble("convert", broken, dest)
 
     def refuse(*_: object, **__: object) -> Model:
-        raise UnsupportedOperators({"aten::nonzero": ["head", "neck"]}, where="model.pt")
+        raise UnsupportedOperatorsError({"aten::nonzero": ["head", "neck"]}, where="model.pt")
 
     monkeypatch.setattr(qfmt, "convert", refuse)
     assert "aten::nonzero (2×: head, neck)" in trouble("convert", DIGITS, dest)

@@ -21,7 +21,7 @@ from test_conformance import READABLE, path_of
 import qfmt
 from qfmt import Model
 from qfmt.backends.torch.module import Report
-from qfmt.errors import InexpressibleNodes, QfmtError
+from qfmt.errors import InexpressibleNodesError, QfmtError
 
 TORCH = {
     "float_bias": "fbgemm",
@@ -104,7 +104,7 @@ def test_onnx_runtime_gives_what_the_suite_states(level: str) -> None:
         try:
             default, same = (session_of(model.to_onnx(same_types=same)) for same in (False, True))
             results = [(run(default, vector.inputs), run(same, vector.inputs)) for vector in model.vectors]
-        except (InexpressibleNodes, *NOT_TAKEN, ValueError, RuntimeError) as error:
+        except (InexpressibleNodesError, *NOT_TAKEN, ValueError, RuntimeError) as error:
             left_out.append(f"{name}: {error}")
             continue
         if name in BEYOND_INT32:

@@ -22,7 +22,7 @@ from test_exported_forms import FORMS, X  # noqa: E402
 from test_exported_functions import Function  # noqa: E402
 
 import qfmt  # noqa: E402
-from qfmt.errors import QfmtError, SourceError, UnsafePickleError, UnsupportedOperators  # noqa: E402
+from qfmt.errors import QfmtError, SourceError, UnsafePickleError, UnsupportedOperatorsError  # noqa: E402
 
 Entries = dict[str, bytes]
 MODEL = "archive/models/model.json"
@@ -172,7 +172,7 @@ def test_unsupported_operators_are_listed_with_their_modules(tmp_path: Path) -> 
 
     with quiet():
         program = torch.export.export(Net().eval(), (X,))
-    with pytest.raises(UnsupportedOperators) as caught:
+    with pytest.raises(UnsupportedOperatorsError) as caught:
         qfmt.convert(program)
     assert caught.value.operators == {
         "aten::erfinv": ("first", "second"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.frontends import ENGINES
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
 from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine, attempts
@@ -178,7 +178,7 @@ def test_every_unsupported_operator_is_listed_with_its_place() -> None:
     y = lift.call("aten::made_up", (lift.add_input(IMAGE),), {}, at("head"))
     z = lift.call("aten::relu", (y,), {}, at("head.act"))
     w = lift.call("quantized::also_made_up", (z, z), {}, at("tail"))
-    with pytest.raises(UnsupportedOperators) as caught:
+    with pytest.raises(UnsupportedOperatorsError) as caught:
         lift.finish([w])
     assert set(caught.value.operators) == {"aten::made_up", "quantized::also_made_up"}
     assert "head (code/net.py:7)" in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from test_lowering_nodes import Net
 
 from qfmt.arithmetic import dequantize
-from qfmt.errors import NoIntegerForm
+from qfmt.errors import NoIntegerFormError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
@@ -162,7 +162,7 @@ def test_zeros_that_no_integer_stands_for_are_not_padded_with() -> None:
         padded = net.node("Pad", [net.node("DequantizeLinear", [x], None), net.constant(pads)], None, mode=mode)
         model = net.model(net.node("QuantizeLinear", [padded], q(0.1, 0, 0, 255), "divide"))
         if low and mode == "constant":
-            with pytest.raises(NoIntegerForm, match="Pad"):
+            with pytest.raises(NoIntegerFormError, match="Pad"):
                 lower_integer(model)
         else:
             equal(model, {x: np.arange(low, low + 16, dtype=np.uint8).reshape(1, 1, 4, 4)})
@@ -187,7 +187,7 @@ def test_constants_that_add_dimensions_or_elements_are_refused() -> None:
             real = [net.node("Add", [*real, net.constant(rng.normal(size=constant).astype(f32))], None)]
             model = net.model(net.node("QuantizeLinear", real, q(0.3, 9, 0, 255), "divide"))
             if not fits or (two and len(constant) == 2 and constant[1] == 4):
-                with pytest.raises(NoIntegerForm):
+                with pytest.raises(NoIntegerFormError):
                     lower_integer(model)
                 continue
             sizes = [size if isinstance(size, int) else 5 for size in shape]
@@ -199,7 +199,7 @@ def test_real_numbers_that_are_outputs_at_once_are_refused() -> None:
         net = Net(np.random.default_rng(7))
         x, c = net.real(4), net.constant(np.ones(3, f32))
         y = net.node("QuantizeLinear", [x], q(0.1, 3, 0, 255), "divide")
-        with pytest.raises(NoIntegerForm, match=said):
+        with pytest.raises(NoIntegerFormError, match=said):
             lower_integer(net.model(y, x if which == "input" else c))
 
 
@@ -219,7 +219,7 @@ def test_means_of_nothing_are_refused(operator: str) -> None:
     inputs = [x, net.constant(np.array([2], np.int64))] if operator == "ReduceMean" else [x]
     attributes = {"output_size": (1, 1)} if operator.startswith("qfmt") else {}
     y = net.node(operator, inputs, net.tensors[x].quantization, "mean_stored", **attributes)
-    with pytest.raises(NoIntegerForm, match="no element"):
+    with pytest.raises(NoIntegerFormError, match="no element"):
         lower_integer(net.model(y))
 
 
@@ -231,7 +231,7 @@ def test_the_place_of_the_largest_needs_numbers_that_differ() -> None:
         if exponents:
             equal(net.model(y), {x: np.array([[3, 7, 9, 1]], np.uint8)})
         else:
-            with pytest.raises(NoIntegerForm, match="alike"), np.errstate(over="ignore"):
+            with pytest.raises(NoIntegerFormError, match="alike"), np.errstate(over="ignore"):
                 lower_integer(net.model(y))
 
 
@@ -346,7 +346,7 @@ def chain(operators: list[str], start: str) -> Model:
 )
 def test_long_formulas_are_refused(operators: list[str], words: str) -> None:
     """Neither recursion nor paths: 60 sums of a tensor with itself have 2⁶⁰ of them."""
-    with pytest.raises(NoIntegerForm, match=words):
+    with pytest.raises(NoIntegerFormError, match=words):
         lower_integer(chain(operators, "x"))
 
 

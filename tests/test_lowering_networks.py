@@ -23,7 +23,7 @@ import qfmt
 from qfmt.arithmetic import dequantize
 from qfmt.cli import integer as command_line
 from qfmt.cli import main
-from qfmt.errors import NoIntegerForm
+from qfmt.errors import NoIntegerFormError
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
@@ -260,7 +260,7 @@ def test_networks_of_integers_stay_what_they_are() -> None:
         equal, total = equal + int((got == want).sum()), total + want.size
     tell(f"a network of RequantShift in integers alone: {equal} of {total} equal")
     assert equal == total
-    with pytest.raises(NoIntegerForm, match="--input-quantization x=1,0,int8"):
+    with pytest.raises(NoIntegerFormError, match="--input-quantization x=1,0,int8"):
         lower_integer(qfmt.convert(source))
 
 
@@ -528,7 +528,7 @@ def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
     ]
     nodes = tuple(Node(o, (i,), (y,), a, f"{o}_{y}", versions[o], rule) for o, i, y, a, rule in chain)
     model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in (*real, *quantized)}), arithmetic="onnx")
-    with pytest.raises(NoIntegerForm) as caught:
+    with pytest.raises(NoIntegerFormError) as caught:
         lower_integer(model)
     (named,) = caught.value.reasons.values()
     assert set(named) == {"Softmax_b (Softmax)", "LogSoftmax_d (LogSoftmax)"}
@@ -583,6 +583,6 @@ def test_a_mean_of_nothing_or_of_too_much(shape: tuple[int, ...], size: tuple[in
     node = Node(operator.name, ("x",), ("y",), {"output_size": size}, "n", operator.version, "mean_divide_offset")
     model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm")
     assert model.run({"x": np.full(shape, 7, np.uint8)})["y"].shape == (*shape[:2], *size)
-    with pytest.raises(NoIntegerForm) as caught:
+    with pytest.raises(NoIntegerFormError) as caught:
         lower_integer(model)
     assert list(caught.value.reasons) == [what]

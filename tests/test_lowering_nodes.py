@@ -11,7 +11,7 @@ import pytest
 from counts import tell
 
 from qfmt.arithmetic import MEAN, QUANTIZE, REQUANTIZE
-from qfmt.errors import NoIntegerForm, QfmtError
+from qfmt.errors import NoIntegerFormError, QfmtError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS, Inference
 from qfmt.passes import lower_integer
@@ -261,7 +261,7 @@ def test_windows_of_several_sizes() -> None:
             model = net.model(net.node(operator, [x], net.tensors[x].quantization, rule, **a))
             try:
                 same("means of several sizes", model, rng)
-            except NoIntegerForm as error:
+            except NoIntegerFormError as error:
                 assert "windows of different sizes" in str(error)
                 refused += 1
                 lowered = lower_integer(model)
@@ -524,13 +524,13 @@ def test_numbers_of_which_others_would_make_real_ones() -> None:
     rng = np.random.default_rng(26)
     net = Net(rng)
     y = net.node("Greater", [net.input(3), net.input(3)], None, dtype="bool")
-    with pytest.raises(NoIntegerForm, match="Greater"):
+    with pytest.raises(NoIntegerFormError, match="Greater"):
         lower_integer(net.model(y))
     net = Net(rng)
     w = net.constant(rng.integers(-9, 9, (4, 6)).astype(np.int8), Quantization((0.1,), (0,), -128, 127))
     x = net.input(2, 6, q=Quantization((float(f32(1e-36)),), (3,), 0, 255))
     y = net.node("qfmt.Linear", [x, w], Quantization((1e10,), (0,), 0, 255), "float_bias")
-    with pytest.raises(NoIntegerForm, match="float32 cannot represent"):
+    with pytest.raises(NoIntegerFormError, match="float32 cannot represent"):
         lower_integer(net.model(y))
 
 
@@ -572,7 +572,7 @@ def test_grids_of_any_scale_and_range(start: int) -> None:
             lowered = lower_integer(
                 model, form=form, bits=int(rng.choice(WIDTHS)) if form in NARROWED else 32, exact=True
             )
-        except NoIntegerForm as error:
+        except NoIntegerFormError as error:
             assert any(
                 word in str(error)
                 for word in ("outside int32", "float32 cannot represent", "windows of different sizes")
@@ -597,7 +597,7 @@ def test_what_no_form_is_known_for_is_named_all_at_once() -> None:
     ones = net.constant(np.ones(6, f32))
     norm = net.node("LayerNormalization", [soft, ones], grid(rng), "divide", axis=-1, epsilon=1e-5)
     y = net.node("Exp", [net.node("DequantizeLinear", [norm], None)], None)
-    with pytest.raises(NoIntegerForm) as caught:
+    with pytest.raises(NoIntegerFormError) as caught:
         lower_integer(net.model(y))
     words = str(caught.value)
     assert words.startswith("3 nodes have no integer form: ")
@@ -613,7 +613,7 @@ def test_sums_beyond_int32_are_refused_with_their_bound() -> None:
     w = net.constant(np.full((2, 70_000), 127, np.int8), Quantization((0.01,), (0,), -128, 127))
     net.tensors[x] = Tensor(x, "uint8", (1, 70_000), None, Quantization((0.01,), (0,), 0, 255))
     y = net.node("qfmt.Linear", [x, w], grid(rng, "uint8", 100), "float_bias")
-    with pytest.raises(NoIntegerForm, match=r"2,266,950,000, outside int32"):
+    with pytest.raises(NoIntegerFormError, match=r"2,266,950,000, outside int32"):
         lower_integer(net.model(y))
 
 

@@ -24,7 +24,7 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx, prepare_qa
 
 import qfmt
 from qfmt.cli import main
-from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model, Observed, Quantization
 
 
@@ -361,7 +361,7 @@ class Spectrum(nn.Module):
 def test_an_unsupported_module_is_named_with_its_type() -> None:
     network, inputs = small()
     network.dequant = nn.Sequential(network.dequant, Spectrum())
-    with pytest.raises(UnsupportedOperators) as caught:
+    with pytest.raises(UnsupportedOperatorsError) as caught:
         qfmt.convert(network, example_inputs=inputs)
     assert caught.value.operators["aten::fft_rfft"] == ("module dequant.1 (Spectrum)",)
     assert "code/" not in str(caught.value)

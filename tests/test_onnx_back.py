@@ -14,7 +14,7 @@ from onnx import TensorProto
 from onnx_models import node, proto, random_inputs
 
 import qfmt
-from qfmt.errors import InexpressibleNodes, SourceError
+from qfmt.errors import InexpressibleNodesError, SourceError
 
 FLOAT = TensorProto.FLOAT
 QOPERATOR = ["qoperator u8s8", "qoperator s8s8 per channel"]
@@ -76,7 +76,7 @@ def test_an_operator_that_another_opset_has_otherwise_is_refused() -> None:
     model = qfmt.convert(source)
     (made,) = model.to_onnx(opset=17).graph.node
     assert made.op_type == "RotaryEmbedding"
-    with pytest.raises(InexpressibleNodes, match="RotaryEmbedding was written for opset 17"):
+    with pytest.raises(InexpressibleNodesError, match="RotaryEmbedding was written for opset 17"):
         model.to_onnx(opset=23)
 
 

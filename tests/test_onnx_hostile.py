@@ -283,7 +283,7 @@ def test_no_file_that_an_attribute_names_is_passed_on(where: str) -> None:
     """An attribute that was made by hand, with a tensor whose values lie in a file of the machine that writes."""
     import base64
 
-    from qfmt.errors import InexpressibleNodes
+    from qfmt.errors import InexpressibleNodesError
     from qfmt.frontends.onnx.opaque import ENCODED
 
     tensor = onnx.TensorProto(name="t", data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
@@ -296,5 +296,5 @@ def test_no_file_that_an_attribute_names_is_passed_on(where: str) -> None:
     tensors = {name: qfmt.Tensor(name, "float32", (2,)) for name in "xy"}
     node = qfmt.Node("vendor.Thing", ("x",), ("y",), {"value": encoded})
     model = qfmt.Model(qfmt.Graph(("x",), ("y",), [node], tensors))
-    with pytest.raises(InexpressibleNodes, match="refers to another file for its values"):
+    with pytest.raises(InexpressibleNodesError, match="refers to another file for its values"):
         model.to_onnx(opset=21)

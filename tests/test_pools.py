@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import qfmt
-from qfmt.errors import UnsupportedOperators
+from qfmt.errors import UnsupportedOperatorsError
 
 
 class Pool(nn.Module):
@@ -42,5 +42,5 @@ def test_a_divisor_that_is_the_size_of_the_window(tmp_path: Path, count: bool) -
 
 @pytest.mark.parametrize("arguments", [(False, True, 3), (True, False, 4)])
 def test_other_divisors_are_not_supported(tmp_path: Path, arguments: tuple[int, ...]) -> None:
-    with pytest.raises(UnsupportedOperators, match="avg_pool2d"):
+    with pytest.raises(UnsupportedOperatorsError, match="avg_pool2d"):
         qfmt.convert(saved(tmp_path / "m.pt", *arguments)[1])

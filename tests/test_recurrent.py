@@ -20,7 +20,7 @@ from operator_cases import CASES, compute
 from torch import nn
 
 import qfmt
-from qfmt.errors import SourceError, UnsupportedOperators
+from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model
 from qfmt.ops import recurrent
 
@@ -276,7 +276,7 @@ def test_packed_sequences_are_refused_by_name(tmp_path: Path) -> None:
     with networks.quiet():
         module = torch.ao.quantization.quantize_dynamic(Packed().eval(), {nn.LSTM}, dtype=torch.qint8)
     archive = saved(module, [torch.randn(5, 3, 10), torch.tensor([5, 4, 2])], "traced", tmp_path / "packed.pt")
-    with pytest.raises(UnsupportedOperators, match="packed"):
+    with pytest.raises(UnsupportedOperatorsError, match="packed"):
         qfmt.convert(archive)
 
 

@@ -18,7 +18,7 @@ from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
 from qfmt.backends.c.names import Names
 from qfmt.backends.c.static import fixed
-from qfmt.errors import BudgetError, DestinationError, InexpressibleNodes, ValidityError
+from qfmt.errors import BudgetError, DestinationError, InexpressibleNodesError, ValidityError
 from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
 from qfmt.passes import lower_integer
@@ -80,7 +80,7 @@ def test_a_bias_counts_among_what_int32_must_hold(kind: str, tmp_path: Path) -> 
     largest = {name: np.full(model.tensors[name].shape, 255, np.uint8) for name in model.graph.inputs}
     assert LARGEST in flat(model.run(largest), model)
     equal(model, largest, tmp_path / "net")
-    with pytest.raises(InexpressibleNodes, match="may exceed int32"):
+    with pytest.raises(InexpressibleNodesError, match="may exceed int32"):
         write_c(of_bias(kind, most + 1), tmp_path / "beyond")
 
 
@@ -96,7 +96,7 @@ def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
     wide = [Tensor(name, "int32", (2,), None, WIDE) for name in ("a", "b")]
     none = [Tensor(name, "int32", (2,), None, None) for name in ("a", "b")]
     for tensors, weights in ((wide, (1, 1)), (none, (1, -1)), (wide[:1], (2,)), (none[:1], (-1,))):
-        with pytest.raises(InexpressibleNodes, match="may exceed int32"):
+        with pytest.raises(InexpressibleNodesError, match="may exceed int32"):
             write_c(net("qfmt.WeightedSum", tensors, ("int32", None), weights=weights), tmp_path / "net")
     known = [wide[0], constant("c", np.zeros(2, np.int32), WIDE)]  # its limits are wide, its integers are not
     equal(
@@ -145,7 +145,7 @@ def test_products_of_a_rescaling_stay_within_int64(tmp_path: Path) -> None:
         got = run_main(main, requant_shift(zero, add), {"x": x}).tolist()
         assert got == [max(-128, min(127, ((int(q) - zero) * LARGEST + add + 1) // 3)) for q in x[0]]
     for zero, add in ((-(1 << 31), 1 << 60), (LARGEST, -(1 << 60))):
-        with pytest.raises(InexpressibleNodes, match="may exceed int64"):
+        with pytest.raises(InexpressibleNodesError, match="may exceed int64"):
             write_c(requant_shift(zero, add), tmp_path / "beyond")
 
 

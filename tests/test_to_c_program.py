@@ -25,7 +25,7 @@ from qfmt.backends.c.names import Names, comment, identifier
 from qfmt.backends.c.plan import ALIGNMENT, Plan
 from qfmt.backends.c.static import fixed
 from qfmt.cli import main as cli
-from qfmt.errors import DestinationError, InexpressibleNodes
+from qfmt.errors import DestinationError, InexpressibleNodesError
 from qfmt.passes import lower_integer
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
@@ -295,7 +295,7 @@ def test_sums_that_may_leave_int32_are_refused(tmp_path: Path) -> None:
     w = Tensor.constant("w", np.full((1, 3), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
     node = Node("qfmt.Linear", ("x", "w"), ("y",), arithmetic="exact")
     model = Model(Graph(("x",), ("y",), (node,), {"x": x, "w": w, "y": Tensor("y", "int32", (1, 1))}))
-    with pytest.raises(InexpressibleNodes, match="leave"):
+    with pytest.raises(InexpressibleNodesError, match="leave"):
         write_c(model, tmp_path / "net")
 
 
@@ -309,7 +309,7 @@ def test_every_node_without_a_form_is_named(tmp_path: Path) -> None:
         Node("Add", ("a", "x"), ("c",), version=14, arithmetic="divide"),
     )
     model = Model(Graph(("x",), ("b", "c"), nodes, tensors))
-    with pytest.raises(InexpressibleNodes, match=r"2 nodes cannot be written in C: Add .*\(1×: a\), Sub .*: b"):
+    with pytest.raises(InexpressibleNodesError, match=r"2 nodes cannot be written in C: Add .*\(1×: a\), Sub .*: b"):
         write_c(model, tmp_path / "net")
 
 

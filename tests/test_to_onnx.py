@@ -21,7 +21,7 @@ from test_networks import convert, named
 import qfmt
 from qfmt.backends.onnx import write_onnx
 from qfmt.backends.onnx.opsets import WITHOUT_RUNTIME, newest
-from qfmt.errors import DestinationError, InexpressibleNodes, RunError
+from qfmt.errors import DestinationError, InexpressibleNodesError, RunError
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Tensor
 
@@ -164,7 +164,9 @@ def test_what_cannot_be_written_is_listed() -> None:
         for one_, two in (("x", "y"), ("y", "z"))
     )
     model = Model(Graph(("x",), ("z",), nodes, tensors))
-    with pytest.raises(InexpressibleNodes, match=r"2 nodes .* opset 18: AveragePool has no dilations .*pool_y, pool_z"):
+    with pytest.raises(
+        InexpressibleNodesError, match=r"2 nodes .* opset 18: AveragePool has no dilations .*pool_y, pool_z"
+    ):
         model.to_onnx(opset=18)
     for opset in (12, 99):
         with pytest.raises(DestinationError, match=f"opset {opset} cannot be written; choose one from 13 to "):

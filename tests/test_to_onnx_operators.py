@@ -10,7 +10,7 @@ import onnx_witness as witness
 import pytest
 from operator_cases import CASES, ON_INTEGERS, Case, compute
 
-from qfmt.errors import InexpressibleNodes
+from qfmt.errors import InexpressibleNodesError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Quantized
 
@@ -113,7 +113,7 @@ def test_other_opsets(opset: int) -> None:
         rng = np.random.default_rng(opset)
         try:
             check(name, *one_node(name, CASES[name](rng), rng), {"plain": tally}, opset=opset)
-        except InexpressibleNodes as error:
+        except InexpressibleNodesError as error:
             refused[name] = str(error)
     print(f"\nopset {opset}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
     assert tally.total
@@ -196,7 +196,7 @@ def test_integers_in_older_opsets(opset: int, form: str) -> None:
             continue
         try:
             check(name, *quantized_node(name, case, rng), {"plain": tally}, opset=opset, form=form)
-        except InexpressibleNodes as error:
+        except InexpressibleNodesError as error:
             refused[name] = str(error)
     print(f"\nopset {opset} {form}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
     assert tally.equal >= 0.999 * tally.total

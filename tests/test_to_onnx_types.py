@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qfmt.errors import InexpressibleNodes
+from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
 
 f32 = np.float32
@@ -134,7 +134,7 @@ def test_other_element_types(dtype: str) -> None:
     for opset in (13, 19, 21, 25, 26):
         try:
             (theirs,) = witness.runtime(model.to_onnx(opset=opset), {})
-        except InexpressibleNodes as error:
+        except InexpressibleNodesError as error:
             assert opset < (19 if floats else 25 if limits.bits == 2 else 0), error
             continue
         np.testing.assert_array_equal(theirs, expected)
@@ -159,5 +159,5 @@ def test_blocks(dtype: str, block: tuple[int, int], scale_dtype: Any) -> None:
             proto = model.to_onnx(opset=opset)
             onnx.checker.check_model(proto, full_check=True)
             np.testing.assert_array_equal(witness.runtime(proto, {})[0], w.dequantize(), err_msg=f"{opset}")
-    with pytest.raises(InexpressibleNodes, match="block-wise scales, which ONNX supports from opset 21 on"):
+    with pytest.raises(InexpressibleNodesError, match="block-wise scales, which ONNX supports from opset 21 on"):
         model.to_onnx(opset=20)

@@ -16,7 +16,7 @@ from counts import tell
 import qfmt
 from qfmt.cli import main
 from qfmt.compare import Report
-from qfmt.errors import NoIntegerForm, RunError
+from qfmt.errors import NoIntegerFormError, RunError
 from qfmt.model import Model, Tensor
 from qfmt.passes import lower_integer
 
@@ -268,7 +268,7 @@ def test_an_engine_does_not_apply_to_a_qfb(digits: Model, exact: Model, tmp_path
 
 def lowered_to_the_end(model: Model, **options: Any) -> Model:
     """As far as integers reach: up to the tensor that the error names."""
-    with pytest.raises(NoIntegerForm) as refused:
+    with pytest.raises(NoIntegerFormError) as refused:
         lower_integer(model, **options)
     assert refused.value.hint
     return lower_integer(model, outputs=[refused.value.hint.partition("--output ")[2].split()[0]], **options)

@@ -13,7 +13,7 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError, InexpressibleNodes, SourceError
+from ..errors import DestinationError, InexpressibleNodesError, SourceError
 from ..frontends import ENGINES
 from ..notation import size
 from .hazards import summary
@@ -222,7 +222,7 @@ def _write(model: Model, dest: Path, for_onnx: dict[str, Any]) -> str:
 
     try:
         return f"opset {write_onnx(model, dest, **for_onnx)}"
-    except InexpressibleNodes as error:
+    except InexpressibleNodesError as error:
         raise error.at(str(dest)) from None
 
 

@@ -29,7 +29,7 @@ def write_c(
     `compact` fills up no rows of weights with zeros, which takes less memory and more time. Test vectors of the
     model become `NAME_check.c`, whose `NAME_check()` counts the outputs that differ.
     A folder that this function wrote is replaced. Raises DestinationError for any other that is not empty, for inputs
-    of no fixed shape and for tensors of real numbers, InexpressibleNodes with every node that has no form in C.
+    of no fixed shape and for tensors of real numbers, InexpressibleNodesError with every node that has no form in C.
     """
     if model.no_graph:
         raise RunError(model.no_graph)

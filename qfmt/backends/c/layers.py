@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...errors import DestinationError, InexpressibleNodes, QfmtError
+from ...errors import DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
 from ...ops import OPERATORS
 from ...ops.shapes import same
@@ -39,7 +39,7 @@ HINT = "convert it to integer-only first: `qfmt convert … --integer-only --exa
 
 
 def write_nodes(plan: Plan) -> None:
-    """All nodes in order; InexpressibleNodes names every one that has no form in C, and why."""
+    """All nodes in order; InexpressibleNodesError names every one that has no form in C, and why."""
     reasons: dict[str, list[str]] = {}
     for node in plan.network.nodes:
         if reasons and not _can_go_on(plan, node):
@@ -49,7 +49,7 @@ def write_nodes(plan: Plan) -> None:
         except QfmtError as error:
             reasons.setdefault(f"{node.operator} {error.what}", []).append(node.label)
     if reasons:
-        raise InexpressibleNodes(reasons, format="C", hint=HINT)
+        raise InexpressibleNodesError(reasons, format="C", hint=HINT)
     plan.finish()
 
 

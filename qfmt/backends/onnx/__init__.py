@@ -6,7 +6,7 @@ from contextlib import suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InexpressibleNodes, MissingPackageError, RunError, ValidityError
+from ...errors import InexpressibleNodesError, MissingPackageError, RunError, ValidityError
 from ...rules import graph_violations
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def _checked(model: Model, form: str | None, opset: int | None, same_types: bool
     quiet()
     *better, last = candidates(opset, model)
     for each in better:
-        with suppress(InexpressibleNodes):
+        with suppress(InexpressibleNodesError):
             return build(model, form, each, same_types)
     return build(model, form, last, same_types)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from ...errors import InexpressibleNodes
+from ...errors import InexpressibleNodesError
 from ...model import Model, Node, Shape, Tensor
 from ...ops import OPERATORS, Quantized
 from ...passes.constants import unused
@@ -206,7 +206,7 @@ class Builder:
             if reason := self._lower(node):
                 missing.setdefault(f"{node.operator} {reason}", []).append(node.label)
         if missing:
-            raise InexpressibleNodes(missing, format=f"ONNX opset {self.opset}")
+            raise InexpressibleNodesError(missing, format=f"ONNX opset {self.opset}")
 
     def _lower(self, node: Node) -> str:
         """Write one node; or say why it cannot be written, and go on as if it had been."""
@@ -224,7 +224,7 @@ class Builder:
 
 
 def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
-    """The model in ONNX; InexpressibleNodes names every node that cannot be written."""
+    """The model in ONNX; InexpressibleNodesError names every node that cannot be written."""
     return Builder(with_same_types(model) if same_types else model, form, opset, same_types).build()
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +25,8 @@ from .kernels import deprecated_dtypes, quantized_kernels
 from .tree import Paths, describe, from_buffers, register
 from .values import check_input
 
-_HOME = re.compile(
-    r"\bqfmt_backends_torch_(?:arithmetic|dynamic|interpreted|moves|native_dynamic|products|reference|sizes|values)_"
-)
+_MODULES = sorted((path.stem for path in Path(__file__).parent.glob("*.py")), key=len, reverse=True)
+_HOME = re.compile(rf"\bqfmt_backends_torch_(?:{'|'.join(_MODULES)})_")
 """How torch.fx writes the module of a function."""
 
 

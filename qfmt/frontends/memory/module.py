@@ -14,7 +14,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ...budget import Budget
-from ...errors import SourceError, UnsupportedOperators
+from ...errors import SourceError, UnsupportedOperatorsError
 from ...model import Model
 from ..exported.memory import export_and_convert
 from ..saved.archive import producer
@@ -82,7 +82,7 @@ def _of_either(source: torch.nn.Module, given: Given, example_inputs: Any) -> Mo
     except SourceError as error:
         try:
             return export_and_convert(source, given, example_inputs)
-        except UnsupportedOperators:
+        except UnsupportedOperatorsError:
             raise
         except SourceError:
             raise error from None
@@ -294,9 +294,9 @@ _PLACE = re.compile(r"(?:module )?(\S*?)(?: ?\(?code/\S*:\d+\)?)?")
 
 def _in_own_words(error: SourceError, module: torch.nn.Module) -> SourceError:
     """The error with modules in place of lines of code that the user never saw."""
-    if isinstance(error, UnsupportedOperators):
+    if isinstance(error, UnsupportedOperatorsError):
         own = {name: [_own_place(place, module) for place in places] for name, places in error.operators.items()}
-        return UnsupportedOperators(own, where=error.where, hint=error.hint)
+        return UnsupportedOperatorsError(own, where=error.where, hint=error.hint)
     error.where = _own_place(error.where, module)
     return error
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...budget import Budget
-from ...errors import QfmtError, SourceError, UnsupportedOperators
+from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
 from ...model import Attribute, Graph, Model
 from ...passes.edits import without_unread
 from .calls import MEANINGLESS, Place, Value, meaningless
@@ -72,10 +72,10 @@ class Lifter(Shaper):
             raise meaningless(target, error).at(_where(place)) from None
 
     def finish(self, outputs: Sequence[Any], **description: Any) -> Model:
-        """The model: names given, what no output needs dropped. Raises UnsupportedOperators, all at once."""
+        """The model: names given, what no output needs dropped. Raises UnsupportedOperatorsError, all at once."""
         if self._unsupported:
             hint = "`qfmt ops` lists what is supported"
-            raise UnsupportedOperators(self._unsupported, hint=hint)
+            raise UnsupportedOperatorsError(self._unsupported, hint=hint)
         check_unchanged("the result", outputs)
         keys = tuple(self.tensor(value).key for value in outputs)
         nodes = without_unread(self.nodes, keys)

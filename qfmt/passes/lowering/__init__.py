@@ -53,8 +53,8 @@ def lower_integer(
     assumed, which `source["assumed_sizes"]` tells. `outputs` are tensors to end with, instead of the outputs of the
     model: what comes after, such as a last Softmax, is left out.
 
-    Raises NoIntegerForm with every node that computes real numbers, SourceError for shapes that do not fit, BudgetError
-    for a model that would take more than in proportion to its size, QfmtError for a model that is lowered already.
+    Raises NoIntegerFormError with every node that computes real numbers, SourceError for shapes that do not fit,
+    BudgetError for a model that would take more than in proportion to its size, QfmtError for an integer-only one.
     """
     if form not in FORMS:
         raise QfmtError(f"unknown form {form!r} of requantization", hint=f"use one of {', '.join(FORMS)}")

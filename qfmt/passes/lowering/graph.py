@@ -9,7 +9,7 @@ import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
 from ...budget import Budget
-from ...errors import NoIntegerForm
+from ...errors import NoIntegerFormError
 from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
@@ -36,7 +36,7 @@ RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 
 def lowered(model: Model, form: Form, budget: Budget) -> Graph:
-    """The integer-only graph. Raises NoIntegerForm with every node that has no integer form."""
+    """The integer-only graph. Raises NoIntegerFormError with every node that has no integer form."""
     with np.errstate(all="ignore"):
         return _lowered(model, Work(model, form, budget))
 
@@ -77,7 +77,7 @@ def _lowered(model: Model, work: Work) -> Graph:
             failed.append(node)
             _note(reasons, SEVERAL, node)
         ends = last_integers(work, model.graph.outputs, failed)
-        raise NoIntegerForm(reasons, hint=_hint(model, unknown_shape, ends))
+        raise NoIntegerFormError(reasons, hint=_hint(model, unknown_shape, ends))
     inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
     order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
     inputs.sort(key=lambda name: order[work.taken_from.get(name, name)])
