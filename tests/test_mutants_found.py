@@ -16,7 +16,9 @@ from test_torchscript_hostile import module_of
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import write_c
-from qfmt.errors import DigestError, SourceError
+from qfmt.errors import DigestError, QfmtError, SourceError
+from qfmt.ops import OPERATORS
+from qfmt.ops.registry import Inference
 
 QUANTIZED = "q = torch.quantize_per_tensor(x, 0.1, 3, 13)"
 
@@ -89,3 +91,30 @@ def test_what_onnx_ir_logs_is_not_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qfmt", "convert", str(source), str(tmp_path / "m.onnx"), "--opset", "21"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "empty sequence" not in done.stderr
+
+
+MOVES = {
+    "Pad": (np.ones(4, np.int64), {"mode": "x"}, "mode 'x' is not supported"),
+    "Reshape": (np.array([[2, 2]]), {"allowzero": 0}, "cannot be computed"),
+}
+
+
+@pytest.mark.parametrize("operator", MOVES)
+def test_moves_that_have_no_meaning_are_not_written_in_c(operator: str, tmp_path: Path) -> None:
+    where, attributes, words = MOVES[operator]
+    grid = Quantization.per_tensor(1.0, 0, "uint8")
+    tensors = [
+        Tensor("x", "uint8", (2, 2), None, grid),
+        Tensor.constant("where", where),
+        Tensor("y", "uint8", None, None, grid),
+    ]
+    nodes = (Node(operator, ("x", "where"), ("y",), attributes, "", OPERATORS[operator].version),)
+    model = Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
+    with pytest.raises(QfmtError, match=words):
+        write_c(model, tmp_path / "c")
+
+
+def test_a_split_into_a_million_parts() -> None:
+    given = Inference([(1 << 20,), (1 << 20,)], {"axis": 0, "num_outputs": 0}, [None, np.ones(1 << 20, np.int64)])
+    with pytest.raises(QfmtError, match="a split into 1,048,576 parts; known are up to 65,536"):
+        OPERATORS["Split"].infer(given)

@@ -57,11 +57,13 @@ MOST_PARTS = 1 << 16
 
 
 def _split_shape(given: Inference) -> list[Shape]:
-    x, sizes, count = given.shapes[0], integers(given, 1), given.attributes["num_outputs"]
-    if sizes is None and (is_present(given, 1) or count < 1):
-        raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
+    x, stated = given.shapes[0], given.values[1] if len(given.values) > 1 else None
+    count = given.attributes["num_outputs"] if stated is None else stated.size
     if count > MOST_PARTS:
         raise QfmtError(f"a split into {count:,} parts; known are up to {MOST_PARTS:,}")
+    sizes = integers(given, 1)
+    if sizes is None and (is_present(given, 1) or count < 1):
+        raise QfmtError("the sizes of a split must be constant", hint="or absent, and num_outputs stated")
     parts: list[Dimension] = [None] * count if sizes is None else [*sizes]
     if x is None:
         return [None] * len(parts)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import QfmtError
 from ...model import Node
+from ...ops.shapes import axis_of
 from .exceptions import Reach
 from .kernels import kernel
 from .numbers import Numbers, numbers_of
@@ -100,7 +101,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
         sizes = {plan.value(name).shape[0] for name in (*node.inputs[1:4], *node.inputs[rows : rows + 1]) if name}
         stated = node.attributes["axis"]
         assert isinstance(stated, int)
-        axis = stated if sizes - {1} else None
+        axis = axis_of(stated, len(x.shape)) if sizes - {1} else None
     return Finish(plan, node, x, y, axis)
 
 

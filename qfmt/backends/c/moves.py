@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import QfmtError
+from ...errors import QfmtError, first_line
 from ...interpreter import execute
 from ...model import Node
 from ...ops import OPERATORS
@@ -59,7 +59,10 @@ def move(plan: Plan, node: Node) -> None:
     given += [None] * (sum(not parameter.variadic for parameter in operator.inputs) - len(given))
     if node.operator == "Pad":
         given[2] = np.array(FILL)
-    picked = operator.reference(*given, **operator.complete(node.attributes))
+    try:
+        picked = operator.reference(*given, **operator.complete(node.attributes))
+    except (ValueError, IndexError, TypeError) as error:  # of attributes and constants that no rule checks
+        raise QfmtError(f"cannot be computed: {first_line(error)}") from None
     results = list(picked) if isinstance(picked, tuple | list) else [picked]
     for name, picks in zip(node.outputs, results, strict=False):
         if name:

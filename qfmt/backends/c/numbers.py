@@ -164,7 +164,7 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     x = plan.value(node.inputs[0])
     add = add + div // 2 - x.zero_point * mul
     farthest = max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max))
-    if (np.abs(add) > LARGEST - farthest * np.abs(mul)).any():
+    if (np.abs(add) > LARGEST - farthest * np.abs(mul.astype(object))).any():  # as Python integers: no overflow
         raise QfmtError("its products plus the addend may exceed int64")
     mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
     none = np.full(channels, -1, np.int32)
