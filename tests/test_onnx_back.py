@@ -97,7 +97,7 @@ def test_a_dimension_without_a_name_is_not_known() -> None:
 def test_a_model_without_outputs_is_refused(tmp_path: Path) -> None:
     source = proto([node("Relu", ["x"], ["y"])], {"x": (FLOAT, [3])}, [])
     (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
-    with pytest.raises(SourceError, match="without outputs; state") as caught:
+    with pytest.raises(SourceError, match="without outputs; declare") as caught:
         qfmt.convert(tmp_path / "m.onnx")
     assert "m.onnx" in str(caught.value)
 

@@ -237,8 +237,13 @@ def test_a_qfb_becomes_onnx_of_a_chosen_opset_and_form(tmp_path: Path) -> None:
     ("dest", "options", "forbid", "said"),
     [
         ("m.onnx", ["--opset", "9"], (), "ONNX opset 9 cannot be written; choose one from 13 to"),
-        ("m.onnx", [], ("onnx",), "an ONNX model requires the packages onnx and onnx-ir; `pip install '.[onnx]'`"),
-        ("m.onnx", [], ("onnx_ir",), "an ONNX model requires the packages onnx and onnx-ir; `pip install '.[onnx]'`"),
+        ("m.onnx", [], ("onnx",), "onnx and onnx-ir; run `pip install '.[onnx]'`"),
+        (
+            "m.onnx",
+            [],
+            ("onnx_ir",),
+            "an ONNX model requires the packages onnx and onnx-ir; run `pip install '.[onnx]'`",
+        ),
         ("m.qfb", ["--opset", "17"], (), "--opset, --form and --same-types are for ONNX"),
         ("m.qfb", ["--form", "qdq"], (), "--opset, --form and --same-types are for ONNX"),
         ("nowhere/m.onnx", [], (), "cannot be written: there is no directory"),

@@ -541,7 +541,7 @@ def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> 
         arguments = [sys.executable, "-c", WITHOUT_TORCH, "verify", str(DIGITS), str(tmp_path / f"{name}.qfb")]
         result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
         assert result.returncode == (0 if name == "clean" else 1), result.stderr
-        assert "nodes were not run: torch is not installed; `pip install '.[torch]'`" in result.stdout
+        assert "nodes were not run: torch is not installed; run `pip install '.[torch]'`" in result.stdout
         assert result.stdout.endswith("constants equal\n" if name == "clean" else "first wrong: fc (qfmt.Linear)\n")
 
 

@@ -51,6 +51,20 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
     return only_read(replace(graph, nodes=nodes, tensors=tensors))
 
 
+def with_output_shapes(graph: Graph) -> Graph:
+    """The graph with shapes of tensors that its operators give, where it states none; nothing is refused."""
+    tensors = dict(graph.tensors)
+    for node in graph.nodes:
+        try:
+            shapes = inferred(node, tensors)
+        except QfmtError:
+            continue
+        for name, shape in zip(node.outputs, shapes, strict=False):
+            if name and tensors[name].shape is None:
+                tensors[name] = replace(tensors[name], shape=shape)
+    return replace(graph, tensors=tensors)
+
+
 def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """The output of a node that computes sizes, if these are known now; it needs no node then."""
     given = [tensors[name] if name else None for name in node.inputs]

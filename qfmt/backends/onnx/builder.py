@@ -17,6 +17,7 @@ from ...errors import InexpressibleNodesError
 from ...model import Model, Node, Shape, Tensor
 from ...ops import OPERATORS, Quantized
 from ...passes.constants import unused
+from ...passes.sizes import with_output_shapes
 from . import (
     clamps,
     dynamic,
@@ -48,6 +49,8 @@ class Builder:
     """Writes the graph of one model, for one opset and form."""
 
     def __init__(self, model: Model, form: str, opset: int, same_types: bool) -> None:
+        if any(model.tensors[name].shape is None for name in model.graph.outputs):  # ONNX requires a shape of outputs
+            model = model.replace(graph=with_output_shapes(model.graph))
         self.model, self.form, self.opset, self.same_types = model, form, opset, same_types
         self.is_integer_only = model.arithmetic == "integer" or any(_is_of_integers(node) for node in model.nodes)
         self.nodes: list[ir.Node] = []
