@@ -103,11 +103,12 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
     report = qfmt.verify(tmp_path / "m.pt", model)
     assert report.ok and report.nodes and not report.skipped
-    for name in ("reference", "native"):
+    # as `run`; as torch, whose sigmoid and tanh depend on the processor in their last bits
+    for name, wanted in (("reference", [*outputs.values()]), ("native", expected)):
         outputs_of_module = flat(model.to_torch(engine=name)(*flat(inputs)))
         equal = sum(
             int((mine == torch.from_numpy(theirs)).sum())
-            for mine, theirs in zip(outputs_of_module, expected, strict=True)
+            for mine, theirs in zip(outputs_of_module, wanted, strict=True)
         )
         total = sum(each.size for each in expected)
         print(f"{case}, {name}: {equal} of {total} equal")

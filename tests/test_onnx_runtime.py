@@ -16,6 +16,7 @@ import torch
 from onnx_networks import NETWORKS, STATIC
 
 import qfmt
+from qfmt.arrays import DTYPES
 from qfmt.compare import Report
 
 FEW = ("qdq u8s8 per channel", "qdq s16s8 per channel", "qdq float weights", "qdq float bias", "qoperator u8s8")
@@ -50,9 +51,14 @@ def check(path: Path, what: str) -> qfmt.Model:
 
 
 def fused(model: qfmt.Model) -> qfmt.Model:
-    """By the rule of the fused operators, which round a float bias to int32."""
-    nodes = (replace(each, arithmetic=each.arithmetic.replace("float_bias", "integer_bias")) for each in model.nodes)
-    return model.replace(graph=replace(model.graph, nodes=tuple(nodes)))
+    """By the rule of the fused operators, which round a float bias to int32. There are none for 16 bits."""
+
+    def rule(node: qfmt.Node) -> str:
+        is_fused = DTYPES[model.tensors[node.inputs[0]].dtype].bits <= 8
+        return node.arithmetic.replace("float_bias", "integer_bias") if is_fused else node.arithmetic
+
+    nodes = tuple(replace(node, arithmetic=rule(node)) if node.arithmetic else node for node in model.nodes)
+    return model.replace(graph=replace(model.graph, nodes=nodes))
 
 
 def check_back(path: Path, model: qfmt.Model, form: str = "qdq", oldest: int = 0) -> None:
