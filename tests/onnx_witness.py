@@ -28,9 +28,13 @@ ABSENT = (NotImplemented_, Fail, InvalidGraph, ValueError, IndexError, TypeError
 Arrays = Mapping[str, np.ndarray]
 
 
-def runtime(model: onnx.ModelProto | str, inputs: Arrays, level: str = "plain") -> list[np.ndarray]:
-    """What ONNX Runtime makes of a model, or of a file."""
+def runtime(
+    model: onnx.ModelProto | str, inputs: Arrays, level: str = "plain", entries: Mapping[str, str] | None = None
+) -> list[np.ndarray]:
+    """Outputs of ONNX Runtime for a model, or for a file. `entries` configure its session."""
     options = ort.SessionOptions()
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
     options.graph_optimization_level = LEVELS[level]
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

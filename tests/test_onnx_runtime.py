@@ -44,11 +44,9 @@ def check(path: Path, what: str) -> qfmt.Model:
     optimized = qfmt.verify(path, fused(model), samples=2, engine="onnxruntime:all")
     print(f"{what}: {told(plain)}; {told(optimized)}")
     assert plain.ok, (plain.first_wrong, [each for each in (*plain.nodes, *plain.weights) if not each.ok])
-    if (
-        "s16s8 per-channel" in what or "s16s8 per channel" in what
-    ):  # optimized, ONNX Runtime is far off here on some processors, with or without VNNI
-        return model
     for node in optimized.nodes:
+        if "s16s8 per channel" in what and node.operator in ("MatMul", "Gemm"):
+            continue  # from 1.32 on, with the input rounded to int8: test_sixteen_bits_with_one_option
         assert not node.wrong or any(each in f"{what} {node.operator} {node.name}" for each in ITS_OWN), node
         assert not node.wrong or node.largest <= 1, node
     return model
@@ -101,6 +99,16 @@ def test_quantize_static(name: str, form: str, tmp_path: Path) -> None:
 def test_quantize_dynamic(name: str, tmp_path: Path) -> None:
     path = onnx_networks.dynamic(name, tmp_path)
     check_back(path, check(path, f"{name} dynamic"))
+
+
+def test_sixteen_bits_with_one_option(tmp_path: Path) -> None:
+    """ONNX Runtime's products of int16 inputs are those of the file where it may not round the inputs to int8."""
+    path = onnx_networks.static("mlp", "qdq s16s8 per channel", tmp_path)
+    given = onnx_networks.inputs(onnx.load(path), 5)
+    (plain,) = onnx_witness.runtime(str(path), given)
+    (optimized,) = onnx_witness.runtime(str(path), given, "fused", {"session.qdq_matmulnbits_accuracy_level": "0"})
+    print(f"{int((plain == optimized).sum())} of {plain.size} outputs equal")
+    assert plain.tobytes() == optimized.tobytes()
 
 
 WEIGHT_ONLY: dict[str, dict[str, Any]] = {
