@@ -1,11 +1,14 @@
-"""Some of the tests on processors that this machine does not have, emulated by qemu-user (Debian: `qemu-user`).
+"""The tests on processors that this machine does not have.
 
-python tools/processors.py avx2            # x86 with AVX2, without VNNI and AVX-512
+python tools/processors.py without-vnni    # all tests, at full speed: VNNI and AVX-512 hidden (gcc, Linux on Intel)
+python tools/processors.py avx2            # some, on x86 with AVX2: emulated by qemu-user, as all of the following
 python tools/processors.py sse             # x86 with SSE4.2, without AVX
 python tools/processors.py aarch64         # Arm, without torch: tools/other_architectures.py
 python tools/processors.py s390x           # big-endian, likewise
 python tools/processors.py avx2 sums       # not the tests: what `tools/engines.py --sums 5000` prints there
 python tools/processors.py avx2 -k linear  # other arguments go to pytest, instead of the chosen tests
+
+Debian has qemu-user as a package of that name.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import other_architectures
+from dev import EVERY_CORE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,8 +67,20 @@ def run(processor: Processor, arguments: list[str]) -> int:
         return subprocess.run([str(python), *given], cwd=ROOT, env=environment, check=False).returncode
 
 
+def hidden(arguments: list[str]) -> int:
+    """pytest on this processor, whose newer instructions `without_vnni.c` hides from every program that is started."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "without_vnni.so")
+        compiler = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(ROOT / "tools/without_vnni.c"), "-ldl"]
+        subprocess.run(compiler, check=True)
+        environment = os.environ | {"LD_PRELOAD": str(library)}
+        return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment).returncode
+
+
 def main() -> int:
     name, *rest = sys.argv[1:] or [""]
+    if name == "without-vnni":
+        return hidden(rest or EVERY_CORE)
     if name in other_architectures.ARCHITECTURES:
         return other_architectures.run(name, rest)
     if name not in PROCESSORS:
