@@ -26,6 +26,9 @@ LARGEST_INPUT = 1 << 14
 LARGEST_RESULT = 1 << 20
 """Elements of a tensor of a network that is run: the memory of a run is that of the network, not of its file."""
 
+LARGE = "is large"
+"""What becomes of a mutant whose network has a larger tensor."""
+
 
 class Disagreement(Exception):
     """One part of qfmt took a file for valid and another did not, or a result is not what it should be."""
@@ -125,7 +128,7 @@ def run(path: Path, chance: Random) -> str:
 def run_model(model: Model) -> str:
     feed = inputs_of(model)
     if feed is None or is_large(model):
-        return "is large"
+        return LARGE
     with np.errstate(all="ignore"):
         model.run(feed)
     return "computed"
@@ -255,7 +258,7 @@ def verify(path: Path, chance: Random) -> str:
     """Compare a mutant of a source with what the source itself became."""
     report = qfmt.verify(path, path.with_suffix(".qfb"), samples=1)
     str(report)
-    return "compared"
+    return LARGE if any(node.outputs > LARGEST_RESULT for node in report.nodes) else "compared"
 
 
 def _further(model: Model, chance: Random) -> None:

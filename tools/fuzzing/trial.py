@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from qfmt.errors import QfmtError
 
-from .consumers import Consume, one_line
+from .consumers import LARGE, Consume, one_line
 
 SECONDS = 4.0
 """Of the processor, for one mutant: twice what is promised, as another program may share the core."""
@@ -89,7 +89,7 @@ def _attempt(consume: Consume, path: Path, chance: Random, empty: Path) -> Outco
     except (Exception, SideEffect, TooSlow, ProgramEnded) as error:
         return _found(error)
     taken, allowed = _peak() - before, PER_BYTE * path.stat().st_size + MEMORY
-    if taken > allowed:
+    if taken > allowed and word != LARGE:
         return Outcome(word, f"{EXCESS[0]}: {taken >> 20} MB of {allowed >> 20}", word)
     if (spent := time.process_time() - begin) > SECONDS:
         return Outcome(word, f"{EXCESS[1]}: {spent:.1f} s", word)
