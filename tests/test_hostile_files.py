@@ -55,6 +55,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "A.qfb": qfb("11020022222222"),
     "B.qfb": qfb("11020022222222"),
     "c-escape.qfb": qfb("00000000002000"),
+    "clip-no-bound.qfb": qfb("11000022222222", to_torch="V43"),
     "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V49 node 1 (qfmt.Requantize → y): add is int8"),
     "inspect-integer-no-output.qfb": qfb(
         "11000022222222", run="V41 node 0 (qfmt.Requantize → ): the output y is absent"
@@ -64,12 +65,15 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "json-infinity.qfb": qfb("00000020202202"),
     "lower-keyerror.qfb": qfb("11000022222222", run="V41 node 0 (Concat → y): the input inputs is absent"),
     "many-adds.qfb": qfb("00000020202200"),
+    "output-padding.qfb": qfb("11000022222222", to_torch="V43"),
     "pool-large.qfb": qfb("00000020200000"),
     "pool-window.qfb": qfb("00000000202000"),
     "pool-window-sizes.qfb": qfb("00000020200200"),
     "sametensor.qfb": qfb("11222222222222"),
     "to-onnx-attribute.qfb": qfb("00000020202222"),
+    "to-onnx-bins.qfb": qfb("00000020202220"),
     "to-onnx-index.qfb": qfb("00000020200202"),
+    "to-onnx-sums.qfb": qfb("00000020202220"),
     "to-onnx-version.qfb": qfb("00000020202220"),
     "to-torch-index.qfb": qfb("00000020200202"),
 }

@@ -13,7 +13,7 @@ from ..model import Shape
 from .accumulation import centred
 from .functions import erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, optional
-from .shapes import broadcast_pair, same
+from .shapes import bounded, broadcast_pair, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, resu
     return clamp(y, result.quantization, result.dtype)
 
 
-@operator("Clip", 13, "input min? max? -> output", shape=same, quantized=Quantized.MOVES, integer=_clip_integer)
+@operator("Clip", 13, "input min? max? -> output", shape=bounded, quantized=Quantized.MOVES, integer=_clip_integer)
 def clip(x: Array, low: Array | None, high: Array | None) -> Array:
     """output = min(max(input, min), max); an absent bound has no effect."""
     y = x if low is None else np.maximum(x, low.reshape(()))

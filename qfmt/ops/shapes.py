@@ -9,12 +9,25 @@ from typing import Any
 from ..errors import QfmtError
 from ..graph import MAXIMUM_RANK
 from ..model import Dimension, Shape, Tensor
-from .registry import Inference
+from .registry import Inference, Operator
 
 
 def same(given: Inference) -> list[Shape]:
     """The shape of the first input. An operator of one input with this rule computes each element by itself."""
     return [given.shapes[0]]
+
+
+def bounded(given: Inference) -> list[Shape]:
+    """The shape of the first input; the others are one number each."""
+    for bound in given.shapes[1:]:
+        if bound is not None and any(isinstance(size, int) and size != 1 for size in bound):
+            raise QfmtError(f"a bound of shape {list(bound)} is not one number")
+    return [given.shapes[0]]
+
+
+def keeps_shape(operator: Operator) -> bool:
+    """Whether the output has the shape of the first input by the shape rule alone."""
+    return operator.shape in (same, bounded)
 
 
 def tells_sizes(tensor: Tensor) -> bool:
@@ -59,9 +72,13 @@ def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
     return x if isinstance(x, int) else y if isinstance(y, int) else None
 
 
+PER_DIMENSION = {"kernel_shape", "strides", "dilations", "output_padding"}
+"""Attributes of a window with one entry for each spatial dimension."""
+
+
 def check_window(rank: int, a: Mapping[str, Any]) -> None:
     """QfmtError unless a window over so many spatial dimensions has an attribute for each of them."""
-    for name, count in (("kernel_shape", rank), ("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
+    for name, count in {**dict.fromkeys(a.keys() & PER_DIMENSION, rank), "pads": 2 * rank}.items():
         if len(a[name]) != count:
             raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ...errors import DestinationError, InexpressibleNodesError, QfmtError
 from ...model import Node
 from ...ops import OPERATORS
-from ...ops.shapes import same
+from ...ops.shapes import keeps_shape
 from .convolutions import conv, conv_transpose
 from .elementwise import pair_table, product, requantize, table, unary, weighted_sum
 from .finish import REQUANTIZERS
@@ -62,6 +62,6 @@ def _writer(node: Node) -> Writer:
     if node.operator in WRITERS:
         return WRITERS[node.operator]
     operator = OPERATORS.get(node.operator)
-    if operator is not None and operator.shape is same and operator.inputs:
+    if operator is not None and keeps_shape(operator) and operator.inputs:
         return unary
     raise DestinationError("has no form in C")

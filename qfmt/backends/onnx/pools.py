@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,9 @@ from ...model import Dimension
 from .lowering import Site, lowers, plain
 from .older import reduced
 from .opsets import Lacks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FLOAT = int(ir.DataType.FLOAT)
 
@@ -102,10 +105,20 @@ def _binned(site: Site, x: ir.Value, axis: int, size: Dimension, count: int, ran
 
 
 def _constant_bins(site: Site, size: int, count: int) -> _Bins:
+    members = bin_members(size, count).astype(np.float32)
+    return _Bins(site.constant("bins", members), site.constant("counts", members.sum(0)))
+
+
+def bin_members(size: int, count: int) -> NDArray[np.bool_]:
+    """Which element lies in which bin, [size, count]; it becomes a constant of the written file."""
+    if size * count > LARGEST_BINS:
+        raise Lacks(f"divides {size:,} elements into {count:,} bins, more than {LARGEST_BINS:,} constants")
     at, bins = np.arange(size)[:, None], np.arange(count)
     start, end = bins * size // count, -(-(bins + 1) * size // count)
-    members = ((start <= at) & (at < end)).astype(np.float32)
-    return _Bins(site.constant("bins", members), site.constant("counts", (end - start).astype(np.float32)))
+    return (start <= at) & (at < end)
+
+
+LARGEST_BINS = 1 << 24
 
 
 def _bins(site: Site, x: ir.Value, axis: int, count: int) -> _Bins:

@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
-from ...ops.pooling import bins, unit_factors, window_counts
+from ...ops.pooling import unit_factors, window_counts
 from .lowering import Site, adds_up, written_attributes
 from .opsets import Lacks
 from .parts import Part, of_constant, of_tensor
+from .pools import bin_members
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,9 +154,7 @@ def binned(site: Site) -> ir.Value:
         raise Lacks("sums bins of an input whose sizes are not known")
     value, lengths = _centred(site, 0), np.ones((), np.int64)
     for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -len(counts)):
-        members = np.zeros((size, count), np.int32)
-        for column, part in enumerate(bins(size, count)):
-            members[part, column] = 1
+        members = bin_members(size, count).astype(np.int32)
         lengths = np.multiply.outer(lengths, members.sum(0, dtype=np.int64))
         if axis == -2:
             value = site.emit("MatMul", site.constant("bins", np.ascontiguousarray(members.T)), value)

@@ -13,7 +13,7 @@ from ...interpreter import execute
 from ...model import Node, Quantization, numpy_dtype
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Operand, Quantized
-from ...ops.shapes import same
+from ...ops.shapes import keeps_shape
 from .emit import PLAIN, Lacks, Site, Table
 from .values import to_array, to_tensor
 
@@ -28,7 +28,7 @@ def look_up(x: Tensor, table: Tensor, lowest: int) -> Tensor:
 UNARY = {
     entry.name
     for entry in OPERATORS.values()
-    if entry.shape is same and len(entry.inputs) == 1 and entry.quantized is Quantized.COMPUTES
+    if keeps_shape(entry) and len(entry.inputs) == 1 and entry.quantized is Quantized.COMPUTES
 } - {"QuantizeLinear", "DequantizeLinear"}
 
 

@@ -15,7 +15,7 @@ from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
 from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
 from ...ops.quantization import is_static
-from ...ops.shapes import same, tells_sizes
+from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
 from .calls import Place
 from .values import InputSpec, StoredData, TensorValue, stored_quantization
@@ -84,7 +84,7 @@ class Emitter:
         shapes = self._infer(operator, values, complete)
         kinds = [dtype or self._dtype(operator, values, complete, i) for i in range(outputs)]
         first = values[0]
-        origin = first.origin if first is not None and entry.shape is same else ""
+        origin = first.origin if first is not None and keeps_shape(entry) else ""
         has_weights = any(value is not None and value.quantization is not None for value in values)
         rounds = has_weights if entry.quantized is Quantized.WEIGHTS else quantization is not None
         rule = (rule or OPERATORS[like or operator].engines.get(self.engine, "")) if rounds else ""

@@ -16,7 +16,7 @@ from ...budget import NODE
 from ...interpreter import execute
 from ...model import DTYPES, Node, Shape, Tensor
 from ...ops import OPERATORS, Operand, Quantized
-from ...ops.shapes import broadcast, broadcast_pair, same
+from ...ops.shapes import broadcast, broadcast_pair, keeps_shape
 from .steps import Array, Integers
 from .work import NoForm, Work
 
@@ -120,7 +120,7 @@ def is_by_element(node: Node) -> bool:
     operator = OPERATORS.get(node.operator)
     if operator is None or len(node.outputs) != 1:
         return False
-    alone = operator.shape is same and len(operator.inputs) == 1
+    alone = keeps_shape(operator) and len(operator.inputs) == 1
     return alone or operator.shape is broadcast or node.operator in BY_ELEMENT
 
 
