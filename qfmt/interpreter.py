@@ -138,12 +138,18 @@ def place(node: Node) -> str:
     return f"node {node.label} ({node.operator})"
 
 
-def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
+def operator_of(node: Node) -> Operator:
+    """What is known of its operator; RunError for one that this qfmt cannot run."""
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise RunError("qfmt cannot run this operator", hint="its arrays can still be read")
     if node.version > operator.version:
         raise RunError(f"version {node.version} of this operator is not supported", hint="a newer qfmt is needed")
+    return operator
+
+
+def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
+    operator = operator_of(node)
     wanted = outputs[0].quantization
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)

@@ -22,7 +22,7 @@ from .registry import (
     operator,
     optional,
 )
-from .shapes import axis_of
+from .shapes import axis_of, is_present
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +34,8 @@ def _resize_shape(given: Inference) -> list[Shape]:
     x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
+    if not _is_given(given, 2) and not _is_given(given, 3):
+        raise QfmtError("Resize needs scales or sizes")
     for values in (scales, sizes):
         if values is not None and np.size(values) and np.shape(values) != (len(axes),):
             raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
@@ -50,6 +52,12 @@ def _resize_shape(given: Inference) -> list[Shape]:
         for axis, (out, _) in zip(axes, _kept([x[i] for i in axes], sizes, a), strict=True):  # type: ignore[misc]
             result[axis] = out
     return [tuple(result)]
+
+
+def _is_given(given: Inference, index: int) -> bool:
+    """Whether there are scales, or sizes: an empty constant is none."""
+    value = given.values[index] if index < len(given.values) else None
+    return is_present(given, index) and (value is None or np.size(value) > 0)
 
 
 def _scaled(size: Dimension, scale: float) -> Dimension:
@@ -74,18 +82,18 @@ class Axis(NamedTuple):
 
 
 def _geometry(
-    x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, a: Mapping[str, Any]
+    whole: Sequence[int], roi: Array | None, scales: Array | None, sizes: Array | None, a: Mapping[str, Any]
 ) -> list[Axis]:
-    """What becomes of each dimension."""
-    axes = _axes(a, x.ndim)
-    shape = [x.shape[axis] for axis in axes]
+    """What becomes of each dimension of an input of that shape."""
+    axes = _axes(a, len(whole))
+    shape = [whole[axis] for axis in axes]
     if sizes is not None and sizes.size:
         pairs = _kept(shape, sizes, a)
     elif scales is None:
         raise QfmtError("Resize needs scales or sizes")
     else:
         pairs = [(floor(n * float(scale)), f32(1 / float(scale))) for n, scale in zip(shape, scales, strict=True)]
-    result = [Axis(size, size, f32(1)) for size in x.shape]
+    result = [Axis(size, size, f32(1)) for size in whole]
     crops = a["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if crops and (roi is None or roi.size != 2 * len(axes)):
         raise QfmtError(f"tf_crop_and_resize needs a roi of {2 * len(axes)} numbers")
@@ -165,7 +173,7 @@ def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None,
     `a` are its attributes."""
     alone = {**a, "axes": ()}
     scales, sizes = (None if each is None else np.array([each]) for each in (scale, size))
-    (axis,) = _geometry(np.empty(length, np.int8), None, scales, sizes, alone)
+    (axis,) = _geometry((length,), None, scales, sizes, alone)
     if _stays(axis):
         return np.arange(length)
     return _neighbours(axis, a["coordinate_transformation_mode"], a["nearest_mode"])
@@ -190,7 +198,7 @@ def neighbours_along(
             return None
         wanted: dict[str, Any] = {"size": sizes[place]} if sizes else {"scale": scales[place]}
         indices = neighbours(length, a, **wanted)
-        if not np.array_equal(indices, np.arange(length)):
+        if len(indices) != length or not np.array_equal(indices, np.arange(length)):
             found[axis_of(axis, len(shape))] = indices
     return found
 
@@ -273,7 +281,7 @@ def _resize_integer(
     mode = a["coordinate_transformation_mode"]
     if a["mode"] not in ("nearest", "linear") or a["antialias"] or mode == "tf_crop_and_resize":
         raise QfmtError("integers are resized with nearest and linear only", hint="a quantize rule takes any mode")
-    geometry = _geometry(x.array, None, scales and scales.array, sizes and sizes.array, a)
+    geometry = _geometry(x.array.shape, None, scales and scales.array, sizes and sizes.array, a)
     if a["mode"] == "nearest":
         return _nearest(x.array, geometry, mode, a["nearest_mode"])
     multiply_add = fma if result.rule == "interpolate_fma" else _multiply_add
@@ -324,7 +332,7 @@ def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | Non
     and divide by the sum of the weights. The kernel is 1 - d, or (a + 2) · d³ - (a + 3) · d² + 1 up to d = 1 and
     a · d³ - 5 · a · d² + 8 · a · d - 4 · a up to 2. A neighbour outside X is the one at the edge.
     """
-    geometry, places = _geometry(x, roi, scales, sizes, a), a["coordinate_transformation_mode"]
+    geometry, places = _geometry(x.shape, roi, scales, sizes, a), a["coordinate_transformation_mode"]
     if a["mode"] == "nearest":
         y = _nearest(x, geometry, places, a["nearest_mode"])
     elif a["mode"] == "cubic" or (a["mode"] == "linear" and (a["antialias"] or a["exclude_outside"])):

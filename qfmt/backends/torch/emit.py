@@ -17,7 +17,7 @@ from torch import fx
 
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import QfmtError, RunError
-from ...interpreter import place
+from ...interpreter import operator_of, place
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import OPERATORS
 from . import sizes
@@ -189,6 +189,10 @@ class Builder:
         return self.call(torch.ops.aten._make_per_tensor_quantized_tensor.default, value, q.scale[0], q.zero_point[0])
 
     def _node(self, node: Node) -> None:
+        try:
+            operator_of(node)
+        except QfmtError as error:
+            raise error.at(place(node)) from None
         if self._is_about_sizes(node):
             self._sizes[node.outputs[0]] = sizes.EMITTERS[node.operator](Site(self, node, PLAIN))
             return
