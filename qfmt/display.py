@@ -6,7 +6,7 @@ that is damaged is shown as such, because a `repr` must not raise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import wraps
 from html import escape
 from itertools import islice
@@ -84,10 +84,8 @@ def node_text(node: Node) -> str:
 @_safe
 def graph_text(graph: Graph) -> str:
     """`<Graph main: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
-    counts = f"{_count(graph.nodes, 'node')}, {_count(graph.tensors, 'tensor')}"
-    ends = "" if graph.is_archive else f", {_ends(graph, graph.inputs)} → {_ends(graph, graph.outputs)}"
     head = f"Graph {_name(graph.name)}" if graph.name else "Graph"
-    return f"<{head}: {counts}{ends}>"
+    return f"<{head}: {_contents(graph)}>"
 
 
 @_safe
@@ -95,11 +93,16 @@ def model_text(model: Model) -> str:
     """`<Model torchscript, engine fbgemm: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
     made = [_name(model.source.get("format", "")), f"engine {_name(model.arithmetic)}" if model.arithmetic else ""]
     head = " ".join(["Model", ", ".join(filter(None, made))]).strip()
-    return f"<{head}: {graph_text(model.graph).partition(': ')[2]}"
+    return f"<{head}: {_contents(model.graph)}>"
 
 
-def _count(things: Sequence[object] | Iterable[object], noun: str) -> str:
-    count = len(things)  # type: ignore[arg-type]
+def _contents(graph: Graph) -> str:
+    counts = f"{_count(graph.nodes, 'node')}, {_count(graph.tensors, 'tensor')}"
+    return counts if graph.is_archive else f"{counts}, {_ends(graph, graph.inputs)} → {_ends(graph, graph.outputs)}"
+
+
+def _count(things: Sized, noun: str) -> str:
+    count = len(things)
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

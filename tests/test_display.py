@@ -83,16 +83,20 @@ def test_names_of_strangers_drive_neither_a_terminal_nor_a_page() -> None:
 
 
 def test_a_damaged_part_is_said_and_not_raised(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    for position in range(200, 2000, 8):
+    sound, opened = path.read_bytes(), 0
+    for position in range(len(sound) // 8 * 8 - 8, 0, -8):
+        data = bytearray(sound)
         data[position : position + 4] = b"\xff\xff\xff\x7f"
         path.write_bytes(data)
         try:
             model = qfmt.load(path, verify=False)
         except QfmtError:
             continue
+        opened += 1
         assert repr(model).startswith("<")
         assert model._repr_html_().startswith("<")
+    print(f"{opened} of {len(sound) // 8 - 1} damaged files opened")
+    assert opened
 
 
 def test_a_copy_and_a_pickle_do_not_need_the_file(path: Path, model: Model) -> None:

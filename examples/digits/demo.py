@@ -17,5 +17,5 @@ outputs = model.run({"x": held_back["x"]})[name]
 correct = outputs.argmax(axis=1) == held_back["labels"]
 equal = outputs == held_back["outputs"]
 print(f"accuracy on {len(correct)} held-back images: {correct.mean():.1%}")
-print(f"outputs equal to those of torch: {equal.sum()} of {equal.size}")
+print(f"equal to torch's outputs: {equal.sum()} of {equal.size}")
 sys.exit(0 if equal.all() else 1)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from qfmt.errors import FormatError
 from qfmt.file.decode import Decoder, Tables
 from qfmt.file.encode import encode
 from qfmt.file.header import PAGE, SIZE, metadata_digest, seal
@@ -53,7 +54,10 @@ def changed_bytes(data: bytes, chance: random.Random) -> bytes:
 def changed_records(data: bytes, chance: random.Random) -> bytes:
     """A copy with changed fields of its tables: well-formed, sealed, and about something else."""
     meta_size, data_offset = struct.unpack_from("<QQ", data, 16)
-    record = _plain(Decoder(data[:meta_size], "Model").root())
+    try:
+        record = _plain(Decoder(data[:meta_size], "Model").root())
+    except FormatError:  # a seed that is broken itself
+        return changed_bytes(data, chance)
     contents = data[data_offset:]
     for _ in range(20):
         with suppress(struct.error, AttributeError, LookupError, TypeError, ValueError, RecursionError):

@@ -40,11 +40,11 @@ class Part(NamedTuple):
         if dtype == self.dtype:
             return self
         zero_point = self.zero_point or site.constant("zero_point", np.zeros((), self.dtype))
-        value, point = (
-            site.builder.once((str(each.name), dtype), lambda each=each: _shifted(site, each, dtype))  # type: ignore[misc]
-            for each in (self.value, zero_point)
-        )
-        return Part(value, point, dtype, self.factor)
+
+        def shifted(value: ir.Value) -> ir.Value:
+            return site.builder.once((str(value.name), dtype), lambda: _shifted(site, value, dtype))
+
+        return Part(shifted(self.value), shifted(zero_point), dtype, self.factor)
 
 
 def _shifted(site: Site, value: ir.Value, dtype: str) -> ir.Value:
