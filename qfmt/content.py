@@ -67,7 +67,7 @@ def _pieces(model: Model) -> Iterator[bytes]:
         if tensor.data is not None:
             yield from _line("data", tensor.data.sha256().hex())
     for node in graph.nodes:
-        yield from _line("node", node.operator, str(node.version), node.arithmetic)
+        yield from _line("node", node.operator, str(node.version), node.rule)
         yield from _line("in", *node.inputs)
         yield from _line("out", *node.outputs)
         for key in sorted(node.attributes):

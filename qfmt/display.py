@@ -76,7 +76,7 @@ def tensor_text(tensor: Tensor) -> str:
 def node_text(node: Node) -> str:
     """`<Node conv1: Conv(x, conv1.weight) → conv1.out, group=1, rule affine>`"""
     told = [f"{name}={shortened(str(value), LENGTH)}" for name, value in sorted(node.attributes.items())]
-    told += [f"rule {node.arithmetic}"] if node.arithmetic else []
+    told += [f"rule {node.rule}"] if node.rule else []
     call = f"{node.operator}({_listed(node.inputs)}) → {_listed(node.outputs)}"
     return f"<Node {_name(node.label)}: {printable(', '.join([call, *told]))}>"
 
@@ -91,7 +91,7 @@ def graph_text(graph: Graph) -> str:
 @_safe
 def model_text(model: Model) -> str:
     """`<Model torchscript, engine fbgemm: 53 nodes, 180 tensors, x [N,3,224,224] → logits [N,1000]>`"""
-    made = [_name(model.source.get("format", "")), f"engine {_name(model.arithmetic)}" if model.arithmetic else ""]
+    made = [_name(model.source.get("format", "")), f"engine {_name(model.engine)}" if model.engine else ""]
     head = " ".join(["Model", ", ".join(filter(None, made))]).strip()
     return f"<{head}: {_contents(model.graph)}>"
 

@@ -127,7 +127,7 @@ def static_shape(tensor: Tensor) -> tuple[int, ...]:
 class Node:
     """One operation. `operator` is ONNX's name, or `qfmt.Name` for what ONNX lacks.
 
-    An absent optional input is the empty name. `arithmetic` names the rounding rule by which the
+    An absent optional input is the empty name. `rule` names the rounding rule by which the
     outputs are computed (spec.md, "Arithmetic"); it is empty where nothing is rounded.
     `scope` and `source_operator` say where the node came from: the module path, and the operator there.
     """
@@ -138,7 +138,7 @@ class Node:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     name: str = ""
     version: int = 1
-    arithmetic: str = ""
+    rule: str = ""
     scope: str = ""
     source_operator: str = ""
 

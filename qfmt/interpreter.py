@@ -154,27 +154,27 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
     _check_sizes(operator, operands, attributes)
-    if node.arithmetic in operator.sum_rules and operator.sums is not None:
-        sums = operator.sums.function(*_filled(operator, operands), rule=node.arithmetic, **attributes)
+    if node.rule in operator.sum_rules and operator.sums is not None:
+        sums = operator.sums.function(*_filled(operator, operands), rule=node.rule, **attributes)
         return [int32_sums(sums)]
     if operator.quantized is Quantized.INTEGERS:
-        return [_integers(operator, node.arithmetic, operands, outputs[0], attributes)]
-    if operator.integer is not None and node.arithmetic not in QUANTIZE and node.arithmetic:
+        return [_integers(operator, node.rule, operands, outputs[0], attributes)]
+    if operator.integer is not None and node.rule not in QUANTIZE and node.rule:
         _check_integers(operands, outputs)
-    if wanted is not None and operator.integer is not None and node.arithmetic not in QUANTIZE:
-        _check_per_tensor(operator, node.arithmetic, operands, wanted)
-        result = Result(numpy_dtype(outputs[0].dtype), wanted, node.arithmetic)
+    if wanted is not None and operator.integer is not None and node.rule not in QUANTIZE:
+        _check_per_tensor(operator, node.rule, operands, wanted)
+        result = Result(numpy_dtype(outputs[0].dtype), wanted, node.rule)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.quantized is Quantized.WEIGHTS and quantized:
         assert operator.integer is not None
-        return _several(operator.integer(*_filled(operator, operands), rule=node.arithmetic, **attributes))
+        return _several(operator.integer(*_filled(operator, operands), rule=node.rule, **attributes))
     if operator.quantized is Quantized.MOVES:
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
         arrays = _filled(
             operator,
-            [operand and _real(operand, node.arithmetic) for operand in operands]
+            [operand and _real(operand, node.rule) for operand in operands]
             if quantized
             else [operand and operand.array for operand in operands],
         )
@@ -257,7 +257,7 @@ def _finish(result: Array, tensor: Tensor, node: Node) -> Array:
     dtype = numpy_dtype(tensor.dtype)
     if tensor.quantization is None:
         return result.astype(dtype, copy=False)
-    return quantize(result.astype(np.float32, copy=False), tensor.quantization, dtype, node.arithmetic)
+    return quantize(result.astype(np.float32, copy=False), tensor.quantization, dtype, node.rule)
 
 
 def _check_same_grid(source: Operand | None, outputs: Sequence[Tensor]) -> None:

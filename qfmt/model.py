@@ -81,7 +81,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Model:
-    """A network: its graph, where it came from, and the engine whose arithmetic its nodes state.
+    """A network: its graph, where it came from, and the engine whose rules its nodes state.
 
     `source` describes what was converted (keys of spec.md, "Source keys"); `metadata` is the user's. `vectors` are
     inputs with the outputs of the network for them (`with_vectors` creates them, `qfmt run --vectors` replays them).
@@ -89,7 +89,7 @@ class Model:
 
     graph: Graph
     producer: str = ""
-    arithmetic: str = ""
+    engine: str = ""
     source: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     vectors: Sequence[Vector] = ()
@@ -144,8 +144,8 @@ class Model:
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
         """A `torch.nn.Module` that computes this network; its `engine` names the engine, `report()` lists fallbacks.
 
-        - `reference`: plain integer tensors, the stated arithmetic: bit for bit the results of `run`.
-        - `native`: `torch.ops.quantized`, with the kernels that the model's arithmetic names, or `native:KERNELS`
+        - `reference`: plain integer tensors, the stated rules: bit for bit the results of `run`.
+        - `native`: `torch.ops.quantized`, with the kernels that the model's engine names, or `native:KERNELS`
           (fbgemm, qnnpack, onednn, x86): bit for bit the results of the source module on them, also where they
           overflow 16 bits on this processor.
         - `onednn`: uint8 and int8 tensors through `torch.ops.onednn`, without torch's deprecated dtypes; `reference`

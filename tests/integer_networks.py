@@ -77,7 +77,7 @@ def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tupl
 
 
 def changed(name: str, **changes: Any) -> Model:
-    """The network with one node changed: by its output, arithmetic, inputs or single attributes."""
+    """The network with one node changed: by its output, rule, inputs or single attributes."""
     old = next(each for each in network().nodes if each.outputs == (name,))
     own = {key: changes.pop(key) for key in list(changes) if key in old.attributes}
     return network({name: replace(old, attributes={**old.attributes, **own}, **changes)})
@@ -113,10 +113,10 @@ BROKEN: list[tuple[str, Model]] = [
     ("V49", changed("y", inputs=("sums", "m", "shift"))),
     ("V49", changed("y", inputs=("sums", "m", "shift", "add", "steps"))),
     ("V49", changed("y", inputs=("sums", "m", "shift", "add", "", "row"))),
-    ("V49", changed("y", arithmetic="fixed_point_single")),
-    ("V49", changed("y", arithmetic="power_of_two")),
+    ("V49", changed("y", rule="fixed_point_single")),
+    ("V49", changed("y", rule="power_of_two")),
     ("V49", changed("out", inputs=("total", "", "one", "add"))),
-    ("V49", changed("y", arithmetic="thresholds")),
+    ("V49", changed("y", rule="thresholds")),
     ("V49", changed("y", axis=4)),
     ("V49", changed("y", axis=-1)),
     ("V49", changed("y", axis=2)),

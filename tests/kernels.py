@@ -110,7 +110,7 @@ def compare(
     output = grid(theirs.q_scale(), theirs.q_zero_point(), dtype, relu=relu)
     assert rule in entry.rules or (not rule and not entry.rules)
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(operands))
-    node = Node(operator, names, ("y",), entry.complete(attributes), version=entry.version, arithmetic=rule)
+    node = Node(operator, names, ("y",), entry.complete(attributes), version=entry.version, rule=rule)
     given = [None if each is None else Operand(np.asarray(each[0]), each[1]) for each in operands]
     (ours,) = execute(node, given, [Tensor("y", dtype, None, None, output)])
 

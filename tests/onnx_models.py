@@ -59,7 +59,7 @@ def small(kind: int, values: Any) -> TensorProto:
 
 def operators(model: Model) -> Counter[str]:
     """How often each operator stands in a model, with its rule: "Conv@integer_bias"."""
-    return Counter(f"{each.operator}@{each.arithmetic}" if each.arithmetic else each.operator for each in model.nodes)
+    return Counter(f"{each.operator}@{each.rule}" if each.rule else each.operator for each in model.nodes)
 
 
 def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:

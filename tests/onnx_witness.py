@@ -111,13 +111,13 @@ def compare(model: Model, theirs: Iterable[Any], inputs: Arrays, tally: Tally, *
 
 
 def one(
-    operator: str, inputs: list[Tensor], output: Tensor, arithmetic: str = "", version: int = 1, **attributes: Any
+    operator: str, inputs: list[Tensor], output: Tensor, rule: str = "", version: int = 1, **attributes: Any
 ) -> Model:
     """A model of one node; inputs without data are those of the graph."""
     tensors = {tensor.name: tensor for tensor in [*inputs, output]}
-    node = Node(operator, tuple(t.name for t in inputs), (output.name,), attributes, "node", version, arithmetic)
+    node = Node(operator, tuple(t.name for t in inputs), (output.name,), attributes, "node", version, rule)
     outside = tuple(tensor.name for tensor in inputs if not tensor.is_constant)
-    return Model(Graph(outside, (output.name,), (node,), tensors), arithmetic="onnx")
+    return Model(Graph(outside, (output.name,), (node,), tensors), engine="onnx")
 
 
 def initializers(proto: onnx.ModelProto) -> dict[str, np.ndarray]:

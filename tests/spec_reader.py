@@ -32,11 +32,11 @@ TABLES = {
     "Blocks": "shape:[q]! scale:I? zero_point:I? zero_point_dtype:B",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
-    "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] arithmetic:s name:s scope:s "
+    "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] rule:s name:s scope:s "
     "source_operator:s",
     "Graph": "tensors:[Tensor]! nodes:[Node]! inputs:[i]! outputs:[i]! name:s",
     "KeyValue": "key:s! value:s!",
-    "Model": "minor_version:I required_features:[s] graph:Graph! buffers:[Buffer]! producer:s arithmetic:s "
+    "Model": "minor_version:I required_features:[s] graph:Graph! buffers:[Buffer]! producer:s engine:s "
     "source:[KeyValue] metadata:[KeyValue] vectors:[TestVector]",
     "TestValue": "shape:[q]! buffer:I?",
     "TestVector": "name:s inputs:[TestValue]! outputs:[TestValue]!",
@@ -211,7 +211,7 @@ class Network:
             if tensor.data is not None:
                 lines.append(words("data", tensor.digest))
         for node in self.graph["nodes"]:
-            lines.append(words("node", node["operator"], node["version"], node["arithmetic"] or ""))
+            lines.append(words("node", node["operator"], node["version"], node["rule"] or ""))
             lines += [words("in", *self.names(node["inputs"])), words("out", *self.names(node["outputs"]))]
             lines += [words("attribute", *attribute_words(item)) for item in node["attributes"] or ()]
         return lines

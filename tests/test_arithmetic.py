@@ -254,7 +254,7 @@ def test_clamp_keeps_to_the_range_and_makes_nan_the_least(dtype: str) -> None:
 
 def test_a_rule_that_is_not_known_is_named() -> None:
     q = Quantization.per_tensor(1.0, 0, "uint8")
-    with pytest.raises(RunError, match=r"arithmetic rule 'upwards' is not supported here; use one of divide, .*fma"):
+    with pytest.raises(RunError, match=r"rounding rule 'upwards' is not supported here; use one of divide, .*fma"):
         quantize(np.zeros(1, np.float32), q, np.dtype(np.uint8), "upwards")
     with pytest.raises(RunError, match=r"'upwards' is not supported here; use one of float_bias"):
         requantize(np.zeros(1), None, 1.0, np.array(1.0), q, np.dtype(np.uint8), "upwards")

@@ -223,7 +223,7 @@ def network(dtype: str, grid: Quantization) -> Model:
     ]
     nodes = (
         Node("MatMul", ("x", "w"), ("product",), version=OPERATORS["MatMul"].version),
-        Node("QuantizeLinear", ("product",), ("f8",), version=23, arithmetic="divide"),
+        Node("QuantizeLinear", ("product",), ("f8",), version=23, rule="divide"),
         Node("DequantizeLinear", ("f8",), ("y",), version=23),
     )
     return Model(Graph(("x",), ("product", "f8", "y"), nodes, {tensor.name: tensor for tensor in tensors}))
@@ -261,9 +261,9 @@ def test_integers_with_blocks_are_not_summed() -> None:
         "product": Tensor("product", "uint8", ("N", 10), None, Quantization.per_tensor(0.5, 3, "uint8")),
     }
     x = np.full((2, 48), 7, np.uint8)
-    nodes = [replace(node, arithmetic=node.arithmetic or "") for node in model.nodes[:1]]
+    nodes = [replace(node, rule=node.rule or "") for node in model.nodes[:1]]
     for rule in ("float_bias", "divide"):
-        nodes[0] = replace(nodes[0], arithmetic=rule)
+        nodes[0] = replace(nodes[0], rule=rule)
         changed = Model(Graph(("x",), ("product",), tuple(nodes), {n: tensors[n] for n in ("x", "w", "product")}))
         if rule == "divide":
             real = np.full((2, 48), 2, np.float32) @ tensors["w"].dequantize()

@@ -107,7 +107,7 @@ def _described(path: Path) -> dict[str, Any]:
     return {
         "minor_version": container.root["minor_version"],
         "producer": model.producer,
-        "arithmetic": model.arithmetic,
+        "engine": model.engine,
         "graph": model.graph.name,
         "source": [[key, value] for key, value in model.source.items()],
         "metadata": [[key, value] for key, value in model.metadata.items()],
@@ -173,7 +173,7 @@ def _node(node: Node, index: dict[str, int]) -> dict[str, Any]:
     return {
         "operator": node.operator,
         "version": node.version,
-        "arithmetic": node.arithmetic,
+        "rule": node.rule,
         "name": node.name,
         "scope": node.scope,
         "source_operator": node.source_operator,

@@ -42,8 +42,8 @@ def tiny_model(weight_name: str = "fc1.weight") -> Model:
         Tensor("z", "float32", ("N", 2)),
     ]
     nodes = (
-        Node("QuantizeLinear", ("x",), ("quant",), version=23, arithmetic="reciprocal_fma"),
-        Node("qfmt.Linear", ("quant", weight_name, "fc1.bias"), ("fc1",), name="fc1", arithmetic="float_bias"),
+        Node("QuantizeLinear", ("x",), ("quant",), version=23, rule="reciprocal_fma"),
+        Node("qfmt.Linear", ("quant", weight_name, "fc1.bias"), ("fc1",), name="fc1", rule="float_bias"),
         Node("DequantizeLinear", ("fc1",), ("y",), version=23),
         Node("Relu", ("y",), ("z",), version=14),
     )
@@ -113,7 +113,7 @@ def test_unknown_command_is_answered_with_a_suggestion(typed: str, advice: str) 
         ("inspect", str(DIGITS.parent)),
         ("inspect", DIGITS, "--nonsense"),
         ("inspect", DIGITS, "--floats", "--nodes"),
-        ("convert", DIGITS, "x.qfb", "--arithmetic", "nonsense"),
+        ("convert", DIGITS, "x.qfb", "--engine", "nonsense"),
     ],
 )
 def test_bad_arguments_are_trouble(arguments: tuple[object, ...]) -> None:
@@ -259,14 +259,14 @@ def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise SourceError("enough")
 
     monkeypatch.setattr(qfmt, "convert", record)
-    options = ["--input-shape", "x=N,3,224,224", "--input-shape", "y=1", "--arithmetic", "qnnpack"]
+    options = ["--input-shape", "x=N,3,224,224", "--input-shape", "y=1", "--engine", "qnnpack"]
     options += ["--input-quantization", "x=0.0078125,128", "--input-quantization", "y=1e-3,-4,int8"]
     options += ["--prepared", str(DIGITS)]
     trouble("convert", DIGITS, tmp_path / "out.qfb", *options)
     assert given == {
         "source": DIGITS,
         "prepared": DIGITS,
-        "arithmetic": "qnnpack",
+        "engine": "qnnpack",
         "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,)},
         "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8")},
     }
@@ -288,10 +288,10 @@ def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -
 
 
 def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None:
-    """They would change nothing: the file states its arithmetic."""
+    """They would change nothing: the file states its engine."""
     source = tmp_path / "digits.qfb"
     qfmt.save(qfmt.convert(DIGITS), source)
-    for option in (("--arithmetic", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):
+    for option in (("--engine", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):
         assert "when you convert the original" in trouble("convert", source, tmp_path / "d.onnx", *option)
 
 
@@ -449,9 +449,7 @@ def test_inspect_tells_floats_of_what_has_quantized_weights(tmp_path: Path) -> N
     weight = Tensor.constant("w", np.ones((3, 4), np.int8), grid)
     bias = Tensor.constant("b", np.ones(3, np.float32))
     tensors = (Tensor("x", "float32", ("N", 4)), weight, bias, Tensor("y", "float32", ("N", 3)))
-    node = Node(
-        "qfmt.DynamicLinear", ("x", "w", "b"), ("y",), {"reduce_range": 0, "per_token": 0}, arithmetic="dynamic_fma"
-    )
+    node = Node("qfmt.DynamicLinear", ("x", "w", "b"), ("y",), {"reduce_range": 0, "per_token": 0}, rule="dynamic_fma")
     Model(Graph(("x",), ("y",), (node,), {each.name: each for each in tensors})).save(tmp_path / "m.qfb")
     listed = json.loads(invoke("inspect", tmp_path / "m.qfb", "--floats", "--json").stdout)
     why = "has quantized weights only: its output is a float"

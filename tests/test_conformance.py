@@ -157,7 +157,7 @@ def facts(network: spec_reader.Network) -> dict[str, Any]:
         "digest": network.digest.hex(),
         "content_id": network.content_id(),
         "producer": model["producer"] or "",
-        "arithmetic": model["arithmetic"] or "",
+        "engine": model["engine"] or "",
         "source": {pair["key"]: pair["value"] for pair in model["source"] or ()},
         "metadata": {pair["key"]: pair["value"] for pair in model["metadata"] or ()},
         "graph": graph["name"] or "",
@@ -175,7 +175,7 @@ def facts(network: spec_reader.Network) -> dict[str, Any]:
                 "inputs": network.names(node["inputs"]),
                 "outputs": network.names(node["outputs"]),
                 "attributes": {each["name"]: attribute_facts(each) for each in node["attributes"] or ()},
-                "arithmetic": node["arithmetic"] or "",
+                "rule": node["rule"] or "",
                 "scope": node["scope"] or "",
                 "source_operator": node["source_operator"] or "",
             }
@@ -317,7 +317,7 @@ def outputs_by(rule: str, said: dict[str, Any]) -> list[Any]:
     from conformance import evaluate
 
     family = next((family for family in FAMILIES if rule in family), ())
-    nodes = [node | {"arithmetic": rule} if node["arithmetic"] in family else node for node in said["nodes"]]
+    nodes = [node | {"rule": rule} if node["rule"] in family else node for node in said["nodes"]]
     return [evaluate.outputs(said | {"nodes": nodes}, vector) for vector in said["vectors"]]
 
 
@@ -327,7 +327,7 @@ def test_it_tells_every_two_rules_apart() -> None:
     for entry in READABLE:
         if entry["level"] != "read":
             said = said_of(entry)
-            rules = {node["arithmetic"] for node in said["nodes"]}
+            rules = {node["rule"] for node in said["nodes"]}
             for family in FAMILIES:
                 for mine in rules.intersection(family):
                     stated = [vector["outputs"] for vector in said["vectors"]]
@@ -396,7 +396,7 @@ def test_it_has_every_operator_of_integers_and_nearly_every_rule() -> None:
         for rule in (operator.rules if operator.quantized is Quantized.INTEGERS else operator.sum_rules) or ("",)
         if operator.quantized is Quantized.INTEGERS or rule
     }
-    assert integers - {(node["operator"], node["arithmetic"]) for node in nodes} == set()
+    assert integers - {(node["operator"], node["rule"]) for node in nodes} == set()
     rules = {rule for operator in OPERATORS.values() for rule in operator.rules}
     left_out = {"moments", "fused"}  # floats in an order of their own
-    assert rules - {node["arithmetic"] for node in nodes} == left_out
+    assert rules - {node["rule"] for node in nodes} == left_out

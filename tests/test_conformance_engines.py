@@ -53,7 +53,7 @@ def files(level: str) -> Iterator[tuple[str, Model, set[str]]]:
     for entry in READABLE:
         if entry["level"] == level:
             model = qfmt.load(path_of(entry))
-            yield entry["name"], model, {node.arithmetic for node in model.nodes} - {""}
+            yield entry["name"], model, {node.rule for node in model.nodes} - {""}
 
 
 def equal(ours: np.ndarray, theirs: Any) -> int:

@@ -110,9 +110,9 @@ def test_quantization(digits: Model) -> None:
 
 
 def test_nodes(digits: Model) -> None:
-    changed = with_node(digits, "residual", operator="Mul", arithmetic="divide")
+    changed = with_node(digits, "residual", operator="Mul", rule="divide")
     (found,) = qfmt.diff(digits, changed).nodes
-    rule = next(node.arithmetic for node in digits.nodes if node.outputs == ("residual",))
+    rule = next(node.rule for node in digits.nodes if node.outputs == ("residual",))
     assert (found.name, found.operator) == ("residual", "Mul")
     assert found.words == ("operator Add → Mul", f"rule {rule} → divide")
     first, second = next(node.inputs for node in digits.nodes if node.outputs == ("residual",))
@@ -178,10 +178,10 @@ def archive_of(name: str, array: np.ndarray) -> Model:
 
 
 def test_descriptions(digits: Model) -> None:
-    changed = digits.replace(metadata={"trained_on": "digits"}, producer="someone", arithmetic="")
+    changed = digits.replace(metadata={"trained_on": "digits"}, producer="someone", engine="")
     found = qfmt.diff(digits, changed)
     assert found.words == (
-        "arithmetic fbgemm → ''",
+        "engine fbgemm → ''",
         f"producer {digits.producer} → someone",
         "metadata.trained_on nothing → digits",
     )
@@ -192,7 +192,7 @@ def test_the_command(digits: Model, tmp_path: Path) -> None:
     a, b, c = (tmp_path / f"{name}.qfb" for name in "abc")
     digits.save(a)
     digits.replace(metadata={"by": "me"}).save(b)
-    with_node(digits, "fc", arithmetic="affine").save(c)
+    with_node(digits, "fc", rule="affine").save(c)
 
     def run(*arguments: object) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["diff", *map(str, arguments)])

@@ -75,7 +75,7 @@ def test_names_of_strangers_drive_neither_a_terminal_nor_a_page() -> None:
     graph = Graph(
         (evil,), (evil,), [Node("Relu", (evil,), ("y",), name=evil)], {evil: Tensor(evil, "float32", (1,))}, evil
     )
-    model = Model(graph, arithmetic=evil, source={"format": evil})
+    model = Model(graph, engine=evil, source={"format": evil})
     texts = [repr(model), repr(graph), repr(graph.nodes[0]), repr(graph.tensors[evil])]
     pages = [model._repr_html_(), graph._repr_html_(), graph.tensors[evil]._repr_html_()]
     assert all("\x1b" not in shown and len(shown) < 5000 for shown in texts + pages)

@@ -60,7 +60,7 @@ def run(operator: str, operands: list[Any], rule: str, **attributes: Any) -> np.
         for each in operands
     ]
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(given))
-    node = Node(operator, names, ("y",), entry.complete(attributes), version=entry.version, arithmetic=rule)
+    node = Node(operator, names, ("y",), entry.complete(attributes), version=entry.version, rule=rule)
     return execute(node, given, [Tensor("y", "float32", None)])[0]
 
 
@@ -231,7 +231,7 @@ def test_dynamic_convolutions_of_archives(name: str, engine: str, tmp_path: Path
         x = torch.randn(shape)
         torch.jit.save(torch.jit.script(Net(layer)), tmp_path / "conv.pt")
         theirs = layer(x)
-    model = qfmt.convert(tmp_path / "conv.pt", arithmetic=engine)
+    model = qfmt.convert(tmp_path / "conv.pt", engine=engine)
     (node,) = model.nodes
     assert node.operator == f"qfmt.Dynamic{name[:-2]}"
     (ours,) = model.run({"x": x.numpy()}).values()

@@ -37,7 +37,7 @@ def model(operator: str, *, outputs: tuple[str, ...] = ("q",)) -> Model:
     nodes = [
         node("Abs", ["x"], ["a"]),
         node(operator, ["a", *(tensor.name for tensor in constants)], ["b"], attributes=attributes),
-        node("QuantizeLinear", ["b"], ["q"], arithmetic="reciprocal"),
+        node("QuantizeLinear", ["b"], ["q"], rule="reciprocal"),
     ]
     tensors = [Tensor("x", "float32", X.shape), Tensor("a", "float32", X.shape), Tensor("b", "float32", shape)]
     tensors += [Tensor("q", "uint8", shape, quantization=GRID), *constants]
@@ -66,7 +66,7 @@ def test_a_chain_takes_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch)
     shapes = [(2, 3, 4, 4), (4, 4, 3, 2)] * 20
     nodes = [node("Abs", ["x"], ["t0"])]
     nodes += [node("Transpose", [f"t{i}"], [f"t{i + 1}"], attributes={"perm": (3, 2, 1, 0)}) for i in range(39)]
-    nodes.append(node("QuantizeLinear", ["t39"], ["q"], arithmetic="reciprocal"))
+    nodes.append(node("QuantizeLinear", ["t39"], ["q"], rule="reciprocal"))
     tensors = [Tensor("x", "float32", X.shape), *(Tensor(f"t{i}", "float32", shape) for i, shape in enumerate(shapes))]
     tensors.append(Tensor("q", "uint8", shapes[-1], quantization=GRID))
     before = Model(Graph(("x",), ("q",), nodes, {tensor.name: tensor for tensor in tensors}))

@@ -249,7 +249,7 @@ def quantizations(engine: str, axis: int | None) -> Iterator[Comparison]:
             theirs = torch.quantize_per_channel(
                 torch.from_numpy(x), torch.tensor(scales, dtype=torch.float64), torch.tensor(points), axis, kind
             )
-            node = Node("QuantizeLinear", ("x",), ("y",), arithmetic="reciprocal_offset")
+            node = Node("QuantizeLinear", ("x",), ("y",), rule="reciprocal_offset")
             (ours,) = execute(node, [Operand(x, None)], [Tensor("y", dtype, None, None, along)])
             exact = x / along.scales(2) + along.zero_points(2)
             yield Comparison(ours, theirs.int_repr().numpy(), exact, 256 + np.abs(exact))

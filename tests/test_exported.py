@@ -54,7 +54,7 @@ def check_outputs(name: str, model: Model, program: Any) -> None:
 @pytest.mark.parametrize(("name", "form"), CELLS)
 def test_archive_computes_the_same(name: str, form: str, tmp_path: Path) -> None:
     model = qfmt.convert(saved(name, tmp_path, form))
-    assert model.source["format"] == "exported_program" and model.arithmetic == "pt2e"
+    assert model.source["format"] == "exported_program" and model.engine == "pt2e"
     qfmt.save(model, tmp_path / "m.qfb")
     assert qfmt.check(tmp_path / "m.qfb") == []
     check_outputs(name, qfmt.load(tmp_path / "m.qfb"), quantized(name)[1])
@@ -93,7 +93,7 @@ def test_unfolded_weights_are_folded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_dynamic_layers_are_found(form: str, tmp_path: Path) -> None:
     model = qfmt.convert(saved("linears_dynamic", tmp_path, form))
-    rules = [node.arithmetic for node in model.nodes if node.operator == "qfmt.DynamicLinear"]
+    rules = [node.rule for node in model.nodes if node.operator == "qfmt.DynamicLinear"]
     assert rules == ["dynamic_reciprocal"] * 2
     assert "qfmt.Linear" not in {node.operator for node in model.nodes}
     check_outputs("linears_dynamic", model, quantized("linears_dynamic")[1])

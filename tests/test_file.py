@@ -66,7 +66,7 @@ def test_the_order_of_maps_does_not_matter(tmp_path: Path, model: Model, random:
                     _shuffled(node.attributes, random),
                     node.name,
                     node.version,
-                    node.arithmetic,
+                    node.rule,
                     node.scope,
                     node.source_operator,
                 )
@@ -76,7 +76,7 @@ def test_the_order_of_maps_does_not_matter(tmp_path: Path, model: Model, random:
             graph.name,
         ),
         model.producer,
-        model.arithmetic,
+        model.engine,
         _shuffled(model.source, random),
         _shuffled(model.metadata, random),
         model.vectors,

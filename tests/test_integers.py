@@ -34,7 +34,7 @@ def run(
     **attributes: Any,
 ) -> np.ndarray:
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(operands))
-    node = Node(name, names, ("y",), OPERATORS[name].complete(attributes), arithmetic=rule)
+    node = Node(name, names, ("y",), OPERATORS[name].complete(attributes), rule=rule)
     given_ = [None if each is None else Operand(*each) for each in operands]
     return execute(node, given_, [Tensor("y", dtype, None, None, q)])[0]
 

@@ -46,7 +46,7 @@ def chain() -> Model:
         floating("y", ("N", 3)),
     ]
     nodes = [
-        node("QuantizeLinear", "x", "q", arithmetic="divide"),
+        node("QuantizeLinear", "x", "q", rule="divide"),
         node("Relu", "q", "r"),
         node("DequantizeLinear", "r", "y"),
     ]
@@ -179,9 +179,9 @@ def test_a_rule_that_an_operator_does_not_have_is_named(operator: str, count: in
         return
     operands = [Operand(np.zeros((1, 2, 2), np.uint8), q8())] * count
     with pytest.raises(
-        RunError, match=rf"node y \({operator}\): the arithmetic rule '{rule}' is not supported here; use "
+        RunError, match=rf"node y \({operator}\): the rounding rule '{rule}' is not supported here; use "
     ):
-        execute_one(operator, *operands, tensor=Tensor("y", "uint8", None, None, q8()), arithmetic=rule)
+        execute_one(operator, *operands, tensor=Tensor("y", "uint8", None, None, q8()), rule=rule)
 
 
 def test_an_operator_that_moves_integers_keeps_their_grid() -> None:
@@ -208,7 +208,7 @@ def test_an_integer_formula_needs_integers(operator: str, rule: str, message: st
     tensor = Tensor("y", "uint8", None, None, q8())
     operands = [Operand(np.zeros((2, 2), np.uint8), q8()), Operand(np.zeros((2, 2), np.float32), None)]
     with pytest.raises(RunError, match=message):
-        execute_one(operator, *operands, tensor=tensor, arithmetic=rule)
+        execute_one(operator, *operands, tensor=tensor, rule=rule)
 
 
 @pytest.mark.parametrize(
@@ -250,14 +250,14 @@ def test_a_formula_on_integers_does_not_take_the_first_scale_for_all(operator: s
     for quantization in (q8(), PER_CHANNEL):
         tensor = Tensor("y", "uint8", None, None, quantization)
         with pytest.raises(RunError, match="per tensor, not per channel"):
-            execute_one(operator, *operands, tensor=tensor, arithmetic=rule)
+            execute_one(operator, *operands, tensor=tensor, rule=rule)
 
 
 def test_sums_are_not_requantized_by_the_first_scale_of_the_output() -> None:
     x, w = Operand(np.full((1, 2), 20, np.uint8), q8()), Operand(np.ones((2, 2), np.int8), q8(1.0, 0))
     tensor = Tensor("y", "uint8", None, None, PER_CHANNEL)
     with pytest.raises(RunError, match="per tensor, not per channel"):
-        execute_one("qfmt.Linear", x, w, None, tensor=tensor, arithmetic="float_bias")
+        execute_one("qfmt.Linear", x, w, None, tensor=tensor, rule="float_bias")
 
 
 def test_a_rectifier_takes_the_zero_point_of_each_slice() -> None:
@@ -270,7 +270,7 @@ def test_averages_of_wide_integers_do_not_wrap() -> None:
     grid = Quantization((1.0,), (1 << 30,), -(1 << 31), (1 << 31) - 1)
     x = Operand(np.full((1, 1, 1, 1), -(1 << 31), np.int32), grid)
     tensor = Tensor("y", "int32", None, None, grid)
-    computed = execute_one("GlobalAveragePool", x, tensor=tensor, arithmetic="mean_reciprocal")
+    computed = execute_one("GlobalAveragePool", x, tensor=tensor, rule="mean_reciprocal")
     assert computed[0].item() == -(1 << 31)
 
 

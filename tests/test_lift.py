@@ -234,4 +234,4 @@ def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
         assert not operator.engines or operator.engines[engine] in operator.rules, operator.name
     lifter = attempts.lift(convolves, engine, [InputSpec("x")]).lifter
     expected = [OPERATORS[node.operator].engines[engine] for node in lifter.nodes]
-    assert [node.arithmetic for node in lifter.nodes] == expected
+    assert [node.rule for node in lifter.nodes] == expected

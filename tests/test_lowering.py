@@ -63,7 +63,7 @@ def layer(rng: np.random.Generator, rule: str, channels: int = 4, wide: bool = T
     if bias is not None:
         tensors.append(Tensor.constant("b", bias))
         names.append("b")
-    node = Node("qfmt.Linear", tuple(names), ("y",), arithmetic=rule)
+    node = Node("qfmt.Linear", tuple(names), ("y",), rule=rule)
     return Layer(Model(Graph(("x",), ("y",), [node], {each.name: each for each in tensors})), rule)
 
 
@@ -124,7 +124,7 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
         assert node.attributes["compared"] == rule
         if exact or form == "thresholds":
             assert not any(differs)
-        assert node.arithmetic in (form, "thresholds")
+        assert node.rule in (form, "thresholds")
         if form in NARROWED:
             multiplier = lowered.tensors[node.inputs[1]].array if node.inputs[1:2] != ("",) else np.ones(1)
             assert 1 <= multiplier.min() <= multiplier.max() < 1 << min(bits, 31)
@@ -324,7 +324,7 @@ def sums(count: int, operator: str = "Add", shared: int = 0) -> Model:
         constant = Tensor.constant("c", np.zeros((shared,), np.int8))
         tensors |= {name: replace(constant, name=name) for name in ("c0", "c1", "c2")}
     nodes = [
-        Node(operator, (before, "a"), (after,), {}, version=OPERATORS[operator].version, arithmetic="premultiplied")
+        Node(operator, (before, "a"), (after,), {}, version=OPERATORS[operator].version, rule="premultiplied")
         for before, after in pairwise(names)
     ]
     return Model(Graph(("x", "a"), (names[-1],), nodes, tensors))

@@ -209,7 +209,7 @@ def test_weights_of_16_bits_whose_centred_integers_need_more() -> None:
     x = net.input(40, 4)
     w = net.constant(np.array([[-30000] * 4, [3] * 4], np.int16), q(0.1, 20000, -32768, 32767), "int16")
     model = net.model(net.node("qfmt.Linear", [x, w], q(1000, 3, 0, 255), "affine"))
-    assert equal(model, {x: rng.integers(0, 256, (40, 4)).astype(np.uint8)}).nodes[0].arithmetic == "exact"
+    assert equal(model, {x: rng.integers(0, 256, (40, 4)).astype(np.uint8)}).nodes[0].rule == "exact"
 
 
 @pytest.mark.parametrize("operator", ["GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean"])
@@ -332,7 +332,7 @@ def chain(operators: list[str], start: str) -> Model:
         entry = OPERATORS[operator]
         nodes.append(Node(operator, inputs, (names[-1],), entry.complete({}), version=entry.version))
     entry = OPERATORS["QuantizeLinear"]
-    quantizer = Node(entry.name, (names[-1],), ("y",), entry.complete({}), version=entry.version, arithmetic="divide")
+    quantizer = Node(entry.name, (names[-1],), ("y",), entry.complete({}), version=entry.version, rule="divide")
     tensors = {name: Tensor(name, "float32", (1, 4)) for name in names}
     tensors["y"] = Tensor("y", "uint8", (1, 4), quantization=Quantization.per_tensor(0.1, 3, "uint8"))
     return Model(Graph((start,), ("y",), [*nodes, quantizer], tensors))

@@ -83,10 +83,10 @@ def images() -> np.ndarray:
 
 @pytest.mark.parametrize("engine", ["fbgemm", "qnnpack", "onednn", "x86"])
 def test_digits_by_the_rules_of_every_engine(engine: str, images: np.ndarray) -> None:
-    model = qfmt.convert(DIGITS, arithmetic=engine, input_shapes={"x": ("N", 1, 8, 8)})
+    model = qfmt.convert(DIGITS, engine=engine, input_shapes={"x": ("N", 1, 8, 8)})
     lowered = lower_integer(model, exact=True)
     assert lowered.source["integer_only"] == "exact"
-    assert lowered.arithmetic == "integer"
+    assert lowered.engine == "integer"
     assert compare(f"digits by {engine}", model, lowered, [{"x": images}]) == 0
     assert [*lowered.run({"quant": both(model, lowered, {"x": images})[0]["quant"]})] == ["fc"]
 
@@ -182,7 +182,7 @@ def test_mobilenet_of_2019_at_length(shared_data: Path) -> None:
     rng = np.random.default_rng(1)
     given = [{"X": rng.normal(0, scale, (1, 3, 224, 224)).astype(f32)} for scale in (0.3, 1, 1, 1, 1, 2, 2, 3)]
     for engine in ("fbgemm", "qnnpack", "onednn"):
-        model = qfmt.convert(path, arithmetic=engine, input_shapes={"X": (1, 3, 224, 224)})
+        model = qfmt.convert(path, engine=engine, input_shapes={"X": (1, 3, 224, 224)})
         assert compare(f"MobileNetV2 by {engine}", model, lower_integer(model, exact=True), given) == 0
 
 
@@ -363,7 +363,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
         (["--integer-only", "--input-shape", "x=1,3,8,8"], "has the size 1, but 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),
-        (["--input-shape", SIZES], "its arithmetic and inputs are fixed"),
+        (["--input-shape", SIZES], "its engine and inputs are fixed"),
     ],
 )
 def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
@@ -527,7 +527,7 @@ def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
         ("QuantizeLinear", "e", "y", {}, "divide"),
     ]
     nodes = tuple(Node(o, (i,), (y,), a, f"{o}_{y}", versions[o], rule) for o, i, y, a, rule in chain)
-    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in (*real, *quantized)}), arithmetic="onnx")
+    model = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in (*real, *quantized)}), engine="onnx")
     with pytest.raises(NoIntegerFormError) as caught:
         lower_integer(model)
     (named,) = caught.value.reasons.values()
@@ -581,7 +581,7 @@ def test_a_mean_of_nothing_or_of_too_much(shape: tuple[int, ...], size: tuple[in
         "y": Tensor("y", "uint8", (*shape[:2], *size), quantization=grid),
     }
     node = Node(operator.name, ("x",), ("y",), {"output_size": size}, "n", operator.version, "mean_divide_offset")
-    model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm")
+    model = Model(Graph(("x",), ("y",), (node,), tensors), engine="fbgemm")
     assert model.run({"x": np.full(shape, 7, np.uint8)})["y"].shape == (*shape[:2], *size)
     with pytest.raises(NoIntegerFormError) as caught:
         lower_integer(model)

@@ -148,7 +148,7 @@ def test_convolutions_and_matrix_products(rule: str, axis: int | None, dtype: st
         window = {**WINDOW, "pads": pads, "group": group}
         y = net.node("Conv", [x, w, bias(rng, net, x, w, 12, rule)], grid(rng, "uint8", 0.3), rule, **window)
         lowered = same("Conv", net.model(y), rng)
-        assert [node.arithmetic for node in lowered.nodes] == ["folded", lowered.nodes[1].arithmetic]
+        assert [node.rule for node in lowered.nodes] == ["folded", lowered.nodes[1].rule]
     for operator in ("qfmt.Linear", "Gemm", "MatMul"):
         net = Net(rng)
         x = net.input(7, 24, dtype=dtype)
@@ -180,7 +180,7 @@ def test_transposed_convolutions(rule: str, axis: int | None) -> None:
         b = net.constant(rng.normal(0, 2, 3 * group).astype(f32))
         y = net.node("ConvTranspose", [x, w, b], grid(rng, "uint8", 0.2), rule, **window)
         lowered = same("ConvTranspose", net.model(y), rng)
-        assert lowered.nodes[0].arithmetic == "exact"
+        assert lowered.nodes[0].rule == "exact"
 
 
 def test_products_of_two_inputs() -> None:
@@ -505,7 +505,7 @@ def test_forms_of_engines_differ_where_they_say(form: str) -> None:
     model = net.model(y, z)
     same(f"by {form}, exact", model, rng, form=form)
     lowered = same(f"by {form}", model, rng, form=form, exact=False)
-    assert {node.arithmetic for node in lowered.nodes} == {"folded", form, ""}
+    assert {node.rule for node in lowered.nodes} == {"folded", form, ""}
 
 
 def test_the_place_of_the_largest() -> None:
@@ -624,7 +624,7 @@ def test_sums_that_fit_once_the_zero_point_is_taken_off() -> None:
     x = net.input(2, 70_000, q=Quantization((0.01,), (128,), 0, 255))
     w = net.constant(np.full((2, 70_000), 127, np.int8), Quantization((0.01,), (0,), -128, 127))
     lowered = same("sums near 2³¹", net.model(net.node("qfmt.Linear", [x, w], grid(rng, "uint8", 500), "affine")), rng)
-    assert lowered.nodes[0].arithmetic == "exact"
+    assert lowered.nodes[0].rule == "exact"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_graph_takes_and_gives_narrow_numbers(dtype: str) -> None:
     ]
     nodes = (
         Node("DequantizeLinear", ("x",), ("y",), version=23),
-        Node("QuantizeLinear", ("y",), ("z",), version=23, arithmetic="divide"),
+        Node("QuantizeLinear", ("y",), ("z",), version=23, rule="divide"),
     )
     model = Model(Graph(("x",), ("y", "z"), nodes, {tensor.name: tensor for tensor in tensors}))
     x = np.arange(2).astype(numpy_dtype(dtype))
@@ -137,7 +137,7 @@ def test_what_moves_integers_moves_floats(dtype: str, name: str) -> None:
 
 
 def test_results_of_eight_bits_are_compared_as_floats() -> None:
-    node = Node("QuantizeLinear", ("x",), ("y",), version=23, arithmetic="divide")
+    node = Node("QuantizeLinear", ("x",), ("y",), version=23, rule="divide")
     grid = Quantization.per_tensor(0.5, 0, "float8_e4m3fn")
     y = Tensor("y", "float8_e4m3fn", (4,), None, grid)
     mine = np.array([1, 2, 3, np.nan], np.float32).astype(numpy_dtype(y.dtype))

@@ -88,13 +88,13 @@ class Cell:
         return {kind: run(model, self.inputs) for kind, model in self.models.items()}
 
 
-def convert(name: str, archive: Path, arithmetic: str = "fbgemm") -> Model:
+def convert(name: str, archive: Path, engine: str = "fbgemm") -> Model:
     """Convert an archive with no more help than its network's definition says is needed."""
     definition = networks.definition(name)
     if not definition.declared:
-        return qfmt.convert(archive, arithmetic=arithmetic)
+        return qfmt.convert(archive, engine=engine)
     (shape,) = definition.shapes
-    return qfmt.convert(archive, arithmetic=arithmetic, input_shapes={"x": (None,) * len(shape)})
+    return qfmt.convert(archive, engine=engine, input_shapes={"x": (None,) * len(shape)})
 
 
 def named(model: Model, inputs: networks.Inputs) -> dict[str, np.ndarray]:

@@ -114,9 +114,9 @@ def _recurrent(_: Path, kind: str, gates: str) -> Case:
     tensors = [*constants, Tensor("x", "float32", (7, 2, inputs)), Tensor("y", "float32", (7, 2, size))]
     tensors += [Tensor(name, "float32", (2, size)) for name in states]
     node = Node(f"qfmt.{kind}", ("x", *(each.name for each in constants)), ("y", *states),
-                {"reduce_range": 1, "reverse": 0}, version=1, arithmetic="dynamic_fma")  # fmt: skip
+                {"reduce_range": 1, "reverse": 0}, version=1, rule="dynamic_fma")  # fmt: skip
     graph = Graph(("x",), ("y",), [node], {each.name: each for each in tensors})
-    return _written(Model(graph, arithmetic="fbgemm"), {"x": rng.normal(0, 1, (7, 2, inputs)).astype(np.float32)})
+    return _written(Model(graph, engine="fbgemm"), {"x": rng.normal(0, 1, (7, 2, inputs)).astype(np.float32)})
 
 
 MADE = {

@@ -423,7 +423,7 @@ def test_operators_of_onnx_runtime_on_integers(
         constants |= grids(y=(1 / 256, np.uint8(0)))
     constants = {name: constants[name] for name in names if name in constants}
     model = compare(qlinear(operator, shape, names, constants, **attributes), tmp_path, steps=1, share=share)
-    assert all(each.arithmetic == "divide" for each in model.nodes), operators(model)
+    assert all(each.rule == "divide" for each in model.nodes), operators(model)
 
 
 def test_scales_that_are_computed_leave_the_pair_in_the_graph(tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def test_a_huge_constant_is_not_made_while_converting(
 @pytest.mark.parametrize("engine", ["fbgemm", "x86", "onednn", "qnnpack"])
 def test_the_rounding_of_another_engine_may_be_stated(engine: str, tmp_path: Path) -> None:
     source = conv_net(np.random.default_rng(17))
-    model = through_file(qfmt.convert(source, arithmetic=engine), tmp_path)
+    model = through_file(qfmt.convert(source, engine=engine), tmp_path)
     inputs = random_inputs(source)
     steps = (model.run(inputs)["y"] - runtime(source, inputs)[0]) / f32(0.11)
     print(f"{engine}: {int((steps == 0).sum())} of {steps.size} outputs equal; {dict(operators(model))}")

@@ -57,9 +57,9 @@ def fused(model: qfmt.Model) -> qfmt.Model:
 
     def rule(node: qfmt.Node) -> str:
         is_fused = DTYPES[model.tensors[node.inputs[0]].dtype].bits <= 8
-        return node.arithmetic.replace("float_bias", "integer_bias") if is_fused else node.arithmetic
+        return node.rule.replace("float_bias", "integer_bias") if is_fused else node.rule
 
-    nodes = tuple(replace(node, arithmetic=rule(node)) if node.arithmetic else node for node in model.nodes)
+    nodes = tuple(replace(node, rule=rule(node)) if node.rule else node for node in model.nodes)
     return model.replace(graph=replace(model.graph, nodes=nodes))
 
 

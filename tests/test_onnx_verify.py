@@ -88,11 +88,11 @@ def test_inputs_of_ones_own(source: Path, model: Model, tmp_path: Path) -> None:
     assert found["version"].startswith("onnxruntime ")
 
 
-@pytest.mark.parametrize("arithmetic", ["onnx", "fbgemm"])
+@pytest.mark.parametrize("engine", ["onnx", "fbgemm"])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "arithmetic"])
-def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, arithmetic: str, tmp_path: Path) -> None:
+def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str, tmp_path: Path) -> None:
     module, inputs = networks.quantized(name, "direct" if name == "arithmetic" else "fx")
-    model = qfmt.convert(networks.save_as(module, inputs, "trace", tmp_path / "m.pt"), arithmetic=arithmetic)
+    model = qfmt.convert(networks.save_as(module, inputs, "trace", tmp_path / "m.pt"), engine=engine)
     (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
     report = qfmt.verify(tmp_path / "m.onnx", model, samples=1)
     print(f"{name}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, first {report.first_wrong}")
@@ -140,7 +140,7 @@ def output_of(model: Model, name: str) -> str:
 DAMAGES: dict[str, tuple[Change, str]] = {
     "a scale of an activation": (lambda m: one_scale_changed(m, output_of(m, "conv11")), "conv11 (Conv)"),
     "a zero point": (lambda m: zero_point_moved(m, output_of(m, LINEAR)), f"{LINEAR} (qfmt.Linear)"),
-    "a rule": (lambda m: with_node(m, "conv4", arithmetic="float_bias"), "conv4 (Conv)"),
+    "a rule": (lambda m: with_node(m, "conv4", rule="float_bias"), "conv4 (Conv)"),
     "an operator": (lambda m: with_node(m, "add5", operator="Sub"), "add5 (Sub)"),
 }
 

@@ -106,7 +106,7 @@ def test_an_overflow_is_possible_only_where_the_kernel_saturates() -> None:
         Operand(np.full((1, 4), 255, np.uint8), Quantization.per_tensor(1.0, 0, "uint8")),
         Operand(np.full((2, 4), 127, np.int8), Quantization.per_tensor(1.0, 0, "int8")),
     ]
-    node = Node("qfmt.Linear", ("x", "w"), ("y",), arithmetic="float_bias", version=OPERATORS["qfmt.Linear"].version)
+    node = Node("qfmt.Linear", ("x", "w"), ("y",), rule="float_bias", version=OPERATORS["qfmt.Linear"].version)
     output = Tensor("y", "uint8", (1, 2), None, grid)
     (exact,) = execute(node, operands, [output])
     with computed_by(PairSums()):
@@ -153,7 +153,7 @@ def test_types_that_no_kernel_clips_have_sums_only() -> None:
     version = OPERATORS["qfmt.Linear"].version
     node = Node("qfmt.Linear", ("x", "w"), ("y",), {}, "", version, "float_bias")
     graph = Graph(tensors=tensors, nodes=(node,), inputs=("x",), outputs=("y",))
-    (found,) = hazards(qfmt.Model(graph=graph, arithmetic="fbgemm"))
+    (found,) = hazards(qfmt.Model(graph=graph, engine="fbgemm"))
     assert (found.engines, found.can_saturate, found.largest_sum) == ({}, False, 65535 * 70000)
 
 

@@ -113,7 +113,7 @@ def node(operator: str, rule: str, inputs: str = "x w", outputs: str = "y", **at
 def model(made: Node, given: list[Tensor], results: list[Tensor]) -> Model:
     inputs = tuple(each.name for each in given if not each.is_constant)
     tensors = {each.name: each for each in (*given, *results)}
-    return Model(Graph(inputs, made.outputs, (made,), tensors), arithmetic="onnx")
+    return Model(Graph(inputs, made.outputs, (made,), tensors), engine="onnx")
 
 
 def of_weights(proto: onnx.ModelProto) -> set[str]:
@@ -208,7 +208,7 @@ def test_a_weight_of_two_layers() -> None:
     tensors = [Tensor(name, name, x.shape, None, grid(x)) for name, x in given.items()]
     nodes = tuple(node("qfmt.Linear", "integer_bias", f"{name} w", f"y_{name}") for name in ZERO)
     every = {each.name: each for each in (*tensors, Tensor.constant("w", w, grid(w)), *results.values())}
-    network = Model(Graph(tuple(ZERO), tuple(f"y_{name}" for name in ZERO), nodes, every), arithmetic="onnx")
+    network = Model(Graph(tuple(ZERO), tuple(f"y_{name}" for name in ZERO), nodes, every), engine="onnx")
     same = network.to_onnx(same_types=True)
     assert of_weights(same) == {"int8", "uint8"}
     theirs = onnx_witness.runtime(same, given, "fused")

@@ -105,7 +105,7 @@ def test_every_operator_clamps_in_every_engine(kind: str) -> None:
             for engine in ENGINES:
                 got = by_torch(model, inputs, engine)
                 wanted = expected if engine == "reference" else clamped(by_torch(full, inputs, engine), model)
-                counts[engine] += assert_equal(got, wanted, (engine, name, seed, model.nodes[0].arithmetic))
+                counts[engine] += assert_equal(got, wanted, (engine, name, seed, model.nodes[0].rule))
     tell(f"{kind}: outputs of {len(ran)} operators, all equal: {counts}")
     assert len(ran) >= 40
 
@@ -159,7 +159,7 @@ def clamp(operator: str, bounds: tuple[float | None, ...], dtype: str) -> tuple[
             tensors[name] = Tensor.constant(name, np.float32(bound))
     node = Node(operator, ("x", *names), ("y",), version=OPERATORS[operator].version)
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
-    return Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm"), every
+    return Model(Graph(("x",), ("y",), (node,), tensors), engine="fbgemm"), every
 
 
 LOWERED = ("Relu", "Clip", "Add", "Mul", "Conv", "qfmt.Linear", "GlobalAveragePool", "AveragePool", "Sigmoid", "Concat")
@@ -216,11 +216,11 @@ def test_a_quantizer_that_clamps_is_not_folded_away(operator: str) -> None:
     nodes = (
         Node("DequantizeLinear", ("x",), ("real",), version=dequantize.version),
         Node(operator, given, ("moved",), attributes, version=OPERATORS[operator].version),
-        Node("QuantizeLinear", ("moved",), ("q",), version=quantize.version, arithmetic="divide"),
+        Node("QuantizeLinear", ("moved",), ("q",), version=quantize.version, rule="divide"),
         Node("DequantizeLinear", ("q",), ("q_real",), version=dequantize.version),
-        Node("QuantizeLinear", ("q_real",), ("y",), version=quantize.version, arithmetic="divide"),
+        Node("QuantizeLinear", ("q_real",), ("y",), version=quantize.version, rule="divide"),
     )
-    model = Model(Graph(("x",), ("y",), nodes, tensors), arithmetic="onnx")
+    model = Model(Graph(("x",), ("y",), nodes, tensors), engine="onnx")
     folded = model.replace(graph=fold_sandwiches(model.graph))
     assert not graph_violations(folded)
     values = {"x": np.array([-128, -20, 5, 127], np.int8)}

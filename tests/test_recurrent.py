@@ -175,7 +175,7 @@ def test_layers_of_other_engines(
     module = quantized(layer, 0, torch.qint8, 32, {"num_layers": 2})
     x = torch.randn(6, 3, 10)
     archive = saved(module, [x], "scripted", tmp_path / "layer.pt")
-    model = qfmt.convert(archive, arithmetic=engine)
+    model = qfmt.convert(archive, engine=engine)
     assert {node.attributes.get("reduce_range") for node in model.nodes} <= {None, int(engine == "onednn")}
     what = f"{layer.__name__} int8 {engine}"
     compare(what, model, [x], module(x), monkeypatch, engine=engine, exact=engine == "qnnpack")

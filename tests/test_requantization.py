@@ -45,7 +45,7 @@ def run(
         for each in operands
     ]
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(given_))
-    node = Node(name, names, ("y",), OPERATORS[name].complete(attributes), version=1, arithmetic=rule)
+    node = Node(name, names, ("y",), OPERATORS[name].complete(attributes), version=1, rule=rule)
     return execute(node, given_, [Tensor("y", dtype, None, None, q)])[0]
 
 

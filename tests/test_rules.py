@@ -93,7 +93,7 @@ def by_blocks(
 
 def dequantized(model: Model) -> Model:
     """The model whose Conv states a quantize rule, as it must with a weight by blocks."""
-    nodes = tuple(replace(node, arithmetic=node.arithmetic.replace("float_bias", "divide")) for node in model.nodes)
+    nodes = tuple(replace(node, rule=node.rule.replace("float_bias", "divide")) for node in model.nodes)
     return replace(model, graph=replace(model.graph, nodes=nodes))
 
 
@@ -280,9 +280,9 @@ BROKEN: list[tuple[str, Model]] = [
             Tensor("z", "int32", (4,), None, Quantization((1.0,), (0,), 0, 9)),
         ),
     ),
-    ("V47", node(1, arithmetic="")),
-    ("V47", node(1, arithmetic="reciprocal_fma")),
-    ("V47", node(2, arithmetic="divide")),
+    ("V47", node(1, rule="")),
+    ("V47", node(1, rule="reciprocal_fma")),
+    ("V47", node(2, rule="divide")),
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V50", vector({"y": POINTS})),
@@ -367,7 +367,7 @@ def test_without_data_the_constants_are_not_read(monkeypatch: pytest.MonkeyPatch
 
 
 def test_unknown_operators_and_versions_are_kept(tmp_path: Path) -> None:
-    newer = node(1, version=1000, attributes={"anything": 1}, inputs=(), arithmetic="unheard of")
+    newer = node(1, version=1000, attributes={"anything": 1}, inputs=(), rule="unheard of")
     newer.save(tmp_path / "m.qfb")
     assert qfmt.load(tmp_path / "m.qfb") == newer
 

@@ -413,7 +413,7 @@ def test_another_major_version_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_operator_is_read_but_not_run(tmp_path: Path) -> None:
     model = generate_spec.smallest_model()
-    node = replace(model.nodes[0], operator="qfmt.Fold", arithmetic="a later rule")
+    node = replace(model.nodes[0], operator="qfmt.Fold", rule="a later rule")
     save(Model(replace(model.graph, nodes=(node,))), tmp_path / "later.qfb")
     read = load(tmp_path / "later.qfb")
     assert read.tensors["w"].array.tolist() == [1, -2, 7]
@@ -440,7 +440,7 @@ def test_an_own_formula_gives_way_to_a_quantize_rule() -> None:
         "x": Tensor("x", "uint8", (1, 1, 2), None, Quantization.per_tensor(0.5, 0, "uint8")),
         "y": Tensor("y", "uint8", (1, 1, 1), None, Quantization.per_tensor(0.25, 1, "uint8")),
     }
-    node = Node("GlobalAveragePool", ("x",), ("y",), version=22, arithmetic="divide")
+    node = Node("GlobalAveragePool", ("x",), ("y",), version=22, rule="divide")
     model = Model(Graph(("x",), ("y",), (node,), tensors))
     assert model.run({"x": np.array([[[1, 2]]], np.uint8)})["y"].tolist() == [[[4]]]
 

@@ -35,7 +35,7 @@ def one_of_each() -> list[Path]:
     chosen = []
     for path in SUITE:
         model = qfmt.load(path)
-        kinds = {(node.operator, node.arithmetic) for node in model.nodes}
+        kinds = {(node.operator, node.rule) for node in model.nodes}
         if not kinds <= seen:
             seen |= kinds
             chosen.append(path)

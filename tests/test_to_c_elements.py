@@ -81,7 +81,7 @@ def chain(seed: int) -> Model:
         out = f"t{len(nodes)}"
         tensors[out] = Tensor(out, "int8", shape, quantization=GRID)
         rule = {"Concat": "premultiplied", "Resize": "interpolate"}.get(operator, "")
-        nodes.append(Node(operator, (name, *others), (out,), attributes, version=entry.version, arithmetic=rule))
+        nodes.append(Node(operator, (name, *others), (out,), attributes, version=entry.version, rule=rule))
         name = out
     held = {key: Tensor.constant(key, value) for key, value in constants.items()}
     used = {each for node in nodes for each in node.inputs}
@@ -130,7 +130,7 @@ def counted(seed: int) -> Model:
             "y", "uint8" if low == 0 else "int8", (2, 4, 50), quantization=Quantization((1.0,), (0,), low, high)
         ),
     }
-    node = Node("qfmt.Requantize", ("x", "", "", "", "rows"), ("y",), reach, arithmetic="thresholds")
+    node = Node("qfmt.Requantize", ("x", "", "", "", "rows"), ("y",), reach, rule="thresholds")
     return Model(Graph(("x",), ("y",), (node,), tensors))
 
 

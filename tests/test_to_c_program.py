@@ -274,7 +274,7 @@ def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: P
     tensors["joined"] = replace(x, name="joined")
     nodes = (
         Node("Identity", ("x",), ("y",), version=23),
-        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13, arithmetic="premultiplied"),
+        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13, rule="premultiplied"),
     )
     model = Model(Graph(("x", "unread"), ("x", "y", "c", "joined"), nodes, tensors))
     main = program(model, tmp_path / "net")
@@ -293,7 +293,7 @@ def test_an_integer_beyond_its_type_reads_nothing_beyond_a_table(tmp_path: Path)
 def test_sums_that_may_leave_int32_are_refused(tmp_path: Path) -> None:
     x = Tensor("x", "int16", (1, 3), quantization=Quantization((0.5,), (0,), -32768, 32767))
     w = Tensor.constant("w", np.full((1, 3), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
-    node = Node("qfmt.Linear", ("x", "w"), ("y",), arithmetic="exact")
+    node = Node("qfmt.Linear", ("x", "w"), ("y",), rule="exact")
     model = Model(Graph(("x",), ("y",), (node,), {"x": x, "w": w, "y": Tensor("y", "int32", (1, 1))}))
     with pytest.raises(InexpressibleNodesError, match="its sums may exceed int32"):
         write_c(model, tmp_path / "net")
@@ -304,9 +304,9 @@ def test_every_node_without_a_form_is_named(tmp_path: Path) -> None:
     names = ("a", "b", "c")
     tensors = {"x": x} | {name: replace(x, name=name) for name in names}
     nodes = (
-        Node("Add", ("x", "x"), ("a",), version=14, arithmetic="divide"),
-        Node("Sub", ("x", "x"), ("b",), version=14, arithmetic="divide"),
-        Node("Add", ("a", "x"), ("c",), version=14, arithmetic="divide"),
+        Node("Add", ("x", "x"), ("a",), version=14, rule="divide"),
+        Node("Sub", ("x", "x"), ("b",), version=14, rule="divide"),
+        Node("Add", ("a", "x"), ("c",), version=14, rule="divide"),
     )
     model = Model(Graph(("x",), ("b", "c"), nodes, tensors))
     with pytest.raises(InexpressibleNodesError, match=r"2 nodes cannot be written in C: Add .*\(1×: a\), Sub .*: b"):

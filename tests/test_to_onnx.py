@@ -39,7 +39,7 @@ NETWORKS = [
 
 @pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any]:
-    """A network of PyTorch with the arithmetic of ONNX, and inputs."""
+    """A network of PyTorch with the rules of ONNX, and inputs."""
     torch.backends.quantized.engine = "fbgemm"
     module, inputs = networks.quantized(*request.param)
     archive = networks.save_as(module, inputs, "trace", tmp_path_factory.mktemp("onnx") / "m.pt")
@@ -68,7 +68,7 @@ def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
     tensors = {name: replace(model.tensors[name]) for name in names}
     for name, array in seen.items():
         tensors[name] = replace(tensors[name], shape=array.shape)
-    return Model(Graph(tuple(seen), node.outputs, (node,), tensors), arithmetic=model.arithmetic)
+    return Model(Graph(tuple(seen), node.outputs, (node,), tensors), engine=model.engine)
 
 
 def test_a_network_gives_what_others_give(network: tuple[Model, Any]) -> None:
@@ -96,7 +96,7 @@ def _step(model: Model, name: str) -> float:
 
 def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
     """The same integers as ONNX Runtime with its fusions, for images of noise; names kept, at the oldest opset, too."""
-    model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", arithmetic="onnx")
+    model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", engine="onnx")
     rng = np.random.default_rng(0)
     image = {model.graph.inputs[0]: rng.normal(0, 1, (1, 3, 224, 224)).astype(f32)}
     for opset in (None, 13):
@@ -115,7 +115,7 @@ def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
 
 
 def test_names_are_those_of_the_model() -> None:
-    model = qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx")
+    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
     proto = model.to_onnx()
     assert [value.name for value in proto.graph.input] == list(model.graph.inputs)
     assert [value.name for value in proto.graph.output] == list(model.graph.outputs)
@@ -135,7 +135,7 @@ def test_names_are_those_of_the_model() -> None:
 
 def test_sizes_that_are_not_known_are_computed() -> None:
     """The bins of an adaptive pool follow from the size of the image when the network runs."""
-    model = qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx")
+    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
     x = np.load(DIGITS / "heldback.npz")["x"]
     proto = model.to_onnx()
     tally = witness.compare(model, witness.runtime(proto, {"x": x}), {"x": x}, witness.Tally(), step=0.25115)
@@ -178,7 +178,7 @@ def test_what_cannot_be_written_is_listed() -> None:
 
 
 def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
-    model = qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx")
+    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
     x = {"x": np.load(DIGITS / "heldback.npz")["x"][:5]}
     write_onnx(model, tmp_path / "one.onnx")
     write_onnx(model, tmp_path / "two.onnx", external=5000)
@@ -192,7 +192,7 @@ def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx")
+    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
     (tmp_path / "m.onnx").write_bytes(b"old")
     with pytest.raises(DestinationError):
         write_onnx(model, tmp_path / "nowhere" / "m.onnx")
@@ -217,15 +217,15 @@ def command(*arguments: object, forbid: tuple[str, ...] = ()) -> subprocess.Comp
 
 
 def test_a_file_of_pytorch_becomes_onnx_without_torch(tmp_path: Path) -> None:
-    done = command("convert", DIGITS / "digits_int8.pt", tmp_path / "m.onnx", "--arithmetic", "onnx", forbid=("torch",))
+    done = command("convert", DIGITS / "digits_int8.pt", tmp_path / "m.onnx", "--engine", "onnx", forbid=("torch",))
     assert done.returncode == 0, done.stderr
     assert f"opset {newest()}" in done.stderr
-    model = qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx")
+    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
     assert (tmp_path / "m.onnx").read_bytes() == model.to_onnx().SerializeToString()
 
 
 def test_a_qfb_becomes_onnx_of_a_chosen_opset_and_form(tmp_path: Path) -> None:
-    qfmt.save(qfmt.convert(DIGITS / "digits_int8.pt", arithmetic="onnx"), tmp_path / "m.qfb")
+    qfmt.save(qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx"), tmp_path / "m.qfb")
     done = command("convert", tmp_path / "m.qfb", tmp_path / "m.onnx", "--opset", "17", "--form", "qoperator")
     assert done.returncode == 0, done.stderr
     proto = onnx.load(tmp_path / "m.onnx")

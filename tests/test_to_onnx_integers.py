@@ -93,7 +93,7 @@ def test_narrow_ranges_are_clips_of_integers(low: int) -> None:
 
 def test_a_network_of_integers(shared_data: Path) -> None:
     """All of a real MobileNetV2 between its first and its last node; the same integers as the reference."""
-    model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", arithmetic="onnx")
+    model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", engine="onnx")
     image = {model.graph.inputs[0]: np.random.default_rng(0).normal(0, 1, (1, 3, 224, 224)).astype(f32)}
     proto = onnx_kernels.exact_here(model, form="qoperator")
     onnx.checker.check_model(proto)

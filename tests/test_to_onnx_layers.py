@@ -113,7 +113,7 @@ def test_recurrent(kind: str, reverse: int, dtype: str) -> None:
     names = tuple(tensor.name for tensor in outputs)
     rule = "dynamic_divide" if dtype == "int8" else ""
     node = Node(f"qfmt.{kind}", tuple(t.name for t in inputs), names, attributes, "node", 1, rule)
-    model = Model(Graph(("x",), names, (node,), tensors), arithmetic="onnx")
+    model = Model(Graph(("x",), names, (node,), tensors), engine="onnx")
     values = {"x": np.random.default_rng(1).normal(0, 1, (2, features) if cell else (6, 2, features)).astype(f32)}
     tally = witness.Tally()
     for opset in (None, 13):

@@ -52,7 +52,7 @@ def _model(
     made = tuple(tensor.name for tensor in outputs)
     node = Node(name, names, made, operator.complete(case.attributes), "node", operator.version, rule)
     tensors |= {tensor.name: tensor for tensor in outputs}
-    return Model(Graph(tuple(inputs), made, (node,), tensors), arithmetic="onnx")
+    return Model(Graph(tuple(inputs), made, (node,), tensors), engine="onnx")
 
 
 DISPUTED = {

@@ -47,7 +47,7 @@ def single(name: str, rule: str, tensors: list[Tensor | None], output: Tensor, a
     given = {each.name: each for each in tensors if each is not None}
     node = Node(name, names, (output.name,), entry.complete(attributes), "node", entry.version, rule)
     inputs = tuple(each.name for each in given.values() if not each.is_constant)
-    return Model(Graph(inputs, (output.name,), (node,), {**given, output.name: output}), arithmetic="integer")
+    return Model(Graph(inputs, (output.name,), (node,), {**given, output.name: output}), engine="integer")
 
 
 def sums_of(name: str, rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:

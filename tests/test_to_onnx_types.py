@@ -68,7 +68,7 @@ def test_a_fused_relu_is_a_relu() -> None:
         assert witness.operators(model.to_onnx()) == [*expected, "QuantizeLinear"]
 
 
-def linear(bias: np.ndarray, arithmetic: str) -> Model:
+def linear(bias: np.ndarray, rule: str) -> Model:
     rng = np.random.default_rng(5)
     grid = Quantization((0.01, 0.02, 0.04), (0, 0, 0), -128, 127, 0)
     return witness.one(
@@ -79,7 +79,7 @@ def linear(bias: np.ndarray, arithmetic: str) -> Model:
             Tensor.constant("b", bias),
         ],
         Tensor("y", "uint8", ("N", 3), quantization=Quantization.per_tensor(0.5, 100, "uint8")),
-        arithmetic,
+        rule,
     )
 
 

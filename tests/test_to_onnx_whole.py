@@ -76,7 +76,7 @@ def test_the_conformance_suite() -> None:
     """Every file of the level `integer`, by its own test vectors."""
     total, files, operators = 0, 0, Counter[str]()
     for path in sorted(SUITE.glob("*.qfb")):
-        model = qfmt.load(path).replace(arithmetic="integer")
+        model = qfmt.load(path).replace(engine="integer")
         proto = with_bytes_outside(model.to_onnx())
         assert onnx_witness.floats(proto) == [], path.name
         for vector in model.vectors:

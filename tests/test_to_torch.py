@@ -59,7 +59,7 @@ def model_of(name: str, engine: str = "fbgemm") -> Model:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "m.pt"
         path.write_bytes(archive(name))
-        qfmt.save(qfmt.convert(path, arithmetic=engine), Path(folder) / "m.qfb")
+        qfmt.save(qfmt.convert(path, engine=engine), Path(folder) / "m.qfb")
         return qfmt.load(Path(folder) / "m.qfb")
 
 
@@ -416,7 +416,7 @@ def dynamic(name: str, kernels: str) -> tuple[Model, networks.Inputs, list[np.nd
             inputs = (torch.randn(3, 7, 12),)
         with TemporaryDirectory() as folder:
             path = networks.save_as(source, inputs, "trace", Path(folder) / "m.pt")
-            model = qfmt.convert(path, arithmetic=kernels)
+            model = qfmt.convert(path, engine=kernels)
         return model, inputs, call(source, inputs)
     finally:
         torch.backends.quantized.engine = "fbgemm"
@@ -532,7 +532,7 @@ def test_quantized_inputs_and_outputs_are_integers() -> None:
         "x": Tensor("x", "uint8", ("N", 4), quantization=grid),
         "y": Tensor("y", "uint8", ("N", 4), quantization=grid),
     }
-    model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), tensors), arithmetic="fbgemm")
+    model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), tensors), engine="fbgemm")
     x = torch.arange(8, dtype=torch.uint8).reshape(2, 4)
     for engine in ("reference", "native", "onednn"):
         module = model.to_torch(engine)
@@ -683,8 +683,8 @@ def test_padding_of_convolutions_like_torch() -> None:
         "y": Tensor("y", "uint8", ("N", 3, None, None), quantization=out),
     }
     attributes = {"dilations": (1, 1), "group": 1, "kernel_shape": (3, 3), "pads": (0, 1, 2, 0), "strides": (1, 1)}
-    node = Node("Conv", ("x", "w"), ("y",), attributes, version=22, arithmetic="affine")
-    model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="onednn")
+    node = Node("Conv", ("x", "w"), ("y",), attributes, version=22, rule="affine")
+    model = Model(Graph(("x",), ("y",), (node,), tensors), engine="onednn")
     x = torch.randint(0, 256, (2, 2, 6, 5), dtype=torch.uint8)
     expected = run(model, (x,))
     assert expected[0].shape == (2, 3, 6, 4)

@@ -37,7 +37,7 @@ def named(*names: str) -> Model:
         tensors[out] = Tensor(out, "float32", ("N", 3))
         before = nodes[-1].outputs[0] if nodes else "in"
         nodes.append(Node("Add", (before, name), (out,), version=14, scope=name.rpartition(".")[0]))
-    return Model(Graph(("in",), (nodes[-1].outputs[0],), tuple(nodes), tensors), arithmetic="fbgemm")
+    return Model(Graph(("in",), (nodes[-1].outputs[0],), tuple(nodes), tensors), engine="fbgemm")
 
 
 def convolution() -> tuple[Model, torch.Tensor]:
@@ -56,11 +56,11 @@ def convolution() -> tuple[Model, torch.Tensor]:
     }
     geometry = {"dilations": (1, 1), "group": 8, "kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1)}
     nodes = (
-        Node("QuantizeLinear", ("x",), ("q",), version=23, arithmetic="reciprocal_fma"),
-        Node("Conv", ("q", "conv.weight", "conv.bias"), ("c",), geometry, version=22, arithmetic="float_bias"),
+        Node("QuantizeLinear", ("x",), ("q",), version=23, rule="reciprocal_fma"),
+        Node("Conv", ("q", "conv.weight", "conv.bias"), ("c",), geometry, version=22, rule="float_bias"),
         Node("DequantizeLinear", ("c",), ("y",), version=23),
     )
-    return Model(Graph(("x",), ("y",), nodes, tensors), arithmetic="fbgemm"), torch.randn(2, 8, 9, 11)
+    return Model(Graph(("x",), ("y",), nodes, tensors), engine="fbgemm"), torch.randn(2, 8, 9, 11)
 
 
 # Names
@@ -254,7 +254,7 @@ def test_threads_with_other_kernels_leave_the_setting_of_the_process() -> None:
 def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
     q = Quantization.per_tensor(0.5, 3, "uint8")
     tensors = {name: Tensor(name, "uint8", ("N", 4), quantization=q) for name in ("x", "y")}
-    model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), tensors), arithmetic="fbgemm")
+    model = Model(Graph(("x",), ("y",), (Node("Relu", ("x",), ("y",), version=14),), tensors), engine="fbgemm")
     module, integers = model.to_torch(engine), torch.arange(8, dtype=torch.uint8).reshape(2, 4)
     make = torch._make_per_tensor_quantized_tensor
     assert torch.equal(module(make(integers, 0.5, 3)), module(integers))

@@ -98,7 +98,7 @@ def one_node(name: str, kind: str, rng: Rng) -> tuple[Model, dict[str, Array]]:
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(case.inputs))
     outputs = tuple(f"y{i}" for i in range(len(results)))
     node = Node(name, names, outputs, operator.complete(case.attributes), "node", operator.version, rule)
-    return Model(Graph(tuple(inputs), outputs, (node,), tensors), arithmetic="fbgemm"), inputs
+    return Model(Graph(tuple(inputs), outputs, (node,), tensors), engine="fbgemm"), inputs
 
 
 def _bias(rng: Rng, tensors: dict[str, Tensor], name: str, attributes: Any) -> tuple[str, Quantization | None]:
@@ -150,7 +150,7 @@ def test_every_operator_by_every_engine(kind: str) -> None:
                     is_quantized = model.tensors[at].quantization is not None
                     if not allowed(engine, kind, got.numpy(), wanted, is_quantized):
                         if (engine, name, kind) not in EXCUSED:
-                            failures.append((engine, name, seed, model.nodes[0].arithmetic))
+                            failures.append((engine, name, seed, model.nodes[0].rule))
                         continue
                     same = np.isclose(got.numpy(), wanted, rtol=0, atol=0, equal_nan=True)
                     counts[engine] = (counts[engine][0] + int(same.sum()), counts[engine][1] + wanted.size)
@@ -177,8 +177,8 @@ def test_a_slope_that_does_not_reach_one(engine: str) -> None:
         "w": Tensor.constant("w", np.full((1, 1, 1), 255, np.uint8), Quantization.per_tensor(w, 0, "uint8")),
         "y": Tensor("y", "uint8", (1, 1, 16, 16), quantization=Quantization.per_tensor(0.01, 100, "uint8")),
     }
-    node = Node("PRelu", ("x", "w"), ("y",), version=16, arithmetic="product")
-    model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm")
+    node = Node("PRelu", ("x", "w"), ("y",), version=16, rule="product")
+    model = Model(Graph(("x",), ("y",), (node,), tensors), engine="fbgemm")
     got = model.to_torch(engine)(torch.from_numpy(x).reshape(1, 1, 16, 16)).numpy()
     off = np.abs(got.astype(int) - theirs.int_repr().numpy().astype(int))
     print(f"{engine}: {int((off == 0).sum())} of {off.size} outputs equal")
@@ -198,7 +198,7 @@ def test_biases_of_onnx_need_no_help() -> None:
         "y": Tensor("y", "uint8", ("N", 2), quantization=out),
     }
     for rule in ("integer_bias", "float_bias", "affine", "integer_bias_reciprocal"):
-        node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), version=1, arithmetic=rule)
+        node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), version=1, rule=rule)
         model = Model(Graph(("x",), ("y",), (node,), tensors))
         values = rng.integers(0, 256, (50, 5)).astype(np.uint8)
         expected = model.run({"x": values})["y"].astype(int)
@@ -235,8 +235,8 @@ def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) ->
                 "c": constant,
                 "y": Tensor("y", "uint8", None, quantization=out),
             }
-            node = Node(name, names, ("y",), version=OPERATORS[name].version, arithmetic=rule)
-            model = Model(Graph(("x",), ("y",), (node,), tensors), arithmetic="fbgemm")
+            node = Node(name, names, ("y",), version=OPERATORS[name].version, rule=rule)
+            model = Model(Graph(("x",), ("y",), (node,), tensors), engine="fbgemm")
             try:
                 expected = model.run({"x": values})["y"]
             except QfmtError:

@@ -39,7 +39,7 @@ def layer(operator: str, weight: Tensor, bias: Array | None, rule: str = "", **a
     inputs = ("x", *(tensor.name for tensor in constants))
     complete = OPERATORS[operator].complete(attributes)
     version = OPERATORS[operator].version
-    node = Node(operator, inputs, ("y",), complete, version=version, arithmetic=rule)
+    node = Node(operator, inputs, ("y",), complete, version=version, rule=rule)
     return Model(Graph(("x",), ("y",), (node,), {tensor.name: tensor for tensor in tensors}))
 
 

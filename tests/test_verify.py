@@ -144,8 +144,8 @@ def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> Non
 def test_each_engine(engine_name: str, tmp_path: Path) -> None:
     module, inputs = networks.quantize("conv1d", "fx", engine_name)
     source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
-    arithmetic = engine_name if engine_name != "x86" else "fbgemm"
-    report = qfmt.verify(source, qfmt.convert(source, arithmetic=arithmetic), engine=engine_name)
+    stated = engine_name if engine_name != "x86" else "fbgemm"
+    report = qfmt.verify(source, qfmt.convert(source, engine=stated), engine=engine_name)
     print(f"{engine_name}: {told(report)}")
     assert report.ok, report.first_wrong
     assert report.engine == engine_name
@@ -155,16 +155,16 @@ def test_each_engine(engine_name: str, tmp_path: Path) -> None:
 def test_the_engine_is_that_of_the_file(digits: Model) -> None:
     for name in ("qnnpack", "onednn"):
         torch.backends.quantized.engine = "x86"
-        report = qfmt.verify(DIGITS, qfmt.convert(DIGITS, arithmetic=name))
+        report = qfmt.verify(DIGITS, qfmt.convert(DIGITS, engine=name))
         assert report.ok and report.engine == name
         assert torch.backends.quantized.engine == "x86"
-    assert qfmt.verify(DIGITS, qfmt.convert(DIGITS, arithmetic="onnx")).engine == "fbgemm"
+    assert qfmt.verify(DIGITS, qfmt.convert(DIGITS, engine="onnx")).engine == "fbgemm"
 
 
 def test_a_file_by_another_engine_is_not_taken_for_ties(tmp_path: Path) -> None:
     """qnnpack rounds the bias. Few outputs of fbgemm differ from that, and where they do, the file states it."""
     source = archive(tmp_path, "resnet18")
-    model = qfmt.convert(source, arithmetic="qnnpack")
+    model = qfmt.convert(source, engine="qnnpack")
     report = qfmt.verify(source, model, engine="fbgemm")
     print(told(report))
     assert 0 < total(report, "stated") < total(report, "outputs") / 100
@@ -221,7 +221,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "a scale of an activation": (lambda m: one_scale_changed(m, "residual"), "residual (Add)"),
     "a zero point": (lambda m: zero_point_moved(m, "fc"), "fc (qfmt.Linear)"),
     "a clamp": (lambda m: relu_forgotten(m, "stem.0"), "stem.0 (Conv)"),
-    "a rule": (lambda m: with_node(m, "residual.conv", arithmetic="integer_bias"), "residual.conv (Conv)"),
+    "a rule": (lambda m: with_node(m, "residual.conv", rule="integer_bias"), "residual.conv (Conv)"),
     "an operator": (lambda m: with_node(m, "residual", operator="Sub"), "residual (Sub)"),
     "an input": (lambda m: with_node(m, "fc", inputs=("flatten", "fc.weight")), "fc (qfmt.Linear)"),
     "a stride": (
@@ -306,7 +306,7 @@ def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
     x: list[int], w: list[int], zero_point: int, exponent: int, bias: int, rule: str, step: int
 ) -> None:
     """Scales are powers of two, so that the value before the rounding is a fraction that Python computes exactly."""
-    node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, arithmetic=rule)
+    node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, rule=rule)
     scale = Fraction(2) ** exponent * 16
     real = Fraction(sum((a - 7) * b for a, b in zip(x, w, strict=True))) / 64 + Fraction(bias, 64)
     before = real / scale + zero_point
@@ -326,7 +326,7 @@ def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
 
 
 def test_two_steps_are_never_a_tie() -> None:
-    node = Node("QuantizeLinear", ("x",), ("y",), {}, arithmetic="reciprocal")
+    node = Node("QuantizeLinear", ("x",), ("y",), {}, rule="reciprocal")
     output = Tensor("y", "uint8", (3,), quantization=Quantization.per_tensor(1.0, 0, "uint8"))
     operands = [Operand(np.array([0.5, 0.5, 0.25], np.float32), None)]
     (mine,) = execute(node, operands, [output])
@@ -385,7 +385,7 @@ def test_an_overflow_of_fbgemm_is_computed_bit_by_bit(kernel: tuple[int, ...], s
     attributes = {"kernel_shape": kernel, "strides": (stride,) * rank, "pads": (*pads, *pads)}
     node = Node(
         "Conv", ("x", "w", "b"), ("y",), {**attributes, "dilations": (1,) * rank, "group": channels},
-        arithmetic="float_bias",
+        rule="float_bias",
     )  # fmt: skip
     theirs = _fbgemm(operands, rank, stride, pads, channels)
     (emulated,) = saturated(node, operands, output, "fbgemm")
@@ -535,7 +535,7 @@ main(sys.argv[1:])
 
 def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> None:
     files = {"clean": digits, "weight": one_weight_changed(digits, "fc.weight"),
-             "rule": with_node(digits, "fc", arithmetic="integer_bias")}  # fmt: skip
+             "rule": with_node(digits, "fc", rule="integer_bias")}  # fmt: skip
     for name, model in files.items():
         model.save(tmp_path / f"{name}.qfb")
         arguments = [sys.executable, "-c", WITHOUT_TORCH, "verify", str(DIGITS), str(tmp_path / f"{name}.qfb")]

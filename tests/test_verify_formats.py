@@ -1,4 +1,4 @@
-"""`qfmt verify` where file and source are of two kinds, or the file states the arithmetic of an engine that is not
+"""`qfmt verify` where file and source are of two kinds, or the file states the rules of an engine that is not
 there: what is computed counts, and what differs by the stated rules alone is told apart."""
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ def damaged(model: Model, name: str) -> Model:
     return model.replace(graph=replace(model.graph, tensors={**model.tensors, name: replace(tensor, data=data)}))
 
 
-@pytest.mark.parametrize("arithmetic", ["fbgemm", "onnx"])
+@pytest.mark.parametrize("engine", ["fbgemm", "onnx"])
 @pytest.mark.parametrize(("name", "mode"), NETWORKS, ids=[name for name, _ in NETWORKS])
 def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
-    name: str, mode: str, arithmetic: str, folder: Path
+    name: str, mode: str, engine: str, folder: Path
 ) -> None:
     source = source_of(folder, name, mode)
-    model = qfmt.convert(source, arithmetic=arithmetic)
-    file = written(model, folder / f"{name}.{arithmetic}.onnx")
-    written_as = {node_name(node): node.arithmetic for node in qfmt.convert(file).nodes}
-    computed_as = {node_name(node): node.arithmetic for node in qfmt.convert(source).nodes}
+    model = qfmt.convert(source, engine=engine)
+    file = written(model, folder / f"{name}.{engine}.onnx")
+    written_as = {node_name(node): node.rule for node in qfmt.convert(file).nodes}
+    computed_as = {node_name(node): node.rule for node in qfmt.convert(source).nodes}
     report = qfmt.verify(source, qfmt.convert(file), samples=1)
-    print(f"{name} {arithmetic}: {told(report)}")
+    print(f"{name} {engine}: {told(report)}")
     assert report.ok, report.first_wrong
     assert total(report, "outputs") > 500
     for node in report.nodes:
         same_rule = written_as[node.name] == computed_as.get(node.name)
         assert node.equal + node.saturated + (0 if same_rule else node.stated + node.tie) == node.outputs, node
     assert report.same_source is None and not report.rules_compared
-    assert any(note.startswith("the file states the arithmetic of onnx, but torch computes by that of fbgemm")
+    assert any(note.startswith("the file states the rules of onnx, but torch computes by those of fbgemm")
                for note in report.notes)  # fmt: skip
 
 
@@ -96,8 +96,8 @@ def test_what_is_stated_otherwise_is_a_line_and_no_fault(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["stem.0.weight", "embed.weight"])
 def test_a_damaged_weight_of_an_onnx_model_is_found(name: str, folder: Path) -> None:
     source = source_of(folder, "two_inputs", "eager")
-    for arithmetic in ("fbgemm", "onnx"):
-        model = damaged(qfmt.convert(source, arithmetic=arithmetic), name)
+    for engine in ("fbgemm", "onnx"):
+        model = damaged(qfmt.convert(source, engine=engine), name)
         report = qfmt.verify(source, qfmt.convert(written(model, folder / "damaged.onnx")), samples=1)
         assert not report.ok and total(report, "wrong") > 0
         assert report.first_wrong.startswith(name.removesuffix(".weight"))
@@ -114,13 +114,13 @@ def test_a_model_that_is_not_made_of_it_is_found(folder: Path) -> None:
     assert not report.ok and report.first_wrong == "add (Add)"
 
 
-# -- a .qfb that states the arithmetic of ONNX ---------------------------------------------------------------
+# -- a .qfb that states the rules of ONNX ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def stated(folder: Path) -> tuple[Path, Model]:
     source = source_of(folder, "resnet18", "fx")
-    return source, qfmt.convert(source, arithmetic="onnx")
+    return source, qfmt.convert(source, engine="onnx")
 
 
 def test_rules_of_onnx_are_told_apart_from_faults(stated: tuple[Path, Model]) -> None:
@@ -144,7 +144,7 @@ def test_what_is_counted_as_stated_is_what_the_two_rules_give(stated: tuple[Path
     operands = [Operand(integers, plain.tensors[quantized].quantization)]
     operands += [Operand(plain.tensors[each].array, plain.tensors[each].quantization) for each in conv.inputs[1:]]
     by_rule = [
-        execute(replace(conv, arithmetic=rule), operands, [plain.tensors[conv.outputs[0]]])[0]
+        execute(replace(conv, rule=rule), operands, [plain.tensors[conv.outputs[0]]])[0]
         for rule in ("float_bias", "integer_bias")
     ]
     (node,) = (node for node in qfmt.verify(source, model, image).nodes if node.name == conv.outputs[0])
@@ -159,7 +159,7 @@ def test_faults_stay_faults(damage: str, stated: tuple[Path, Model]) -> None:
     if damage == "weight":
         broken = damaged(model, f"{name}.weight")
     elif damage == "rule":
-        nodes = [replace(n, arithmetic="affine") if n.outputs == (name,) else n for n in model.nodes]
+        nodes = [replace(n, rule="affine") if n.outputs == (name,) else n for n in model.nodes]
         broken = model.replace(graph=replace(model.graph, nodes=nodes))
     else:
         grid = model.tensors[name].quantization
@@ -172,17 +172,17 @@ def test_faults_stay_faults(damage: str, stated: tuple[Path, Model]) -> None:
 
 
 def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
-    source = written(qfmt.convert(source_of(folder, "resnet18", "fx"), arithmetic="onnx"), folder / "r.onnx")
-    report = qfmt.verify(source, qfmt.convert(source, arithmetic="qnnpack"), samples=1)
+    source = written(qfmt.convert(source_of(folder, "resnet18", "fx"), engine="onnx"), folder / "r.onnx")
+    report = qfmt.verify(source, qfmt.convert(source, engine="qnnpack"), samples=1)
     print(told(report))
     assert report.ok and report.engine == "onnxruntime"
-    assert any(note.startswith("the file states the arithmetic of qnnpack, but onnx computes") for note in report.notes)
+    assert any(note.startswith("the file states the rules of qnnpack, but onnx computes") for note in report.notes)
 
 
 def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:
     """What a file says of its origin decides what is compared, so that nothing compared may not count as equal."""
     source = source_of(folder, "two_inputs", "eager")
-    model = qfmt.convert(source, arithmetic="onnx")
+    model = qfmt.convert(source, engine="onnx")
     ends = (*model.graph.inputs, *model.graph.outputs)
     unknown = Node("com.example::Any", model.graph.inputs, model.graph.outputs)
     empty = replace(model.graph, nodes=(unknown,), tensors={name: model.tensors[name] for name in ends})

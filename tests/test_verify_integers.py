@@ -208,7 +208,7 @@ def test_damage_is_named(name: str, first: str, exact: Model, tmp_path: Path) ->
 def test_the_engine_is_that_which_was_lowered_from() -> None:
     source = EXAMPLES / "two_layers" / "two_layers_int8.pt"
     for engine in ("fbgemm", "qnnpack", "onednn"):
-        lowered = lower_integer(qfmt.convert(source, arithmetic=engine), exact=True)
+        lowered = lower_integer(qfmt.convert(source, engine=engine), exact=True)
         report = told(f"two layers, {engine}", qfmt.verify(source, lowered))
         assert report.engine == engine and report.ok and total(report, "equal") > 50
 
@@ -239,7 +239,7 @@ def test_what_a_file_says_of_its_arithmetic_need_not_be_known(exact: Model, digi
     assert exact.source["lowered_from"] == "fbgemm"
     for said in (source, {**source, "lowered_from": "abacus"}):
         assert qfmt.verify(DIGITS, exact.replace(source=said)).is_exact
-    digits.replace(arithmetic="integer").save(tmp_path / "m.qfb")
+    digits.replace(engine="integer").save(tmp_path / "m.qfb")
     assert command(DIGITS, tmp_path / "m.qfb").exit_code in (0, 1)
 
 
@@ -286,7 +286,7 @@ def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
     assert total(report, "stated") > 0 or bits > 8
     assert any(weight.name.endswith(".centred") for weight in report.weights) == ("u8u8" in form)
     for node in lowered.nodes:
-        if node.operator == "qfmt.Requantize" and node.arithmetic == "multiply_shift":
+        if node.operator == "qfmt.Requantize" and node.rule == "multiply_shift":
             damaged = changed(lowered, node.inputs[1], lambda array: array + np.maximum(1, array // 2))
             assert qfmt.verify(source, damaged).first_wrong == f"{node.name or node.outputs[0]} (qfmt.Requantize)"
             break

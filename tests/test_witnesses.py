@@ -127,7 +127,7 @@ def our_lines(model: Model) -> Iterator[str]:
     def indices(names: Iterable[str]) -> str:
         return several([positions[name] for name in names], number)
 
-    yield f"model {text(model.producer)} {text(model.arithmetic)} {text(graph.name)}"
+    yield f"model {text(model.producer)} {text(model.engine)} {text(graph.name)}"
     yield f"inputs {indices(graph.inputs)}"
     yield f"outputs {indices(graph.outputs)}"
     for field in ("source", "metadata"):
@@ -158,7 +158,7 @@ def our_lines(model: Model) -> Iterator[str]:
         if tensor.data is not None:
             yield f" {data_line(tensor.data)}"
     for node in graph.nodes:
-        words = " ".join(map(text, (node.arithmetic, node.name, node.scope, node.source_operator)))
+        words = " ".join(map(text, (node.rule, node.name, node.scope, node.source_operator)))
         yield f"node {text(node.operator)} {node.version} {indices(node.inputs)} {indices(node.outputs)} {words}"
         for name, value in sorted(node.attributes.items()):
             yield f"  attribute {text(name)} {attribute(value)}"
@@ -207,7 +207,7 @@ def generated_lines(data: bytes) -> Iterator[str]:
         begin = start + found.Offset()
         return f" data {found.Size()} {digest.hex()} {fnv1a(data[begin : begin + found.Size()])}"
 
-    yield f"model {text(model.Producer())} {text(model.Arithmetic())} {text(graph.Name())}"
+    yield f"model {text(model.Producer())} {text(model.Engine())} {text(graph.Name())}"
     yield f"inputs {scalars(graph, 'Inputs')}"
     yield f"outputs {scalars(graph, 'Outputs')}"
     for field in ("Source", "Metadata"):
@@ -228,7 +228,7 @@ def generated_lines(data: bytes) -> Iterator[str]:
         if tensor.Buffer() is not None:
             yield f" {buffer(tensor.Buffer())}"
     for node in elements(graph, "Nodes"):
-        words = " ".join(map(text, (node.Arithmetic(), node.Name(), node.Scope(), node.SourceOperator())))
+        words = " ".join(map(text, (node.Rule(), node.Name(), node.Scope(), node.SourceOperator())))
         edges = f"{scalars(node, 'Inputs')} {scalars(node, 'Outputs')}"
         yield f"node {text(node.Operator())} {node.Version()} {edges} {words}"
         for entry in elements(node, "Attributes"):

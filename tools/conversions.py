@@ -123,7 +123,7 @@ def _inputs(model: Any) -> dict[str, Any]:
     from qfmt.compare import random_inputs
 
     shapes = next(iter(random_inputs.shapes(model, {}, [])))
-    return next(iter(random_inputs.draw(model, shapes, 1, model.arithmetic)))
+    return next(iter(random_inputs.draw(model, shapes, 1, model.engine)))
 
 
 def _same_in_torch(model: Any) -> bool:

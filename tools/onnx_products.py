@@ -67,7 +67,7 @@ def _quantized(operator: str, x: Array, w: Array, attributes: dict[str, Any]) ->
         Operand(each, Quantization.per_tensor(1.0, int(point), each.dtype.name))
         for each, point in zip((x, w), points, strict=True)
     ]
-    scale = step(replace(node, arithmetic="exact"), operands)
+    scale = step(replace(node, rule="exact"), operands)
     given = [np.float32(1), points[0], w, np.float32(1), points[1], np.float32(scale), points[0]]
     if operator == "QGemm":
         given.insert(5, np.zeros(w.shape[1], np.int32))

@@ -155,5 +155,5 @@ def _sum_rounded_once(a: Array, b: Array) -> Floats:
 def named(rules: Mapping[str, Any], rule: str) -> Any:
     """The rule of that name; RunError if this version of qfmt does not know it."""
     if rule not in rules:
-        raise RunError(f"the arithmetic rule {rule!r} is not supported here", hint=f"use one of {', '.join(rules)}")
+        raise RunError(f"the rounding rule {rule!r} is not supported here", hint=f"use one of {', '.join(rules)}")
     return rules[rule]

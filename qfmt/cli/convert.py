@@ -55,7 +55,7 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
-  qfmt convert model.pt model.qfb --arithmetic qnnpack       as qnnpack computes it
+  qfmt convert model.pt model.qfb --engine qnnpack           as qnnpack computes it
   qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
   qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024
   qfmt convert model.pt model.onnx --same-types              for processors without VNNI
@@ -66,7 +66,7 @@ Examples:
 @click.argument("source", type=FILE)
 @click.argument("dest", type=click.Path(path_type=Path))
 @click.option(
-    "--arithmetic",
+    "--engine",
     type=click.Choice(ENGINES),
     default=None,
     help="The engine whose rounding the nodes state  [default: onnx for ONNX, pt2e for .pt2, else fbgemm]",
@@ -104,7 +104,7 @@ Examples:
 def command(
     source: Path,
     dest: Path,
-    arithmetic: str | None,
+    engine: str | None,
     shapes: Shapes,
     quantizations: Quantizations,
     prepared: Path | None,
@@ -132,14 +132,14 @@ def command(
     with working(f"converting {source.name}"):
         opened = kind_of(source) == QFB
         if opened:
-            if arithmetic or quantizations or prepared or (shapes and not target and lowering is None):
-                hint = "give --arithmetic, --prepared and --input-… when you convert the original"
-                raise SourceError("is a .qfb: its arithmetic and inputs are fixed", where=str(source), hint=hint)
+            if engine or quantizations or prepared or (shapes and not target and lowering is None):
+                hint = "give --engine, --prepared and --input-… when you convert the original"
+                raise SourceError("is a .qfb: its engine and inputs are fixed", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
             model = qfmt.convert(
                 source,
-                arithmetic=arithmetic,
+                engine=engine,
                 input_shapes=shapes,
                 input_quantization=quantizations,
                 prepared=prepared,
@@ -178,7 +178,7 @@ def _hazards(model: Model, dest: Path) -> str:
     """Where other machines may compute something else; C programs do not, and integer-only files are made for those."""
     from ..passes.hazards import hazards
 
-    if dest.suffix not in WRITTEN or (dest.suffix == ".qfb" and model.arithmetic == "integer"):
+    if dest.suffix not in WRITTEN or (dest.suffix == ".qfb" and model.engine == "integer"):
         return ""
     told = summary(list(hazards(model)), "onnxruntime" if dest.suffix == ".onnx" else "")
     way_out = "--same-types avoids it" if dest.suffix == ".onnx" else f"qfmt inspect --hazards {shlex.quote(str(dest))}"
@@ -205,7 +205,7 @@ def _is_quantized(model: Model) -> bool:
     """Whether it has integers that represent real numbers, or quantizes while it runs."""
     from ..ops import OPERATORS
 
-    stated = any(node.arithmetic for node in model.nodes) or "dynamic_inputs" in model.source
+    stated = any(node.rule for node in model.nodes) or "dynamic_inputs" in model.source
     known = (OPERATORS[node.operator] for node in model.nodes if node.operator in OPERATORS)
     computed = any(operator.family in ("integer_products", "quantization") for operator in known)
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
@@ -244,7 +244,7 @@ def _graph(model: Model) -> str:
     tensors = f"{len(model.tensors)} tensors"
     if model.no_graph:
         return f"none, {tensors}: {model.no_graph}"
-    how = "integer-only arithmetic" if model.arithmetic == "integer" else f"arithmetic of {model.arithmetic}"
+    how = "integer-only arithmetic" if model.engine == "integer" else f"engine {model.engine}"
     return f"{len(model.nodes)} nodes, {tensors}, {how}"
 
 

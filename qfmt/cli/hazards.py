@@ -19,7 +19,7 @@ engine  output channels with a pair that can exceed 16 bits, and the largest act
 sum     the largest sum of all products, without the bias; 32 bits hold up to 2,147,483,647
 
 On a processor without VNNI, kernels of these engines clip such pairs. Outputs are then off, and differ from those of
-other machines. qnnpack (`--arithmetic qnnpack` of convert), `qfmt run` and C programs are exact on every processor.
+other machines. qnnpack (`--engine qnnpack` of convert), `qfmt run` and C programs are exact on every processor.
 """
 
 

@@ -111,17 +111,17 @@ def _vectors(model: Model) -> str:
 
 def _graph(model: Model) -> Iterable[tuple[str, str]]:
     graph, total = model.graph, counts(model.graph)
-    yield "rounding", _rounding(model.arithmetic)
+    yield "rounding", _rounding(model.engine)
     for word, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             yield word, _value(graph.tensors[name]) if name else NO_TENSOR
     yield "nodes", _shares(total["nodes"], total["operators"])
 
 
-def _rounding(arithmetic: str) -> str:
-    if arithmetic == "integer":
+def _rounding(engine: str) -> str:
+    if engine == "integer":
         return "integer-only: `--integer` shows how"
-    return f"as in {arithmetic}" if arithmetic else "unknown"
+    return f"as in {engine}" if engine else "unknown"
 
 
 def _value(tensor: Tensor) -> str:

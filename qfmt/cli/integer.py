@@ -317,7 +317,7 @@ def _data(found: Facts, model: Model) -> dict[str, Any]:
 def _bias(found: Facts, model: Model) -> list[int] | None:
     """The bias of the node that adds the sums up."""
     adding = next((node for node in model.nodes if found.source in node.outputs), None)
-    if adding is None or adding.arithmetic not in ("exact", "folded") or len(adding.inputs) < 3:
+    if adding is None or adding.rule not in ("exact", "folded") or len(adding.inputs) < 3:
         return None
     bias: list[int] = model.tensors[adding.inputs[2]].array.reshape(-1).tolist()
     return bias

@@ -4,10 +4,10 @@ The keys are stable: later versions may add keys, but do not change or remove an
 
     file        path, kind ("qfb", or "converted": made in memory from another format), bytes, content_id;
                 of a .qfb also format ("1.0") and sha256 (the digest in its header; it commits to the whole file)
-    producer, arithmetic, source {key: text}, metadata {key: text}, inputs [name], outputs [name]
+    producer, engine, source {key: text}, metadata {key: text}, inputs [name], outputs [name]
     counts      nodes, tensors, parameters (elements of constants), operators {name: count},
                 parameter_dtypes {dtype: elements}
-    nodes       [index, name, operator, version, inputs, outputs, attributes, arithmetic, scope, source_operator]
+    nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator]
     vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
@@ -66,7 +66,7 @@ def describe(model: Model, path: Path, kind: str) -> Facts:
     return {
         "file": file_facts(path, kind) | {"content_id": model.content_id().hex()},
         "producer": model.producer,
-        "arithmetic": model.arithmetic,
+        "engine": model.engine,
         "source": dict(model.source),
         "metadata": dict(model.metadata),
         "inputs": list(graph.inputs),
@@ -124,7 +124,7 @@ def node_facts(index: int, node: Node) -> Facts:
         "inputs": list(node.inputs),
         "outputs": list(node.outputs),
         "attributes": dict(node.attributes),
-        "arithmetic": node.arithmetic,
+        "rule": node.rule,
         "scope": node.scope,
         "source_operator": node.source_operator,
     }
@@ -281,7 +281,7 @@ def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
     node = readers[0]
     quantized = any(model.tensors[name].quantization is not None for name in node.outputs)
     if quantized and tensor.name in node.inputs[2:]:
-        return f"bias of {_names(readers)}: {_BIAS.get(node.arithmetic, 'kept as the source had it')}"
+        return f"bias of {_names(readers)}: {_BIAS.get(node.rule, 'kept as the source had it')}"
     if quantized:
         return f"parameter of {_names(readers)}, which computes in float and quantizes its result"
     return f"parameter of {_names(readers)}, which {_in_float(model, node)}"

@@ -60,7 +60,7 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
 @click.option(
     "--engine",
     type=click.Choice((*TORCH_ENGINES, *RUNTIMES)),
-    help="For PyTorch an engine of torch  [default: the one whose arithmetic FILE states]; for ONNX, ONNX Runtime at an"
+    help="For PyTorch an engine of torch  [default: the one whose rules FILE states]; for ONNX, ONNX Runtime at an"
     " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]",
 )
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
@@ -83,8 +83,8 @@ def command(
     the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE
     is executed, only operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
 
-    FILE may state the arithmetic of another engine than the one that runs, as with --engine, or after `convert
-    --arithmetic onnx` of a PyTorch file. Outputs that differ only by these rounding rules count as "stated", not as
+    FILE may state the rules of another engine than the one that runs, as with --engine, or after `convert
+    --engine onnx` of a PyTorch file. Outputs that differ only by these rounding rules count as "stated", not as
     wrong. If only one of the two is ONNX, their results are compared; rules that they state differently are listed in a
     note.
 
@@ -106,7 +106,7 @@ def command(
 def _inputs(model: Model, path: Path) -> dict[str, Array]:
     """Arrays by name: those of the file, or of its source, where its own inputs are integers made of them."""
     held = arrays(path)
-    if model.arithmetic != "integer":
+    if model.engine != "integer":
         return taken(model, matched(model.graph.inputs, held, path), path)
     if len(held) > 1 and not all(name in held for name in model.graph.inputs):
         return held

@@ -81,9 +81,9 @@ class BesideRule(SideBySide):
         """Where the file says itself that its output is not that of the source's rule: here, where the source's node
         gives the same by the rule that the file's node states."""
         read = self._read(origin)
-        if node.arithmetic == origin.arithmetic or read is None:
+        if node.rule == origin.rule or read is None:
             return np.zeros(mine.shape, bool)
-        alike = self._by(replace(origin, arithmetic=node.arithmetic), own, read)
+        alike = self._by(replace(origin, rule=node.rule), own, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
 
 

@@ -159,7 +159,7 @@ def rounding_ties(
 ) -> Array:
     """Where the exact value before the rounding is that of `halves`, as far as float32 can tell."""
     operator, quantization = OPERATORS[node.operator], output.quantization
-    without_ties = operator.quantized in (Quantized.MOVES, Quantized.INTEGERS) or node.arithmetic in operator.sum_rules
+    without_ties = operator.quantized in (Quantized.MOVES, Quantized.INTEGERS) or node.rule in operator.sum_rules
     if quantization is None or without_ties:
         return np.zeros(halves.shape, bool)
     step = quantization.scales(halves.ndim).astype(f32).astype(np.float64)
@@ -167,7 +167,7 @@ def rounding_ties(
     with np.errstate(all="ignore"):
         exact = _computed(node, operands, np.float64) / step
         error = ROUNDINGS * 2.0**-24 * (_magnitude(node, operands, exact.shape) / step + np.abs(exact) + np.abs(offset))
-        if node.arithmetic not in INTEGER_RULES:
+        if node.rule not in INTEGER_RULES:
             in_float32 = _computed(node, operands, f32).astype(np.float64) / step
             error = error + 4 * np.abs(in_float32 - exact).max(initial=0)
         elif engine in SUMS_OF_FLOATS:
@@ -185,14 +185,14 @@ def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:
     axis = {"Conv": 0, "qfmt.Linear": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}.get(node.operator)
     terms = prod(shape) // max(shape[axis], 1) if axis is not None and shape else prod(shape[2:])
     sizes = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
-    return terms * 2.0**-24 * np.abs(_computed(replace(node, arithmetic=""), sizes, np.float64))
+    return terms * 2.0**-24 * np.abs(_computed(replace(node, rule=""), sizes, np.float64))
 
 
 def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floating[Any]]) -> Array:
     """The real result of the node, computed in float64 (where it is exact but for 1e-15) or float32."""
     operator = OPERATORS[node.operator]
     reals: list[Any] = [None if operand is None else _real(operand, kind) for operand in operands]
-    if node.arithmetic.startswith("integer_bias") and len(operands) > 2 and operands[2] is not None:
+    if node.rule.startswith("integer_bias") and len(operands) > 2 and operands[2] is not None:
         reals[2] = _whole_bias(node, operands).astype(kind)  # rounding the bias belongs to the rule
     fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
     reals += [None] * (len(fixed) - len(reals))
@@ -219,14 +219,14 @@ def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
     if weight.quantization.is_per_channel and node.operator == "ConvTranspose":
         scales = np.tile(scales, int(node.attributes["group"]))  # type: ignore[arg-type]
     at = f32(x.quantization.scale[0]) * scales
-    whole = bias.array * (f32(1) / at) if node.arithmetic.endswith("reciprocal") else bias.array / at
+    whole = bias.array * (f32(1) / at) if node.rule.endswith("reciprocal") else bias.array / at
     real: Array = np.rint(whole).astype(np.float64) * at.astype(np.float64)
     return real
 
 
 def _magnitude(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...]) -> Array:
     """How large the numbers are that the result is made of: element by element where it is, else the largest."""
-    if node.arithmetic in INTEGER_RULES:  # sums and products are exact; what is added to them is the bias
+    if node.rule in INTEGER_RULES:  # sums and products are exact; what is added to them is the bias
         bias = operands[2] if len(operands) > 2 else None
         return np.asarray(0.0 if bias is None else 2 * np.abs(_real(bias, np.float64)).max(initial=0))
     sizes = [_size(operand) for operand in operands if operand is not None and _is_real(operand)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arithmetic import dequantize
 from ..errors import RunError
-from ..frontends import arithmetic_of
+from ..frontends import engine_of
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
@@ -199,7 +199,7 @@ class Comparison:
             notes=tuple(self.notes),
             beyond=() if self.skipped else tuple(self._beyond()),
             integer_only=self.integer_only,
-            rules_compared=self.file.arithmetic in ("", arithmetic_of(self.witness.engine)) and not self.foreign,
+            rules_compared=self.file.engine in ("", engine_of(self.witness.engine)) and not self.foreign,
         )
 
     def _beyond(self) -> Iterator[str]:

@@ -85,7 +85,7 @@ def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Diff
 
 
 def _described(a: Model, b: Model) -> Iterator[str]:
-    for name in ("arithmetic", "producer"):
+    for name in ("engine", "producer"):
         yield from changed(name, getattr(a, name), getattr(b, name))
     for name in ("source", "metadata"):
         mine, theirs = getattr(a, name), getattr(b, name)
@@ -154,7 +154,7 @@ class Pairing:
         yield from changed("operator", mine.operator, theirs.operator)
         if mine.operator == theirs.operator:
             yield from changed("version", mine.version, theirs.version)
-        yield from changed("rule", mine.arithmetic, theirs.arithmetic)
+        yield from changed("rule", mine.rule, theirs.rule)
         if mine.operator == theirs.operator:  # else they mean something else
             for key in sorted(mine.attributes.keys() | theirs.attributes.keys()):
                 yield from changed(key, mine.attributes.get(key), theirs.attributes.get(key))

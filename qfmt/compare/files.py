@@ -23,9 +23,7 @@ class FileWitness:
         from ..file import load
 
         if engine is not None:
-            raise RunError(
-                f"--engine {engine} does not apply to a .qfb, which states its arithmetic", hint="drop --engine"
-            )
+            raise RunError(f"--engine {engine} does not apply to a .qfb, which states its rules", hint="drop --engine")
         self.model = load(path)
         self.engine = "reference"
 

@@ -47,7 +47,7 @@ def is_lowered(file: Model) -> bool:
 def likenesses(file: Model) -> Iterator[Model]:
     """What the network may have been before it was lowered, as far as a conversion of its source asks: of whose
     arithmetic, and with which inputs; the likeliest first: real numbers, integers as in the file, unknown."""
-    before = file.replace(arithmetic=file.source.get(SOURCE_KEY, ""))
+    before = file.replace(engine=file.source.get(SOURCE_KEY, ""))
     real = {
         name: replace(tensor, dtype="float32", quantization=None)
         for name in file.graph.inputs

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES, arithmetic_of
+from ..frontends import ENGINES, engine_of
 from ..frontends.sniff import SAVED, sniff
 from ..model import Model
 from ..rules import require_sound
@@ -41,7 +41,7 @@ def verify(
     the source, or the integers that the model takes.
 
     Constants are compared bit by bit with a fresh conversion; those of ONNX also with what the onnx package reads. Then
-    torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose arithmetic the file
+    torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose rules the file
     states), or ONNX Runtime runs the model's nodes (one of RUNTIMES, default: not optimized). Each node of the file
     gets the inputs that the source's node got. Both run in a worker process. torch never gets the file, only the calls
     that qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
@@ -91,11 +91,11 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
     differs only by the rules is as stated.
     """
     foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
-    whose, rules, notes = arithmetic_of(witness.engine), None, []
-    if file.arithmetic in ENGINES and file.arithmetic != whose:
-        beside = _witness(path, file.replace(arithmetic=whose), engine)
+    whose, rules, notes = engine_of(witness.engine), None, []
+    if file.engine in ENGINES and file.engine != whose:
+        beside = _witness(path, file.replace(engine=whose), engine)
         rules, witness = beside.model, (beside if foreign else witness)
-        told = f"the file states the arithmetic of {file.arithmetic}, but {witness.name} computes by that of {whose}"
+        told = f"the file states the rules of {file.engine}, but {witness.name} computes by those of {whose}"
         notes.append(f"{told}: outputs that differ only by these rules count as stated")
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
@@ -107,8 +107,8 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
-    if file.arithmetic not in ENGINES:  # a file may state what no source is converted with
-        file = file.replace(arithmetic="")
+    if file.engine not in ENGINES:  # a file may state what no source is converted with
+        file = file.replace(engine="")
     kind = sniff(path).key
     if kind == "onnx":
         from ..frontends.onnx.witness import Witness as OnnxWitness

@@ -103,7 +103,7 @@ class Container:
             source, metadata = (sorted_map(self.pairs(field)) for field in ("source", "metadata"))
         nodes = Decoded(graph["nodes"], self.node, self.placed, "node")
         lazy = Graph(inputs, outputs, nodes, self.tensors, graph["name"] or "")
-        described = Model(lazy, root["producer"] or "", root["arithmetic"] or "", source, metadata)
+        described = Model(lazy, root["producer"] or "", root["engine"] or "", source, metadata)
         if root["vectors"] is None:
             return described
         vectors = Decoded(root["vectors"], lambda record: self.vector(record, lazy), self.placed, "test vector")
@@ -125,7 +125,7 @@ class Container:
             sorted_map((attribute["name"], attribute_value(attribute)) for attribute in record["attributes"] or ()),
             record["name"] or "",
             record["version"],
-            record["arithmetic"] or "",
+            record["rule"] or "",
             record["scope"] or "",
             record["source_operator"] or "",
         )

@@ -156,7 +156,7 @@ def node_record(node: Node, indices: Mapping[str, int]) -> Record:
         "inputs": [indices[name] for name in node.inputs],
         "outputs": [indices[name] for name in node.outputs],
         "attributes": [attribute_record(name, node.attributes[name]) for name in sorted(node.attributes)] or None,
-        "arithmetic": node.arithmetic or None,
+        "rule": node.rule or None,
         "name": node.name or None,
         "scope": node.scope or None,
         "source_operator": node.source_operator or None,

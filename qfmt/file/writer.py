@@ -137,7 +137,7 @@ def _model_record(model: Model, buffers: list[Buffer], indices: Mapping[Name, in
         },
         "buffers": [{"offset": at.offset, "size": at.data.nbytes, "sha256": at.sha256} for at in buffers],
         "producer": model.producer or None,
-        "arithmetic": model.arithmetic or None,
+        "engine": model.engine or None,
         "source": pair_records(model.source),
         "metadata": pair_records(model.metadata),
         "vectors": [_vector_record(number, model, indices) for number in range(len(model.vectors))] or None,

@@ -14,7 +14,7 @@ TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 """The quantized engines of PyTorch; the first is the default for its models."""
 
 ENGINES = (*TORCH_ENGINES, "onnx", "pt2e")
-"""The engines whose arithmetic nodes may state; that of ONNX is the default for its models, and for programs
+"""The engines whose rules nodes may state; ONNX is the default for its models, and for programs
 of torch.export that of what PT2E puts into them: dequantize, compute, quantize."""
 
 
@@ -23,15 +23,15 @@ RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxrun
 or the reference implementation of the onnx package. The first, or else the last, is the default."""
 
 
-def arithmetic_of(engine: str) -> str:
-    """The arithmetic that an engine computes with: one of ENGINES. All engines for ONNX have that of ONNX."""
-    return "onnx" if engine in RUNTIMES else engine
+def engine_of(runs: str) -> str:
+    """The one of ENGINES whose rules a program computes by: what runs an ONNX model computes by those of ONNX."""
+    return "onnx" if runs in RUNTIMES else runs
 
 
 def convert(
     source: Any,
     *,
-    arithmetic: str | None = None,
+    engine: str | None = None,
     input_shapes: Mapping[str, Sequence[Dimension]] | None = None,
     input_quantization: Mapping[str, tuple[float, int, str]] | None = None,
     example_inputs: Any = None,
@@ -55,13 +55,13 @@ def convert(
     calibration and before `convert`: each tensor keeps what its observer saw (`Quantization.observed`). It may also be
     the path of a file that torch.save wrote of it, or for a source in memory its state_dict.
 
-    `arithmetic` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
+    `engine` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
     exported programs, otherwise "fbgemm". `input_shapes` gives sizes, names or None per dimension, if the source does
     not state enough; `input_quantization` is (scale, zero point, dtype) for inputs that are quantized already. Raises
     SourceError, or a subclass, that says what is wrong, where, and what to do.
     """
-    if arithmetic is not None and arithmetic not in ENGINES:
-        raise SourceError(f"unknown arithmetic {arithmetic!r}", hint=f"choose one of {', '.join(ENGINES)}")
+    if engine is not None and engine not in ENGINES:
+        raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
     own = getattr(source, "__qfmt_model__", None)  # what a Model was made into knows where it came from
     if own is not None:
         model: Model = own() if callable(own) else own
@@ -74,7 +74,7 @@ def convert(
         if example_inputs is not None or not path_given:
             hint = "give prepared as a path: torch.save(prepared.state_dict(), path)" if not path_given else ""
             raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source), hint=hint)
-        converted = _from_file(Path(fspath(source)), arithmetic, input_shapes or {}, input_quantization or {})
+        converted = _from_file(Path(fspath(source)), engine, input_shapes or {}, input_quantization or {})
         if prepared is None:
             return converted
         from .saved.observers import with_file
@@ -83,8 +83,8 @@ def convert(
     if type(source).__name__ == "ModelProto" and not in_memory:
         from .onnx.convert import convert_onnx
 
-        return convert_onnx(source, Given.checked(arithmetic or "onnx", input_shapes or {}, input_quantization or {}))
-    given = Given.checked(arithmetic or TORCH_ENGINES[0], input_shapes or {}, input_quantization or {})
+        return convert_onnx(source, Given.checked(engine or "onnx", input_shapes or {}, input_quantization or {}))
+    given = Given.checked(engine or TORCH_ENGINES[0], input_shapes or {}, input_quantization or {})
     from .memory import is_torch
 
     if not is_torch(source):
@@ -93,13 +93,13 @@ def convert(
     from .exported.memory import convert_in_memory, is_exported
 
     if is_exported(source):
-        return convert_in_memory(source, given._replace(engine=arithmetic or "pt2e"), example_inputs)
+        return convert_in_memory(source, given._replace(engine=engine or "pt2e"), example_inputs)
     from .memory.module import convert_torch
 
     return convert_torch(source, given, example_inputs, prepared)
 
 
-def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Model:
+def _from_file(path: Path, engine: str | None, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Model:
     from .sniff import READABLE, SAVED, sha256_of, sniff
     from .torch.attempts import Given
 
@@ -108,13 +108,13 @@ def _from_file(path: Path, arithmetic: str | None, shapes: Mapping[str, Any], qu
         if kind.key == "onnx":
             from .onnx.convert import convert_onnx
 
-            given = Given.checked(arithmetic or "onnx", shapes, quantization)
+            given = Given.checked(engine or "onnx", shapes, quantization)
             return convert_onnx(path, given, {"sha256": sha256_of(path)})
-        given = Given.checked(arithmetic or TORCH_ENGINES[0], shapes, quantization)
+        given = Given.checked(engine or TORCH_ENGINES[0], shapes, quantization)
         if kind.key == "torch_export":
             from .exported.convert import convert_exported
 
-            given = Given.checked(arithmetic or "pt2e", shapes, quantization)
+            given = Given.checked(engine or "pt2e", shapes, quantization)
             return convert_exported(path, given, {"sha256": sha256_of(path)})
         if kind.key == "safetensors":
             from .safetensors import convert_safetensors

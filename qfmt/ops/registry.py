@@ -54,7 +54,7 @@ CLAMPS = ("Relu", "Clip")
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
     """The rule that each engine uses: `rule` for those of PyTorch, but for the `others` by name.
 
-    `pt2e` is not an engine but the arithmetic of exported programs: dequantize, compute in float32, quantize.
+    `pt2e` names no program but what exported ones state: dequantize, compute in float32, quantize.
     """
     return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx, "pt2e": pt2e}
 
@@ -112,7 +112,7 @@ class Result(NamedTuple):
         """RunError if the stated rule is none of those that the formula has."""
         if self.rule not in rules:
             hint = f"use one of {', '.join(rules)}, or a quantize rule"
-            raise RunError(f"the arithmetic rule {self.rule!r} is not supported here", hint=hint)
+            raise RunError(f"the rounding rule {self.rule!r} is not supported here", hint=hint)
 
 
 class Sums(NamedTuple):

@@ -144,7 +144,7 @@ class _Dynamic:
             inputs=(x, own, bias) if bias else (x, own),
             outputs=last.outputs,
             attributes=operator.complete(product.attributes),
-            arithmetic=RULE,
+            rule=RULE,
         )
 
     def _turned(self, weight: Tensor) -> Tensor | None:

@@ -87,7 +87,7 @@ class _Folding:
             return
         clamps, quantizer = after
         name = self._absorb(node, clamps, quantizer)
-        self.kept.append(replace(inner, outputs=(name,), arithmetic=self._rule(operator, inputs)))
+        self.kept.append(replace(inner, outputs=(name,), rule=self._rule(operator, inputs)))
 
     def _rule(self, operator: Operator, inputs: tuple[str, ...]) -> str:
         """The engine's rule. ONNX's bias is integers; one that is real is not rounded to them."""

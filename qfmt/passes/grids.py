@@ -183,7 +183,7 @@ def _implicit(node: Node, tensors: dict[str, Tensor], engine: str) -> Iterator[N
             yield _cast(source[0], wide, "float32")
             source = (wide,)
         rule = OPERATORS["QuantizeLinear"].engines[engine]
-        yield _operator("QuantizeLinear", source, target, node, arithmetic=rule)
+        yield _operator("QuantizeLinear", source, target, node, rule=rule)
     elif node.operator == DEQUANTIZE and tensors[source[0]].quantization is not None:
         dtype = tensors[target[0]].dtype
         if dtype == "float32":
@@ -193,16 +193,14 @@ def _implicit(node: Node, tensors: dict[str, Tensor], engine: str) -> Iterator[N
             yield _operator("DequantizeLinear", source, (wide,), node)
             yield _cast(wide, target[0], dtype)
     elif node.operator in _SAME_GRID and tensors[target[0]].quantization is not None:
-        yield replace(node, arithmetic=OPERATORS[node.operator].engines[engine])
+        yield replace(node, rule=OPERATORS[node.operator].engines[engine])
     else:
         yield node
 
 
-def _operator(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], like: Node, arithmetic: str = "") -> Node:
+def _operator(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], like: Node, rule: str = "") -> Node:
     version = OPERATORS[name].version
-    return replace(
-        like, operator=name, version=version, inputs=inputs, outputs=outputs, attributes={}, arithmetic=arithmetic
-    )
+    return replace(like, operator=name, version=version, inputs=inputs, outputs=outputs, attributes={}, rule=rule)
 
 
 def _cast(source: str, target: str, dtype: str) -> Node:

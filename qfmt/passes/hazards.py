@@ -132,7 +132,7 @@ def _is_narrow(tensor: Tensor) -> bool:
 
 def _engines(node: Node, dtype: str, terms: Array) -> list[str]:
     """Those whose kernels add pairs of products of such inputs. The depthwise QLinearConv of ONNX Runtime is exact."""
-    gives_sums = node.operator == "Conv" and node.arithmetic in OPERATORS["Conv"].sum_rules
+    gives_sums = node.operator == "Conv" and node.rule in OPERATORS["Conv"].sum_rules
     in_onnx = gives_sums or node.operator in INTEGER_CONVOLUTIONS
     is_depthwise = node.operator == "Conv" and terms.shape[:2] == (node.attributes["group"], 1)
     if dtype == "int8":

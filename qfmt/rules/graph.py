@@ -75,12 +75,12 @@ def _text(model: Model) -> str:
 
 def _strings(model: Model) -> Iterator[str]:
     """Every string of a model outside its tensors; V5 covers those of tensors."""
-    yield from (model.producer, model.arithmetic, model.graph.name)
+    yield from (model.producer, model.engine, model.graph.name)
     for pairs in (model.source, model.metadata):
         yield from pairs.keys()
         yield from pairs.values()
     for node in model.graph.nodes:
-        yield from (node.operator, node.arithmetic, node.name, node.scope, node.source_operator)
+        yield from (node.operator, node.rule, node.name, node.scope, node.source_operator)
         for name, value in node.attributes.items():
             yield name
             yield from (text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str))

@@ -33,7 +33,7 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
     "are 0. If the windows of a mean may differ in size, the sizes of the dimensions that they slide over are known.",
 )
 def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.sums is None or node.arithmetic not in operator.sum_rules:
+    if operator.sums is None or node.rule not in operator.sum_rules:
         return ""
     out, accumulates = tensors[node.outputs[0]], operator.quantized.name == "ACCUMULATES"
     if out.dtype != "int32" or (out.quantization is not None and any(out.quantization.zero_point)):
@@ -48,7 +48,7 @@ def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
         return "alpha or beta is not 1"
     if not accumulates and (wrong := _open_windows(node.attributes, tensors[node.inputs[0]])):
         return wrong
-    return _not_folded(tensors[node.inputs[1]]) if node.arithmetic == "folded" else ""
+    return _not_folded(tensors[node.inputs[1]]) if node.rule == "folded" else ""
 
 
 def _inputs(node: Node, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
@@ -177,7 +177,7 @@ def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
         return f"{quoted(out.name)} must be quantized per tensor, in at most 32 bits (it is {out.dtype})"
     given = dict(zip(PARAMETERS, _inputs(node, tensors)[1:], strict=False))
     found = {name: tensor for name, tensor in given.items() if tensor is not None}
-    needs, may = TAKES.get(node.arithmetic, ((), ()))
+    needs, may = TAKES.get(node.rule, ((), ()))
     if missing := [name for name in needs if name not in found]:
         return f"the rule requires {first_of(missing)}"
     if excess := [name for name in found if name not in (*needs, *may)]:

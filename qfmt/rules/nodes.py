@@ -160,8 +160,8 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
     "with blocks or quantized floats take part, an operator that accumulates states a quantize rule instead. Any node "
     "may state a sum rule that its operator has.",
 )
-def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if node.arithmetic and node.arithmetic in operator.sum_rules:
+def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    if node.rule and node.rule in operator.sum_rules:
         return ""
     deciding = node.inputs if operator.quantized.name == "WEIGHTS" else node.outputs
     rounds = any(tensors[name].quantization is not None for name in deciding if name)
@@ -170,9 +170,9 @@ def _arithmetic(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
         from ..ops.registry import QUANTIZE_RULES
 
         allowed = QUANTIZE_RULES
-    if node.arithmetic in allowed:
+    if node.rule in allowed:
         return ""
-    return f"the rounding rule is {quoted(node.arithmetic)}, expected {' or '.join(allowed) or 'none'}"
+    return f"the rounding rule is {quoted(node.rule)}, expected {' or '.join(allowed) or 'none'}"
 
 
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
@@ -209,7 +209,7 @@ def _output_dtype(
 ) -> str | None:
     if operator.quantized.name == "MOVES":
         return None if inputs[0] is None else inputs[0].dtype
-    if node.arithmetic and node.arithmetic in operator.sum_rules:
+    if node.rule and node.rule in operator.sum_rules:
         return "int32"
     if output.quantization is not None:
         return None

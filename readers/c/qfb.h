@@ -120,7 +120,7 @@ typedef struct {
 } qfb_tensor;
 
 typedef struct {
-    qfb_string operator_name, arithmetic, name, scope, source_operator;
+    qfb_string operator_name, rule, name, scope, source_operator;
     uint32_t version;
     qfb_list inputs, outputs; /* indices of tensors; -1: an optional input that is absent */
     uint32_t attributes, attribute_count;
@@ -295,11 +295,11 @@ enum { QFB_BLOCKS_SHAPE_, QFB_BLOCKS_SCALE_, QFB_BLOCKS_ZERO_, QFB_BLOCKS_ZERO_D
 enum { QFB_GRAPH_TENSORS_, QFB_GRAPH_NODES_, QFB_GRAPH_INPUTS_, QFB_GRAPH_OUTPUTS_, QFB_GRAPH_NAME_ };
 enum {
     QFB_MODEL_MINOR_, QFB_MODEL_FEATURES_, QFB_MODEL_GRAPH_, QFB_MODEL_BUFFERS_, QFB_MODEL_PRODUCER_,
-    QFB_MODEL_ARITHMETIC_, QFB_MODEL_SOURCE_, QFB_MODEL_METADATA_, QFB_MODEL_VECTORS_
+    QFB_MODEL_ENGINE_, QFB_MODEL_SOURCE_, QFB_MODEL_METADATA_, QFB_MODEL_VECTORS_
 };
 enum {
     QFB_NODE_OPERATOR_, QFB_NODE_VERSION_, QFB_NODE_INPUTS_, QFB_NODE_OUTPUTS_, QFB_NODE_ATTRIBUTES_,
-    QFB_NODE_ARITHMETIC_, QFB_NODE_NAME_, QFB_NODE_SCOPE_, QFB_NODE_SOURCE_
+    QFB_NODE_RULE_, QFB_NODE_NAME_, QFB_NODE_SCOPE_, QFB_NODE_SOURCE_
 };
 enum {
     QFB_OBSERVED_OBSERVER_, QFB_OBSERVED_MINIMUM_, QFB_OBSERVED_MAXIMUM_, QFB_OBSERVED_LOW_, QFB_OBSERVED_HIGH_,
@@ -952,7 +952,7 @@ static inline qfb_string qfb_producer(const qfb_file *file)
 }
 static inline qfb_string qfb_engine(const qfb_file *file)
 {
-    return qfb_string_(file, file->model, QFB_MODEL_ARITHMETIC_);
+    return qfb_string_(file, file->model, QFB_MODEL_ENGINE_);
 }
 static inline qfb_string qfb_graph_name(const qfb_file *file)
 {
@@ -994,7 +994,7 @@ static inline qfb_code qfb_get_node(qfb_file *file, uint32_t index, qfb_node *no
         return qfb_fail_(file, QFB_MISSING, "", "node", index, "there is no such node");
     at = qfb_element_(file, file->nodes, index);
     node->operator_name = qfb_string_(file, at, QFB_NODE_OPERATOR_);
-    node->arithmetic = qfb_string_(file, at, QFB_NODE_ARITHMETIC_);
+    node->rule = qfb_string_(file, at, QFB_NODE_RULE_);
     node->name = qfb_string_(file, at, QFB_NODE_NAME_);
     node->scope = qfb_string_(file, at, QFB_NODE_SCOPE_);
     node->source_operator = qfb_string_(file, at, QFB_NODE_SOURCE_);

@@ -126,7 +126,7 @@ static void node(qfb_file *file, uint32_t index)
     if (qfb_get_node(file, index, &n))
         return;
     open_("{");
-    text("operator", n.operator_name), number("version", n.version), text("arithmetic", n.arithmetic);
+    text("operator", n.operator_name), number("version", n.version), text("rule", n.rule);
     text("name", n.name), text("scope", n.scope), text("source_operator", n.source_operator);
     list("inputs", n.inputs, INTEGERS), list("outputs", n.outputs, INTEGERS);
     key("attributes"), open_("[");
@@ -189,7 +189,7 @@ static void dump(qfb_file *file)
     uint32_t i;
     open_("{");
     number("minor_version", qfb_minor_version(file)), text("producer", qfb_producer(file));
-    text("arithmetic", qfb_engine(file)), text("graph", qfb_graph_name(file));
+    text("engine", qfb_engine(file)), text("graph", qfb_graph_name(file));
     pairs("source", file, qfb_source_count(file), qfb_get_source);
     pairs("metadata", file, qfb_metadata_count(file), qfb_get_metadata);
     buffers(file);

@@ -41,7 +41,7 @@ def golden_model() -> Model:
         *(_constant(name) for name, entry in DTYPES.items() if entry.code <= 19),
     ]
     nodes = (
-        Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, arithmetic="reciprocal_fma"),
+        Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, rule="reciprocal_fma"),
         Node(
             "Conv",
             ("x/quantized", "conv.weight", "conv.bias"),
@@ -91,7 +91,7 @@ def blocks_model() -> Model:
         values = table % 8 if DTYPES[dtype].is_integer else (table % 5).astype(numpy_dtype(dtype))
         tensors.append(Tensor.constant(name, values.astype(numpy_dtype(dtype)), grid, dtype=dtype))
     nodes = (
-        Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, arithmetic="divide"),
+        Node("QuantizeLinear", ("x",), ("x/quantized",), version=23, rule="divide"),
         Node("DequantizeLinear", ("x/quantized",), ("y",), version=23),
     )
     graph = Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}, "blocks")

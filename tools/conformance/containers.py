@@ -140,7 +140,7 @@ def graphs() -> Iterator[Case]:
     tensors = [Tensor("x", "float32", ("N", None, 3)), Tensor("y", "float32", None), Tensor("z", "int64", ())]
     strange = Node("com.example.Strange", ("x", "", "x"), ("y", "z"), attributes, "n", 7, "own rule", "a.b", "aten::x")
     ends = (("x",), ("z", "y", "z"))
-    more = {"arithmetic": "fbgemm", "metadata": {"ü": "b", "a": ""}, "graph": "main"}
+    more = {"engine": "fbgemm", "metadata": {"ü": "b", "a": ""}, "graph": "main"}
     about = "An operator that no reader knows: every kind of attribute, an absent input, an output twice"
     yield Case("unknown-operator", about, of(*tensors, nodes=(strange,), ends=ends, **more))
     newer = Node("Relu", ("x",), ("y",), {"later": 1}, version=1000)

@@ -79,7 +79,7 @@ def outputs(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, dict[str,
         wanted = [twin["tensors"][name] for name in node["outputs"]]
         forms = [(each["dtype"], _grid(each["quantization"])) for each in wanted]
         attributes = {name: _attribute(each) for name, each in node["attributes"].items()}
-        results = OPERATORS[node["operator"]](operands, attributes, node["arithmetic"], forms)
+        results = OPERATORS[node["operator"]](operands, attributes, node["rule"], forms)
         for name, (dtype, grid), result in zip(node["outputs"], forms, results, strict=True):
             values[name] = Value(result.shape, result.items, dtype, grid)
     return {name: _written(values[name]) for name in twin["outputs"]}

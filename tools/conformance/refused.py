@@ -201,14 +201,14 @@ GRAPHS: tuple[Change, ...] = (
         {"name": "slope", "type": 1, "int_value": 1}])),
     ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
     ("moved-grid", "V45", "An operator that moves integers, to another grid", grid("r", scale=[0.5])),
-    ("rule", "V47", "A rounding rule that is not known", node(0, arithmetic="nearest")),
+    ("rule", "V47", "A rounding rule that is not known", node(0, rule="nearest")),
 )  # fmt: skip
 
 INTEGERS: tuple[Change, ...] = (
     ("folded-zero-point", "V48", "By folded, a weight with a zero point", grid("w", zero_point=[1])),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
     ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
-    ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, arithmetic="float_bias")),
+    ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),
     ("reach", "V49", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
         .update(ints=[10000])),
     ("table-shape", "V43", "A table of two dimensions, and no axis", setting("table", shape=[2, 2])),

@@ -24,7 +24,7 @@ def twin(model: Model, facts: Json) -> Json:
         **facts,
         "content_id": model.content_id().hex(),
         "producer": model.producer,
-        "arithmetic": model.arithmetic,
+        "engine": model.engine,
         "source": dict(model.source),
         "metadata": dict(model.metadata),
         "graph": graph.name,
@@ -142,7 +142,7 @@ def _node(node: Node) -> Json:
         "inputs": list(node.inputs),
         "outputs": list(node.outputs),
         "attributes": {name: _attribute(node.attributes[name]) for name in sorted(node.attributes)},
-        "arithmetic": node.arithmetic,
+        "rule": node.rule,
         "scope": node.scope,
         "source_operator": node.source_operator,
     }

@@ -84,7 +84,7 @@ def _edge(model: Model, chance: Random) -> Model:
 def _rule(model: Model, chance: Random) -> Model:
     index = chance.randrange(len(model.nodes))
     rules = ("", "exact", "folded", "multiply_shift", "fixed_point_double", "power_of_two", "thresholds", "divide")
-    return _with_node(model, index, replace(model.nodes[index], arithmetic=chance.choice(rules)))
+    return _with_node(model, index, replace(model.nodes[index], rule=chance.choice(rules)))
 
 
 def _operator(model: Model, chance: Random) -> Model:

@@ -48,8 +48,8 @@ def weighted_sum(plan: Plan, node: Node) -> None:
 
 def product(plan: Plan, node: Node) -> None:
     """(qa - za) · (qb - zb)"""
-    if node.arithmetic != "exact":
-        raise QfmtError(f"computes with the rule `{node.arithmetic}`, which takes real numbers")
+    if node.rule != "exact":
+        raise QfmtError(f"computes with the rule `{node.rule}`, which takes real numbers")
     points = [plan.value(name).zero_point for name in node.inputs]
     if prod(plan.value(name).farthest for name in node.inputs) > INT32:
         raise QfmtError("multiplies numbers whose product may exceed int32")

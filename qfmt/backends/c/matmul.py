@@ -20,8 +20,8 @@ def matmul(plan: Plan, node: Node) -> None:
     if right.array is not None and right.array.ndim == 2 and len(plan.value(node.inputs[0]).shape) > 1:
         rows_of(plan, node, node.inputs[0], constant_weights(plan, node).T)
         return
-    if node.arithmetic != "exact":
-        raise QfmtError(f"computes with the rule `{node.arithmetic or 'none'}` from two inputs")
+    if node.rule != "exact":
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}` from two inputs")
     a, b = (plan.value(name) for name in node.inputs[:2])
     for each in (a, b):
         if each.dtype not in ("int8", "uint8"):

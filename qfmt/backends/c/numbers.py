@@ -58,9 +58,9 @@ def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> N
     names = dict(zip(PARAMETERS, node.inputs[1:], strict=False))
     arrays = {name: plan.value(tensor).array for name, tensor in names.items() if tensor}
     found = {name: array for name, array in arrays.items() if array is not None}
-    line = {} if node.arithmetic == "thresholds" else _line(node.arithmetic, found)
+    line = {} if node.rule == "thresholds" else _line(node.rule, found)
     line = {name: _spread(array, channels) for name, array in line.items()}
-    rule = "fixed_point_double" if node.arithmetic == "fixed_point_double" else "multiply_shift"
+    rule = "fixed_point_double" if node.rule == "fixed_point_double" else "multiply_shift"
     plain = Numbers(rule, line, np.full(channels, -1, np.int32))
     if "thresholds" not in found:
         return plain

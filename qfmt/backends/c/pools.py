@@ -132,8 +132,8 @@ def _emit(
         body = [loop, f"    {name}(&{window}, x, position, {at});"]
         plan.step(title_of(node, None, what), [Operand("x", view), Operand("y", target, True)], body)
         return
-    if node.arithmetic != "exact":
-        raise QfmtError(f"computes with the rule `{node.arithmetic or 'none'}`, which takes real numbers")
+    if node.rule != "exact":
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which takes real numbers")
     target, finish = target_of(plan, node, order, channels)
     divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
     common = lcm(*divisors)

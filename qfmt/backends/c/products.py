@@ -76,8 +76,8 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     x = plan.value(node.inputs[0])
     if x.dtype not in ("int8", "uint8", "int16", "uint16"):
         raise QfmtError(f"takes {x.dtype}, but C supports integers of 8 and 16 bits")
-    if node.arithmetic not in RULES:
-        raise QfmtError(f"computes with the rule `{node.arithmetic or 'none'}`, which takes real numbers")
+    if node.rule not in RULES:
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which takes real numbers")
     centred = weights.astype(np.int64)
     bias = np.zeros(bias_count, np.int64)
     added = np.zeros((1, bias_count), np.int64)
@@ -89,7 +89,7 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
             bias = bias + given.astype(np.int64).reshape(-1)
         else:  # it is added to the sums, row by row
             added = np.broadcast_to(given.astype(np.int64), (len(given), bias_count))
-    if node.arithmetic == "exact":
+    if node.rule == "exact":
         bias = bias - x.zero_point * centred.sum(2).reshape(-1)
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
         raise QfmtError("its weights or its bias exceed the integer types that C computes sums with")

@@ -51,8 +51,8 @@ def write_onnx(
 
 
 def _form(model: Model) -> str:
-    """The form of a source in ONNX as long as its arithmetic is still stated; else the first."""
-    kept = model.source.get("onnx_form", "") if model.arithmetic == "onnx" else ""
+    """The form of a source in ONNX as long as its rules are still stated; else the first."""
+    kept = model.source.get("onnx_form", "") if model.engine == "onnx" else ""
     return kept if kept in FORMS else FORMS[0]
 
 

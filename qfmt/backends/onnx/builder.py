@@ -52,7 +52,7 @@ class Builder:
         if any(model.tensors[name].shape is None for name in model.graph.outputs):  # ONNX requires a shape of outputs
             model = model.replace(graph=with_output_shapes(model.graph))
         self.model, self.form, self.opset, self.same_types = model, form, opset, same_types
-        self.is_integer_only = model.arithmetic == "integer" or any(_is_of_integers(node) for node in model.nodes)
+        self.is_integer_only = model.engine == "integer" or any(_is_of_integers(node) for node in model.nodes)
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
         self.domains: dict[str, int] = {"": opset}
@@ -234,7 +234,7 @@ def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
 def _is_of_integers(node: Node) -> bool:
     """Whether a node occurs only in integer-only networks."""
     operator = OPERATORS.get(node.operator)
-    return operator is not None and (operator.quantized is Quantized.INTEGERS or node.arithmetic in operator.sum_rules)
+    return operator is not None and (operator.quantized is Quantized.INTEGERS or node.rule in operator.sum_rules)
 
 
 def _unique(wanted: str, taken: set[str]) -> str:

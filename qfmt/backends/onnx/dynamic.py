@@ -97,7 +97,7 @@ def _zero_point(site: Site, w: Tensor) -> ir.Value | None:
 def dynamic_linear(site: Site) -> ir.Value:
     x = site.real(0)
     assert x is not None
-    if site.node.arithmetic == SYMMETRIC:
+    if site.node.rule == SYMMETRIC:
         return _symmetric(site, x)
     if site.attributes["per_token"]:
         raise Lacks("cannot quantize each row of an input to unsigned integers")
@@ -139,10 +139,10 @@ def dynamic_convolution(site: Site) -> ir.Value | Sequence[ir.Value]:
         return plain(site, [x, site.real(1), site.real(2)], attributes, name)
     q = quantized_now(site, x)
     one_point = len(set(w.quantization.zero_point)) == 1
-    if name == "Conv" and site.node.arithmetic in DYNAMIC and _has_integer_sums(w) and one_point:
+    if name == "Conv" and site.node.rule in DYNAMIC and _has_integer_sums(w) and one_point:
         return _by_integers(site, q, attributes)
     (y,) = plain(site, [q.real(site), site.real(1), site.real(2)], attributes, name)
-    if site.node.arithmetic in DYNAMIC:
+    if site.node.rule in DYNAMIC:
         return y
     return Quantized(site.emit("QuantizeLinear", y, q.scale, q.zero_point), q.scale, q.zero_point).real(site)
 

@@ -30,7 +30,7 @@ def requantize(site: Site) -> None:
     assert out.quantization is not None
     x = site.emit("Cast", site.stored(0), to=INT64)
     result = None
-    if site.node.arithmetic in FIXED_POINT:
+    if site.node.rule in FIXED_POINT:
         result = clipped(site, _shifted(site, x))
     if site.has(4):
         result = _counted(site, x, out.quantization.quant_min, result)
@@ -40,7 +40,7 @@ def requantize(site: Site) -> None:
 
 def _shifted(site: Site, x: ir.Value) -> ir.Value:
     """floor((x · m + add) / 2^shift)"""
-    rule, shift = site.node.arithmetic, _parameter(site, 2)
+    rule, shift = site.node.rule, _parameter(site, 2)
     power = np.int64(1) << shift
     if rule != "power_of_two":
         x = site.emit("Mul", x, site.constant("multiplier", _parameter(site, 1)))

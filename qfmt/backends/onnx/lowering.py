@@ -181,7 +181,7 @@ def lower(builder: Builder, node: Node) -> None:
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
     site = Site(builder, node, operator)
-    if node.arithmetic in operator.sum_rules:
+    if node.rule in operator.sum_rules:
         return _sums(site)
     if builder.is_integer_only and _is_quantized(site):
         made = _among_integers(site)

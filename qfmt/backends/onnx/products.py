@@ -57,13 +57,13 @@ def real_weight(site: Site, index: int) -> ir.Value | None:
 
 def bias(site: Site) -> ir.Value | None:
     """The bias of a product: as it is; or, where the stated rule rounds it to whole accumulators, as int32 of them."""
-    if not site.has(2) or not site.node.arithmetic.startswith("integer_bias"):
+    if not site.has(2) or not site.node.rule.startswith("integer_bias"):
         return site.real(2)
     b, x, w = (site.tensor(index) for index in (2, 0, 1))
     if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not _has_scales(x, w):
         return site.real(2)
     unit, values = units(grids.grid_of(x), grids.grid_of(w), b.array.size), b.array.astype(f32)
-    quotient = values * (f32(1) / unit) if site.node.arithmetic == "integer_bias_reciprocal" else values / unit
+    quotient = values * (f32(1) / unit) if site.node.rule == "integer_bias_reciprocal" else values / unit
     whole = np.rint(quotient).astype(np.float64)
     if np.array_equal(whole.astype(f32) * unit, values) or np.abs(whole).max(initial=0) >= 1 << 31:
         return site.real(2)

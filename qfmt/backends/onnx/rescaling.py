@@ -17,7 +17,7 @@ INT64 = int(ir.DataType.INT64)
 @lowers("qfmt.RequantShift")
 def requant_shift(site: Site) -> ir.Value | None:
     """floor((x · mul + add) / div + 1/2)"""
-    if site.node.arithmetic == RULE:
+    if site.node.rule == RULE:
         _of_integers(site)
         return None
     x, mul, add = (site.cast(index, "float64") for index in range(3))

@@ -55,7 +55,7 @@ class _Work:
     def rewired(self, node: Node) -> Node:
         """The node with other weights, if it has to."""
         operator = OPERATORS.get(node.operator)
-        if operator is None or node.arithmetic in operator.sum_rules:
+        if operator is None or node.rule in operator.sum_rules:
             return node
         inputs = list(node.inputs)
         if node.operator in WITH_ZERO_POINTS:
@@ -78,8 +78,8 @@ class _Work:
             inputs[1], inputs[3] = (self._changed(name, dtype) for name in (weight, inputs[3]))
 
     def _type_of_input(self, node: Node) -> str:
-        if node.arithmetic in DYNAMIC:
-            return "int8" if DYNAMIC[node.arithmetic].is_signed else "uint8"
+        if node.rule in DYNAMIC:
+            return "int8" if DYNAMIC[node.rule].is_signed else "uint8"
         return self.tensors[node.inputs[0]].dtype
 
     def _may_change(self, name: str, dtype: str) -> bool:

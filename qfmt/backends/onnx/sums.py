@@ -55,7 +55,7 @@ def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Pa
 def conv(site: Site) -> ir.Value:
     """ConvInteger pads with the zero point of x, and takes that off: where it is folded, the bias gets it back."""
     bias, given = _bias(site), written_attributes(site)
-    if site.node.arithmetic == "folded":
+    if site.node.rule == "folded":
         weight, zero = site.tensor(1).array, stored_zero(Operand(np.zeros(0), site.tensor(0).quantization))
         bias = bias + zero * weight.astype(np.int64).sum(tuple(range(1, weight.ndim)))
 
@@ -112,7 +112,7 @@ def _padded(site: Site, value: ir.Value, before: list[int], after: list[int], ze
 def product(site: Site) -> ir.Value:
     given, is_linear = written_attributes(site), site.node.operator == "qfmt.Linear"
     turns_x, turns_w = bool(given.get("transA")), bool(given.get("transB")) or is_linear
-    is_folded = site.node.arithmetic == "folded"
+    is_folded = site.node.rule == "folded"
 
     def multiply(x: Part, w: Part) -> ir.Value:
         x, w = x.turned(site) if turns_x else x, w.turned(site) if turns_w else w

@@ -38,7 +38,7 @@ def _rows(site: Site, indices: ir.Value | None) -> ir.Value:
     if grid.is_per_channel:
         slope, point = site.emit("Gather", slope, indices), site.emit("Gather", point, indices)
     offset = site.emit("Mul", site.emit("Neg", point), slope)
-    if site.node.arithmetic == "lookup_float16":
+    if site.node.rule == "lookup_float16":
         slope, offset = _through_float16(site, slope), _through_float16(site, offset)
     return site.emit("Add", site.emit("Mul", rows, slope), offset)
 

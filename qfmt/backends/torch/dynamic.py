@@ -65,7 +65,7 @@ def dynamic_linear(
 
 def dynamic_linear_by_rule(s: Site) -> Any:
     """qfmt.DynamicLinear with a constant weight and a float bias."""
-    x, w, rule = s.tensor(0), s.tensor(1), s.node.arithmetic
+    x, w, rule = s.tensor(0), s.tensor(1), s.node.rule
     q = w.quantization
     if rule not in DYNAMIC:
         raise Lacks(f"does not support the rule {rule!r}")

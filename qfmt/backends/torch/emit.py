@@ -224,8 +224,8 @@ class Builder:
     def _beyond_integers(self, node: Node) -> str:
         """Why only a table with `any_grid` computes the node; "" if others may."""
         operator = OPERATORS.get(node.operator)
-        if operator is not None and node.arithmetic in operator.sum_rules:
-            return f"does not compute sums with the rule {node.arithmetic!r}"
+        if operator is not None and node.rule in operator.sum_rules:
+            return f"does not compute sums with the rule {node.rule!r}"
         for tensor in (self.model.tensors[name] for name in (*node.inputs, *node.outputs) if name):
             if tensor.quantization is not None and tensor.quantization.is_blocked:
                 return "does not support block-wise scales"

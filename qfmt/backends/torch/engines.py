@@ -22,7 +22,7 @@ from .reference import REFERENCE, REFERENCE_ENGINE
 from .weights import WEIGHTS
 
 NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
-"""torch's kernels, the fastest first; each has the arithmetic of its name."""
+"""torch's kernels, the fastest first; each computes by the rules of its name."""
 
 
 def _native(operator: str) -> Emitter | None:
@@ -51,9 +51,9 @@ def native_engine(kernels: Sequence[str], *, exact: bool) -> Engine:
 
 
 def _named(model: Model, kernels: str) -> str:
-    """The kernels asked for, or else those of the model's arithmetic."""
+    """The kernels asked for, or else those of the model's engine."""
     supported = torch.backends.quantized.supported_engines
-    chosen = kernels or (model.arithmetic if model.arithmetic in NATIVE_ENGINES else torch.backends.quantized.engine)
+    chosen = kernels or (model.engine if model.engine in NATIVE_ENGINES else torch.backends.quantized.engine)
     if chosen not in supported or chosen == "none":
         known = ", ".join(name for name in supported if name != "none")
         raise RunError(f"this torch has no quantized kernels {chosen!r}", hint=f"it has {known}")

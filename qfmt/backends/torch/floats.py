@@ -89,7 +89,7 @@ def _clip(s: Site, x: list[Any]) -> Any:
 
 def _prelu(s: Site, x: list[Any]) -> Any:
     """By the rule `product` the positive half is multiplied, too: by 1 on the grid of the slope, if that reaches it."""
-    if s.node.arithmetic != "product":
+    if s.node.rule != "product":
         return s.call(prelu, *x)
     slope = s.grid(1)
     one = min(max(round(1 / slope.scale) + slope.zero_point, slope.minimum), slope.maximum) - slope.zero_point

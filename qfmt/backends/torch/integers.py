@@ -104,13 +104,13 @@ def total(x: Tensor, axes: list[int] | None, keepdims: bool, zero: int) -> Tenso
 
 
 def _zero(s: Site, index: int) -> int:
-    return 0 if s.node.arithmetic == "folded" else stored_zero(Operand(np.zeros(0), s.tensor(index).quantization))
+    return 0 if s.node.rule == "folded" else stored_zero(Operand(np.zeros(0), s.tensor(index).quantization))
 
 
 def _weight(s: Site) -> tuple[Any, Operand]:
     """The weight less its zero points, and what says which integers it is multiplied with."""
     weight, x = constant_weight(s)
-    return weight, as_stored(x) if s.node.arithmetic == "folded" else x
+    return weight, as_stored(x) if s.node.rule == "folded" else x
 
 
 def _bias(s: Site, behind: int = 0) -> Any:
@@ -125,7 +125,7 @@ def _bias(s: Site, behind: int = 0) -> Any:
 
 def _conv(s: Site) -> Any:
     rank = spatial(s)
-    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if s.node.arithmetic == "folded" else 0
+    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if s.node.rule == "folded" else 0
     strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
     weight, parts = float_weight(*_weight(s), group)
     given = (s.x(0), held(s, weight), _bias(s, rank), _zero(s, 0), padding)
@@ -150,7 +150,7 @@ def _matmul(s: Site) -> Any:
     if any(DTYPES[s.tensor(index).dtype].bits > 8 for index in range(2)):
         raise Lacks("has sums that float64 may not represent")
     q = s.tensor(1).quantization
-    points = np.array(0.0 if q is None or s.node.arithmetic == "folded" else q.zero_point, np.float64)
+    points = np.array(0.0 if q is None or s.node.rule == "folded" else q.zero_point, np.float64)
     zero = s.builder.derive(f"{s.node.outputs[0]}_zero_point", torch.from_numpy(points))
     turned = [bool(s.node.attributes.get(name)) for name in ("transA", "transB")]
     return s.result(matmul, s.x(0), s.x(1), _bias(s), _zero(s, 0), zero, *turned)
@@ -191,11 +191,11 @@ def chosen(has_row: Tensor, counts: Tensor, others: Tensor) -> Tensor:
 
 def _requantize(s: Site) -> Any:
     grid = s.out_grid
-    if s.node.arithmetic not in FIXED_POINT:
+    if s.node.rule not in FIXED_POINT:
         return s.result(counted, *_rows(s)[0])
     shift = _numbers(s, 2)
     half = (np.int64(1) << shift) >> 1
-    first = np.where(shift > 31, np.int64(1 << 30), np.int64(0)) if s.node.arithmetic == "fixed_point_double" else 0
+    first = np.where(shift > 31, np.int64(1 << 30), np.int64(0)) if s.node.rule == "fixed_point_double" else 0
     added = _numbers(s, 3) if s.has(3) else half
     above = _derived(s, "above", added + first)
     below = _derived(s, "below", added - first) if np.any(first) else above
@@ -296,7 +296,7 @@ def _emitter(operator: str) -> Emitter | None:
         return EMITTERS.get(operator)
 
     def emit(s: Site) -> Any:
-        if s.node.arithmetic not in OPERATORS[operator].sum_rules:
+        if s.node.rule not in OPERATORS[operator].sum_rules:
             raise Lacks("does not compute integer sums")
         return OF_SUMS[operator](s)
 

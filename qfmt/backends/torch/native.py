@@ -284,7 +284,7 @@ def _threshold(s: Site) -> Any:
 
 
 def _prelu(s: Site) -> Any:
-    if s.node.arithmetic != "product":
+    if s.node.rule != "product":
         raise Lacks("torch multiplies integers here")
     x, slope = s.tensor(0), s.tensor(1)
     if slope.data is None or not _are_of_one_type(x, slope):

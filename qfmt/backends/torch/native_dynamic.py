@@ -34,7 +34,7 @@ def _derived(s: Site, what: str, value: Any) -> Any:
 
 
 def _linear(s: Site) -> Any:
-    if s.attribute("per_token") or s.node.arithmetic == "dynamic_symmetric":
+    if s.attribute("per_token") or s.node.rule == "dynamic_symmetric":
         return dynamic_linear_by_rule(s)  # torch packs layers that put all of their input on one unsigned grid
     packed = _derived(s, "packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
@@ -164,8 +164,8 @@ def _table(s: Site) -> Any:
 
 def _check_rule(s: Site) -> None:
     """torch keeps scales and offsets of 8-bit rows in float32, of 4-bit rows in float16."""
-    if s.node.arithmetic != ("lookup_float32" if s.tensor(0).dtype == "uint8" else "lookup_float16"):
-        raise Lacks(f"torch does not look up by {s.node.arithmetic!r}")
+    if s.node.rule != ("lookup_float32" if s.tensor(0).dtype == "uint8" else "lookup_float16"):
+        raise Lacks(f"torch does not look up by {s.node.rule!r}")
 
 
 def _embedding(s: Site) -> Any:

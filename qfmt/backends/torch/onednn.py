@@ -118,8 +118,8 @@ def _put_out(s: Site, target: Any, arguments: tuple[Any, ...], *, fuses: bool = 
 def _add(s: Site) -> Any:
     a, b, y = s.grid(0), s.grid(1), s.out_grid
     channels, scales = _channels(s), None
-    if channels and s.node.arithmetic in QUANTIZE_RULES and y.minimum in (0, y.zero_point) and y.maximum == 255:
-        scales = _exact_scales(a, b, y, s.node.arithmetic)
+    if channels and s.node.rule in QUANTIZE_RULES and y.minimum in (0, y.zero_point) and y.maximum == 255:
+        scales = _exact_scales(a, b, y, s.node.rule)
     if channels is None or scales is None:
         in_place = None not in (shape := s.tensor(0).shape or (None,)) and shape == s.tensor(1).shape
         return by_rule(s, s.call(aten.add_.Tensor if in_place else aten.add.Tensor, real(s, 0), real(s, 1)))
@@ -185,7 +185,7 @@ def real(s: Site, index: int) -> Any:
     """An input as real numbers, in memory of its own if it is quantized."""
     if s.tensor(index).quantization is None:
         return s.x(index)
-    x, rule = s.grid(index), s.node.arithmetic
+    x, rule = s.grid(index), s.node.rule
     if x.axis is not None:
         return s.call(arithmetic.dequantize, s.x(index), x)
     if x.dtype.itemsize > 2:
@@ -199,7 +199,7 @@ def real(s: Site, index: int) -> Any:
 
 def by_rule(s: Site, value: Any) -> Any:
     """Real numbers as the output, by the quantize rule of the node; the value itself stays as it is."""
-    y, rule = s.out_grid, s.node.arithmetic
+    y, rule = s.out_grid, s.node.rule
     if y.axis is not None or y.dtype.itemsize > 2 or rule not in QUANTIZE_RULES:
         raise Lacks(f"does not quantize to {s.out.dtype} by {rule!r}")
     inverse = float(f32(1) / f32(y.scale))
@@ -246,7 +246,7 @@ def _max_pool(s: Site) -> Any:
 
 def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
     """By the mean rules. Sums of n centred 8-bit integers are exact in float32 up to n = 65,793."""
-    x, y, rule = s.grid(0), s.out_grid, s.node.arithmetic
+    x, y, rule = s.grid(0), s.out_grid, s.node.rule
     if x.dtype.itemsize > 1 or x.axis is not None or (x.scale, x.zero_point) != (y.scale, y.zero_point):
         raise Lacks("changes the grid")
     centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
@@ -295,7 +295,7 @@ def _regridded(s: Site, index: int, x: Grid) -> Any:
         return s.x(index)
     limits = torch.iinfo(x.dtype)
     every = torch.from_numpy(np.arange(limits.min, limits.max + 1)).to(x.dtype)
-    rule = s.node.arithmetic
+    rule = s.node.rule
     table = arithmetic.quantize(arithmetic.dequantize(every, x, rule), y, rule)
     return look_up(s, index, table, limits.min)
 

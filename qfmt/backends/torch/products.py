@@ -210,14 +210,14 @@ def _finish(s: Site, along: list[int], repeat: int = 1) -> tuple[list[Any], int,
     """The steps that bring sums to the output less its zero point, with their numbers `along` the channels, and its
     range."""
     x, w, y = s.grid(0), s.grid(1), s.out_grid
-    if s.node.arithmetic not in REQUANTIZE:
-        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
+    if s.node.rule not in REQUANTIZE:
+        raise Lacks(f"does not support the rule {s.node.rule!r}")
     if x.axis is not None or y.axis is not None or y.dtype.itemsize > 2:
         raise Lacks("needs an input and an output quantized per tensor, to at most 16 bits")
     scales = w.scales(0) if w.axis is None else torch.tensor(w.scale * repeat, dtype=torch.float32).reshape(along)
     at = torch.tensor(x.scale, dtype=torch.float32) * scales
     bias, in_sums = _bias(s, along)
-    steps = REQUANTIZE[s.node.arithmetic](bias, at, y.scales(0), y.zero_points(0))
+    steps = REQUANTIZE[s.node.rule](bias, at, y.scales(0), y.zero_points(0))
     steps = [("sum", in_sums), *steps] if in_sums is not None else steps
     zero_point = int(y.zero_point)
     if steps[-1][0] == "add":

@@ -87,7 +87,7 @@ def _integers(s: Site, value: Any) -> Any:
 
 def _dynamic_linear(s: Site) -> Any:
     """As PT2E has it: the grid is computed by an operator of its own; other grids than PT2E's by the stated rule."""
-    if s.node.arithmetic != "dynamic_reciprocal" or s.attribute("reduce_range") or s.attribute("per_token"):
+    if s.node.rule != "dynamic_reciprocal" or s.attribute("reduce_range") or s.attribute("per_token"):
         return dynamic_linear_by_rule(s)
     limits = (0, 255)
     chosen = s.call(_decomposed().choose_qparams.tensor, s.x(0), *limits, LEAST_SCALE, torch.uint8)

@@ -1,4 +1,4 @@
-"""The stated arithmetic on plain integer tensors: what `Model.run` computes, bit for bit.
+"""The stated rules on plain integer tensors: what `Model.run` computes, bit for bit.
 
 What torch computes in an order of its own (float sums, exp, erf …) is left to NumPy, so that it is bit for bit, too.
 """
@@ -36,7 +36,7 @@ def total(a: Tensor, b: Tensor, a_grid: Grid, b_grid: Grid, y_grid: Grid, multip
 
 
 def _mul(s: Site) -> Any:
-    if s.node.arithmetic != "product":
+    if s.node.rule != "product":
         return _computes(s)
     a, b, y = s.grid(0), s.grid(1), s.out_grid
     if a.axis is not None or b.axis is not None or a.dtype.itemsize + b.dtype.itemsize > 6:
@@ -46,7 +46,7 @@ def _mul(s: Site) -> Any:
 
 
 def _add(s: Site) -> Any:
-    if s.node.arithmetic != "sum":
+    if s.node.rule != "sum":
         return _computes(s)
     a, b, y = s.grid(0), s.grid(1), s.out_grid
     return s.result(total, s.x(0), s.x(1), a, b, y, float(f32(a.scale) * (f32(1) / f32(y.scale))))
@@ -107,33 +107,33 @@ def _kept_grid(s: Site) -> Grid:
     q = s.tensor(0).quantization
     if q is None or not q.same_grid(s.out.quantization) or q.is_per_channel:
         raise Lacks("changes the grid")
-    if s.node.arithmetic not in MEAN:
-        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
+    if s.node.rule not in MEAN:
+        raise Lacks(f"does not support the rule {s.node.rule!r}")
     return s.out_grid
 
 
 def _global_average(s: Site) -> Any:
-    if s.node.arithmetic in QUANTIZE or s.is_float:
+    if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
-    return s.result(reduce_mean, s.x(0), None, True, _kept_grid(s), s.node.arithmetic)
+    return s.result(reduce_mean, s.x(0), None, True, _kept_grid(s), s.node.rule)
 
 
 def _reduce_mean(s: Site) -> Any:
-    if s.node.arithmetic in QUANTIZE or s.is_float:
+    if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
-    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), _kept_grid(s), s.node.arithmetic)
+    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), _kept_grid(s), s.node.rule)
 
 
 def _adaptive_average_pool(s: Site) -> Any:
-    if s.node.arithmetic in QUANTIZE or s.is_float:
+    if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
-    return s.result(adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.arithmetic)
+    return s.result(adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule)
 
 
 def _average_pool(s: Site) -> Any:
     kernel, pads = s.attribute("kernel_shape"), s.attribute("pads")
     rank = len(kernel)
-    if s.node.arithmetic in QUANTIZE or s.is_float:
+    if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
     halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     if pads[:rank] != pads[rank:] or any(step != 1 for step in s.attribute("dilations")) or not halves or rank > 3:
@@ -141,7 +141,7 @@ def _average_pool(s: Site) -> Any:
     ceil, count_pads = bool(s.attribute("ceil_mode")), bool(s.attribute("count_include_pad"))
     grid = _kept_grid(s)
     return s.result(
-        average_pool, s.x(0), kernel, s.attribute("strides"), pads[:rank], ceil, count_pads, grid, s.node.arithmetic
+        average_pool, s.x(0), kernel, s.attribute("strides"), pads[:rank], ceil, count_pads, grid, s.node.rule
     )
 
 
@@ -228,16 +228,16 @@ def real(s: Site, index: int) -> Any:
     """An input as real numbers."""
     if s.tensor(index).quantization is None:
         return s.x(index)
-    return s.call(dequantize, s.x(index), s.grid(index), s.node.arithmetic)
+    return s.call(dequantize, s.x(index), s.grid(index), s.node.rule)
 
 
 def rounded(s: Site, value: Any) -> Any:
     """Real numbers as the output of the node."""
     if s.out.quantization is None:
         return value
-    if s.node.arithmetic not in QUANTIZE:
-        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
-    return s.result(quantize, value, s.out_grid, s.node.arithmetic)
+    if s.node.rule not in QUANTIZE:
+        raise Lacks(f"does not support the rule {s.node.rule!r}")
+    return s.result(quantize, value, s.out_grid, s.node.rule)
 
 
 def _computes(s: Site) -> Any:
@@ -264,8 +264,8 @@ def _concat(s: Site) -> Any:
 
 
 def _prelu(s: Site) -> Any:
-    if s.node.arithmetic not in QUANTIZE and not s.is_float:
-        raise Lacks(f"does not support the rule {s.node.arithmetic!r}")
+    if s.node.rule not in QUANTIZE and not s.is_float:
+        raise Lacks(f"does not support the rule {s.node.rule!r}")
     x, slope = real(s, 0), real(s, 1)
     return rounded(s, s.call(prelu, x, slope))
 

@@ -30,7 +30,7 @@ def real_constant(s: Site, index: int) -> Any:
     tensor = s.tensor(index)
     if tensor.data is None or tensor.quantization is None:
         raise Lacks("has a quantized input that is computed")
-    values = dequantize(tensor.array, tensor.quantization, s.node.arithmetic)
+    values = dequantize(tensor.array, tensor.quantization, s.node.rule)
     return s.builder.derive(f"{tensor.name}_real", torch.from_numpy(np.asarray(values)))
 
 

@@ -28,7 +28,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
         raise RunError(f"--engine {engine} does not apply to a program of torch.export", hint="drop --engine")
     archive = Archive(path)
     evaluation = Evaluation(archive, read_program(archive.program))
-    given = Given.like(file, file.arithmetic or "pt2e", evaluation.program.inputs)
+    given = Given.like(file, file.engine or "pt2e", evaluation.program.inputs)
     lifted = evaluation.lift(given, Tape)
     return _Witness(finished(evaluation, lifted, given, {"sha256": sha256_of(path)}), lifted, "pt2e")
 

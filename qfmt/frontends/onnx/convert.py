@@ -42,7 +42,7 @@ def convert_onnx(
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(
         replace(graph, tensors=dict(sorted(graph.tensors.items()))),
-        arithmetic=given.engine,
+        engine=given.engine,
         source={key: text for key, text in {**keys, **importer.notes}.items() if text},
         producer=f"qfmt {__version__}",
     )

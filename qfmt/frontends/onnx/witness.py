@@ -229,10 +229,10 @@ def _like(path: Path, file: Model) -> Model:
     """The source converted as the file was; without its shapes of inputs where they do not go."""
     description = {"sha256": sha256_of(path)}
     try:
-        given = Given.like(file, file.arithmetic or "onnx", file.graph.inputs)
+        given = Given.like(file, file.engine or "onnx", file.graph.inputs)
         return convert_onnx(path, given, description)
     except SourceError:
-        return convert_onnx(path, Given(file.arithmetic or "onnx"), description)
+        return convert_onnx(path, Given(file.engine or "onnx"), description)
 
 
 def in_terms_of_onnx(file: Model) -> Model:
@@ -246,7 +246,7 @@ def in_terms_of_onnx(file: Model) -> Model:
             tensors[name] = replace(tensor, quantization=replace(grid, scale=scale, scale_dtype="float32"))
     readers = Counter(name for node in file.nodes for name in node.inputs)
     for node in file.nodes:
-        if node.arithmetic == "integer_bias" and len(node.inputs) > 2 and readers[node.inputs[2]] == 1:
+        if node.rule == "integer_bias" and len(node.inputs) > 2 and readers[node.inputs[2]] == 1:
             x, weight, bias = (tensors[name] for name in node.inputs[:3])
             if bias.is_constant and bias.quantization is None and x.quantization and weight.quantization:
                 at = np.float32(x.quantization.scale[0]) * np.array(weight.quantization.scale, np.float32)

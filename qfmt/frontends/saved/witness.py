@@ -21,18 +21,18 @@ from .file import read
 def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     """The source of a file, converted as the file was."""
     asked = engine_for(file, engine, "PyTorch's networks")
-    arithmetic = file.arithmetic or TORCH_ENGINES[0]
+    stated = file.engine or TORCH_ENGINES[0]
     source = {"sha256": sha256_of(path)}
     if sniff(path).key == "safetensors":
-        return TorchWitness(convert_safetensors(path, Given(arithmetic), source), None, asked)
+        return TorchWitness(convert_safetensors(path, Given(stated), source), None, asked)
     saved = read(path)
-    model = convert_saved(saved, Given(arithmetic), source)
+    model = convert_saved(saved, Given(stated), source)
     root = network(read(path))  # read anew: each conversion has its own budget
     if root is None or model.no_graph:
         return TorchWitness(model, None, asked)
     try:
-        lifted = lift_module(root, Given.like(file, arithmetic, code.parameters(root)), Tape)
+        lifted = lift_module(root, Given.like(file, stated, code.parameters(root)), Tape)
     except SourceError:
-        lifted = lift_module(root, Given(arithmetic), Tape)
+        lifted = lift_module(root, Given(stated), Tape)
     model = lifted.lifter.finish(lifted.outputs, source=model.source, producer=model.producer)
     return TorchWitness(model, lifted, asked)

@@ -99,7 +99,7 @@ class Emitter:
             outputs=tuple(result.key for result in results),
             attributes=complete,
             version=entry.version,
-            arithmetic=rule,
+            rule=rule,
             scope=self.place.scope,
             source_operator=self.target,
         )

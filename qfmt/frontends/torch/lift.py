@@ -90,7 +90,7 @@ class Lifter(Shaper):
                 for key in sorted(used - {""}, key=names.__getitem__)
             },
         )
-        return Model(graph, arithmetic=self.engine, **description)
+        return Model(graph, engine=self.engine, **description)
 
     def within(self, module: str) -> None:
         """The present call is that of `module`, though the source, flattened, does not say so."""

@@ -84,8 +84,8 @@ class TorchWitness:
 
 
 def engine_for(model: Model, asked: str | None, source: str) -> str:
-    """The engine of torch that carries a source out: as asked, or whose arithmetic a file states."""
-    engine = asked or (model.arithmetic if model.arithmetic in TORCH_ENGINES else TORCH_ENGINES[0])
+    """The engine of torch that carries a source out: as asked, or the one whose rules a file states."""
+    engine = asked or (model.engine if model.engine in TORCH_ENGINES else TORCH_ENGINES[0])
     if engine not in TORCH_ENGINES:
         raise RunError(f"{engine} cannot run {source}", hint=f"torch has {', '.join(TORCH_ENGINES)}")
     return engine

@@ -24,7 +24,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     asked = engine_for(file, engine, "TorchScript")
     try:
         leaves = Arguments(archive).leaves
-        lifted = _lifted(archive, Given.like(file, file.arithmetic or TORCH_ENGINES[0], [leaf.name for leaf in leaves]))
+        lifted = _lifted(archive, Given.like(file, file.engine or TORCH_ENGINES[0], [leaf.name for leaf in leaves]))
     except ControlFlowError as error:
         return TorchWitness(without_graph(path, archive, error), None, asked)
     model = lifted.lifter.finish(lifted.outputs, **describe(path, archive))

@@ -113,12 +113,12 @@ def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
 
 def _lowered(model: Model, form: Form, budget: Budget) -> Model:
     """The integer-only model, with its source keys."""
-    made = replace(model, graph=lowered(model, form, budget), arithmetic="integer", vectors=())
+    made = replace(model, graph=lowered(model, form, budget), engine="integer", vectors=())
     named = f"{form.rule}, {form.bits} bits" if form.rule in NARROWED else form.rule
     if form.exact:
         unsure = totals(made).differs
         named = f"{EXACT} but for {unsure:,} sums of means of real numbers" if unsure else EXACT
-    stated = {LOWERED_FROM: model.arithmetic, INPUTS: _quantized_inputs(model, made)}
+    stated = {LOWERED_FROM: model.engine, INPUTS: _quantized_inputs(model, made)}
     stated = {key: value for key, value in stated.items() if value}
     made = replace(made, source={**model.source, KEY: named, **stated})
     from ...rules import graph_violations
@@ -133,7 +133,7 @@ def _quantized_inputs(model: Model, lowered: Model) -> str:
     producers = model.graph.producers()
     taken = ((name, producers.get(name)) for name in lowered.graph.inputs)
     return "; ".join(
-        f"{name} = {node.arithmetic}({node.inputs[0]})"
+        f"{name} = {node.rule}({node.inputs[0]})"
         for name, node in taken
-        if node is not None and node.operator == "QuantizeLinear" and node.arithmetic
+        if node is not None and node.operator == "QuantizeLinear" and node.rule
     )

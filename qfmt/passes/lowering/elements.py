@@ -97,7 +97,7 @@ def _rescaled(node: Node, found: Region, work: Work) -> None:
     scale = np.array([grid.scale[0] / target.scale[0]])
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
     offset = int(grid.zero_point[0])
-    sums = Sums(node, 0, low, high, scale, node.arithmetic, None, lambda x, _: evaluate(found, x, work))
+    sums = Sums(node, 0, low, high, scale, node.rule, None, lambda x, _: evaluate(found, x, work))
     adds = work.form.rule in ("multiply_shift", "thresholds")  # the others have no place for the zero point
     form = Form("thresholds") if offset and not adds else work.form
     append(best(sums, y, work, form), sums, leaf.name, y, node, work)
@@ -173,7 +173,7 @@ def _as_product(node: Node, found: Region, first: Integers, second: Integers, in
     products = np.multiply.outer(*centred).ravel()
     scale = grids[0].scale[0] * grids[1].scale[0] / target.scale[0]
     name = work.free(f"{found.output.name}.sums")
-    adding = replace(node, outputs=(name,), arithmetic="exact")
+    adding = replace(node, outputs=(name,), rule="exact")
     sums = _paired(adding, products, inner.ravel(), scale, node)
     try:
         requantized(sums, found.output.name, node, work)
@@ -257,4 +257,4 @@ def _paired(adding: Node, values: Integers, outputs: Integers, scale: float, nod
         ends = outputs.min(), outputs.max()
         inner = values[(outputs > ends[0]) & (outputs < ends[1])] if ends[1] - ends[0] > 1 else values
         scale = max(float(ends[1] - ends[0]), 1.0) / max(float(np.ptp(inner)) if len(inner) else 1.0, 1.0)
-    return Sums(adding, 0, low, high, np.array([scale]), node.arithmetic, None, None, (values, outputs))
+    return Sums(adding, 0, low, high, np.array([scale]), node.rule, None, None, (values, outputs))

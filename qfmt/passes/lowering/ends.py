@@ -28,8 +28,8 @@ def move_integers(node: Node, work: Work) -> None:
         return
     outputs = tuple(work.free(f"{name}.quantized") for name in node.outputs)
     tensors = [_quantized(work.tensors[name], own, stored) for name, own in zip(node.outputs, outputs, strict=True)]
-    rule = RULE if is_nearest(node) else node.arithmetic
-    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs, arithmetic=rule)
+    rule = RULE if is_nearest(node) else node.rule
+    moved = replace(node, inputs=(stored.name, *node.inputs[1:]), outputs=outputs, rule=rule)
     for tensor in tensors:
         work.add(tensor)
     work.put(by_sizes(with_integer_fill(moved, work), work))

@@ -89,7 +89,7 @@ def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
     reach = list(zip(stated.get("reach_low", ()), stated.get("reach_high", ()), strict=False))
     sizes = (array.size for word, array in arrays.items() if word != "thresholds")
     channels = max(len(reach), len(arrays["thresholds"]) if "thresholds" in arrays else 0, *sizes, 1)
-    by_rows = np.full(channels, node.arithmetic == "thresholds")
+    by_rows = np.full(channels, node.rule == "thresholds")
     if "row" in arrays:
         by_rows = np.broadcast_to(arrays["row"] >= 0, channels)
     widths: Counter[int] = Counter()
@@ -101,7 +101,7 @@ def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
     return Facts(
         output=node.outputs[0],
         source=node.inputs[0],
-        rule=node.arithmetic,
+        rule=node.rule,
         channels=channels,
         widths=dict(sorted(widths.items())),
         thresholds=int(by_rows.sum()),

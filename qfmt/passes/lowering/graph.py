@@ -95,14 +95,14 @@ def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
 
 def is_real(model: Model) -> bool:
     """Whether nothing in a model is quantized, and no node computes with integers."""
-    nodes = any(node.operator == "qfmt.RequantShift" or node.arithmetic for node in model.nodes)
+    nodes = any(node.operator == "qfmt.RequantShift" or node.rule for node in model.nodes)
     return not nodes and all(tensor.quantization is None for tensor in model.tensors.values())
 
 
 def needs_sizes(model: Model, budget: Budget) -> bool:
     """Whether a mean is taken over a number of elements that is not known."""
     work = Work(model, Form(), budget)
-    return any(_is_open(node, work) for node in model.nodes if node.operator in MEANS and node.arithmetic)
+    return any(_is_open(node, work) for node in model.nodes if node.operator in MEANS and node.rule)
 
 
 def _is_open(node: Node, work: Work) -> bool:
@@ -148,19 +148,19 @@ def _lower(node: Node, work: Work) -> None:
     quantized = [work.tensors[name].quantization is not None for name in given]
     if node.operator == "QuantizeLinear" and is_input(node.inputs[0], work):
         take_input(node, work)
-    elif node.arithmetic in SUM_RULES:
+    elif node.rule in SUM_RULES:
         work.put(node)
-    elif operator.quantized is Quantized.INTEGERS or node.arithmetic == MULTIPLY_ADD_DIVIDE:
+    elif operator.quantized is Quantized.INTEGERS or node.rule == MULTIPLY_ADD_DIVIDE:
         _keep_integers(node, work)
-    elif node.operator in PRODUCTS and node.arithmetic in REQUANTIZE:
+    elif node.operator in PRODUCTS and node.rule in REQUANTIZE:
         _put_sums(product(node, work), node, work)
-    elif node.operator in MEANS and node.arithmetic in {**MEAN, **QUANTIZE}:
+    elif node.operator in MEANS and node.rule in {**MEAN, **QUANTIZE}:
         _put_sums(mean(node, work), node, work)
-    elif node.operator == "Concat" and node.arithmetic:
+    elif node.operator == "Concat" and node.rule:
         _concat(node, work)
     elif _moves(node, work):
         work.put(by_sizes(with_integer_fill(node, work), work))
-    elif node.arithmetic or node.operator == "Clip":
+    elif node.rule or node.operator == "Clip":
         by_element(node, work)
     elif node.operator in ("ArgMax", "ArgMin"):
         _position(node, work)

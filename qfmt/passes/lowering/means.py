@@ -36,7 +36,7 @@ def mean(node: Node, work: Work) -> Sums:
     xq, yq = work.grid(x), work.grid(y)
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
-    if node.arithmetic in MEAN and not xq.same_grid(yq):
+    if node.rule in MEAN and not xq.same_grid(yq):
         raise NoForm("computes a mean on a different grid than its input")
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"sums integers of more than {FACTOR_BITS} bits")
@@ -56,12 +56,12 @@ def mean(node: Node, work: Work) -> Sums:
     least, most = min(0, low) * multiple, max(0, high) * multiple
     if max(-least, most) >= INT32:
         raise NoForm(f"sums may reach {least:,} or {most:,}, outside int32")
-    rounded = _stated_mean(node.arithmetic, xq, yq, work.kind(y))
+    rounded = _stated_mean(node.rule, xq, yq, work.kind(y))
     unsure = 0
-    if node.arithmetic not in MEAN:
+    if node.rule not in MEAN:
         unsure = sum(_unsure(rounded, low * n, high * n, n, xq.scale[0] / n, yq) for n in counts)
     lows, highs = np.array([low * multiple]), np.array([high * multiple])
-    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), arithmetic="exact")
+    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), rule="exact")
     unit = unit_of(np.array([xq.scale[0] / multiple]), 0, lows, highs)
     scale = np.array([xq.scale[0] / multiple / yq.scale[0]])
     if len(counts) == 1:
@@ -69,12 +69,12 @@ def mean(node: Node, work: Work) -> Sums:
         def evaluate(sums: Integers, _: slice) -> Array:
             return rounded(sums, counts[0], 0)
 
-        return Sums(adding, 0, lows, highs, scale, node.arithmetic, unit, evaluate, None, unsure)
+        return Sums(adding, 0, lows, highs, scale, node.rule, unit, evaluate, None, unsure)
     ranges = [np.arange(low * n, high * n + 1) for n in counts]
     values = np.concatenate([totals * (multiple // n) for totals, n in zip(ranges, counts, strict=True)])
     outputs = np.concatenate([rounded(totals, n, 0) for totals, n in zip(ranges, counts, strict=True)])
     pairs = values, outputs.astype(np.int64)
-    return Sums(adding, 0, lows, highs, scale, node.arithmetic, unit, None, pairs, unsure, nearly=True)
+    return Sums(adding, 0, lows, highs, scale, node.rule, unit, None, pairs, unsure, nearly=True)
 
 
 def _stated_mean(

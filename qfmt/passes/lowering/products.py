@@ -40,20 +40,20 @@ def product(node: Node, work: Work) -> Sums:
     def evaluate(sums: Integers, some: slice) -> Array:
         scales = scale[some, None] if wq.is_per_channel else scale.reshape(())
         exact, added = (sums, None) if real is None else (sums - bias[some, None], real[some, None])
-        return requantize(exact, added, xq.scale[0], scales, yq, work.kind(y), node.arithmetic)
+        return requantize(exact, added, xq.scale[0], scales, yq, work.kind(y), node.rule)
 
     axis = 1 if node.operator.startswith("Conv") else work.last_axis(y) if len(weights) > 1 else 0
     inputs = [x.name, _weight(w, work) if folds else w.name]
     if (kept := folded if folds else bias).any():
         inputs.append(_bias_tensor(node, work, kept, "folded" if folds else "integers"))
     name, rule = work.free(f"{y.name}.sums"), "folded" if folds else "exact"
-    adding = replace(node, inputs=tuple(inputs), outputs=(name,), arithmetic=rule)
+    adding = replace(node, inputs=tuple(inputs), outputs=(name,), rule=rule)
     # No product of scales is rounded to float32: TFLite's multipliers are made so.
     multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
     multiplier = np.broadcast_to(multiplier, len(weights)).copy()
     unit = unit_of(at, axis, low, high)
-    whole = node.arithmetic.startswith("integer_bias") or _is_whole(real, at, low - bias, high - bias)
-    return Sums(adding, axis, low, high, multiplier, node.arithmetic, unit, evaluate, whole=whole)
+    whole = node.rule.startswith("integer_bias") or _is_whole(real, at, low - bias, high - bias)
+    return Sums(adding, axis, low, high, multiplier, node.rule, unit, evaluate, whole=whole)
 
 
 def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> bool:
@@ -66,7 +66,7 @@ def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> b
 
 def _grids(node: Node, x: Tensor, w: Tensor, y: Tensor, work: Work) -> tuple[Quantization, Quantization, Quantization]:
     """The quantizations of input, weight and output; NoForm where sums of integers cannot be made of them."""
-    if node.arithmetic not in REQUANTIZE:
+    if node.rule not in REQUANTIZE:
         raise NoForm("multiplies real numbers")
     if node.operator == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
         raise NoForm("scales its product by real numbers")
@@ -213,9 +213,9 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
     _check_scales(at, yq)
 
     def evaluate(sums: Integers, _: slice) -> Array:
-        return requantize(sums, None, aq.scale[0], np.array(bq.scale[0]), yq, work.kind(y), node.arithmetic)
+        return requantize(sums, None, aq.scale[0], np.array(bq.scale[0]), yq, work.kind(y), node.rule)
 
     lows, highs = np.array([low]), np.array([high])
-    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), arithmetic="exact")
+    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), rule="exact")
     unit = unit_of(np.array([at]), 0, lows, highs)
-    return Sums(adding, 0, lows, highs, np.array([float(at) / yq.scale[0]]), node.arithmetic, unit, evaluate)
+    return Sums(adding, 0, lows, highs, np.array([float(at) / yq.scale[0]]), node.rule, unit, evaluate)

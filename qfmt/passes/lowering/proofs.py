@@ -80,7 +80,7 @@ def _adder(node: Node) -> Callable[[Node, Work], Range] | None:
     operator = OPERATORS.get(node.operator)
     if node.operator == "qfmt.WeightedSum":
         return _weighted
-    if operator is None or operator.sums is None or node.arithmetic not in operator.sum_rules:
+    if operator is None or operator.sums is None or node.rule not in operator.sum_rules:
         return None
     if node.operator == "Mul":
         return _product
@@ -119,12 +119,12 @@ def _sums(node: Node, work: Work) -> Range:
     if not w.is_constant:
         return _of_two(node, x, w, work)
     weights = w.array.astype(np.int64)
-    if node.arithmetic == "exact" and w.quantization is not None:
+    if node.rule == "exact" and w.quantization is not None:
         weights = weights - w.quantization.zero_points(weights.ndim).astype(np.int64)
     weights = columns(node, weights)
-    low, high = limits(x) if node.arithmetic == "folded" else _centred(x)
+    low, high = limits(x) if node.rule == "folded" else _centred(x)
     if any(cast(Any, node.attributes.get("pads", ()))) or node.operator == "ConvTranspose":
-        padding = _zero_point(x) if node.arithmetic == "folded" else 0
+        padding = _zero_point(x) if node.rule == "folded" else 0
         low, high = min(low, padding), max(high, padding)
     above, below = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
     least, most = _bias(node, work, len(weights))

@@ -25,7 +25,7 @@ value_t *node_output(const node_t *node, uint32_t output)
     return &node->plan->values[qfb_integer(&node->node.outputs, output)];
 }
 
-int node_is(const node_t *node, const char *arithmetic) { return qfb_equals(node->node.arithmetic, arithmetic); }
+int node_is(const node_t *node, const char *rule) { return qfb_equals(node->node.rule, rule); }
 
 static qfb_code attribute(node_t *node, const char *name, qfb_attribute_type type, qfb_attribute *found)
 {

@@ -41,7 +41,7 @@ qfb_code node_fail(node_t *node, qfb_code code, const char *rule, const char *wh
 uint32_t node_tensor(const node_t *node, uint32_t input); /* its index; UINT32_MAX if the input is absent */
 value_t *node_input(const node_t *node, uint32_t input);  /* NULL if absent */
 value_t *node_output(const node_t *node, uint32_t output);
-int node_is(const node_t *node, const char *arithmetic);
+int node_is(const node_t *node, const char *rule);
 
 /* Sizes of a window, of pads and the like: -2^31 < value < 2^31. */
 qfb_code node_int(node_t *node, const char *name, int64_t *value);

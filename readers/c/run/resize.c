@@ -175,7 +175,7 @@ static qfb_code resize_plan(node_t *node)
     uint32_t i;
     resize_t r;
     TRY(node_moves(node, 0, 0));
-    if (node->node.arithmetic.size && node_input(node, 0)->width > 2)
+    if (node->node.rule.size && node_input(node, 0)->width > 2)
         return UNSUPPORTED("rounding of integers of more than 16 bits");
     TRY(resize_read(node, &r));
     TRY(node_give(node, 0, node_input(node, 0)->rank, r.out, node_input(node, 0)->dtype));
@@ -219,7 +219,7 @@ static qfb_code resize_run(node_t *node)
     int64_t at;
     resize_t r;
     TRY(resize_read(node, &r));
-    if (node->node.arithmetic.size && strncmp(node->node.arithmetic.text, "interpolate", 11))
+    if (node->node.rule.size && strncmp(node->node.rule.text, "interpolate", 11))
         TRY(node_range(node, 0, &low, &high)); /* a quantize rule: see Concat in selection.c */
     view_start(&plain, x->rank, x->shape);
     for (k = 0; k < x->rank; k++)

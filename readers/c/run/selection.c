@@ -12,7 +12,7 @@ static qfb_code concat_plan(node_t *node)
     int64_t shape[QFB_RUN_RANK];
     uint32_t axis, i, k;
     TRY(node_moves(node, 0, 0));
-    if (node->node.arithmetic.size && first->width > 2)
+    if (node->node.rule.size && first->width > 2)
         return UNSUPPORTED("rounding of integers of more than 16 bits");
     TRY(node_axis(node, "axis", first->rank, &axis));
     memcpy(shape, first->shape, sizeof shape);
@@ -39,7 +39,7 @@ static qfb_code concat_run(node_t *node)
     int64_t low = INT64_MIN, high = INT64_MAX;
     uint32_t axis, i;
     TRY(node_axis(node, "axis", y->rank, &axis));
-    if (node->node.arithmetic.size)
+    if (node->node.rule.size)
         TRY(node_range(node, 0, &low, &high));
     for (i = axis + 1; i < y->rank; i++)
         inner *= (uint64_t)y->shape[i];

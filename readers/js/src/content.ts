@@ -18,7 +18,7 @@ function* contentLines(model: Model, text: Text): Iterable<Iterable<Word>> {
     yield* tensorLines(tensor);
   }
   for (const node of model.nodes) {
-    yield ["node", node.operator, node.version, node.arithmetic];
+    yield ["node", node.operator, node.version, node.rule];
     yield line("in", node.inputs);
     yield line("out", node.outputs);
     for (const [name, attribute] of node.attributes) {

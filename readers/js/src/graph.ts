@@ -27,7 +27,7 @@ export interface Node {
   /** By name, sorted. */
   readonly attributes: ReadonlyMap<string, Attribute>;
   /** The rounding rule of the outputs (spec.md, "Arithmetic"); "" where nothing is rounded. */
-  readonly arithmetic: string;
+  readonly rule: string;
   readonly name: string;
   /** The module path of the source that it came from. */
   readonly scope: string;
@@ -75,7 +75,7 @@ export function nodeOf(reader: Reader, record: Records["Node"]): Node {
     inputs: reader.tensorNames(record.inputs),
     outputs: reader.tensorNames(record.outputs),
     attributes: sortedMap(attributePairs(record), reader.text),
-    arithmetic: record.arithmetic ?? "",
+    rule: record.rule ?? "",
     name: record.name ?? "",
     scope: record.scope ?? "",
     sourceOperator: record.source_operator ?? "",

@@ -48,8 +48,8 @@ export class Model {
   readonly name: string;
   /** The program that wrote the file. */
   readonly producer: string;
-  /** The engine whose arithmetic the nodes state. */
-  readonly arithmetic: string;
+  /** The engine whose rules the nodes state. */
+  readonly engine: string;
   readonly minorVersion: number;
   /** Where the model came from (keys: spec.md, "Source keys"). */
   readonly source: ReadonlyMap<string, string>;
@@ -70,7 +70,7 @@ export class Model {
     this.metadata = sortedMap(pairs(root.metadata), reader.text);
     this.name = graph.name ?? "";
     this.producer = root.producer ?? "";
-    this.arithmetic = root.arithmetic ?? "";
+    this.engine = root.engine ?? "";
     this.minorVersion = root.minor_version;
     this.tensors = new Tensors(reader);
     this.nodes = new Lazy(graph.nodes.length, decoded("node", (index) => nodeOf(reader, graph.nodes.get(index))));

@@ -60,7 +60,7 @@ export interface ModelRecord {
   readonly graph: GraphRecord;
   readonly buffers: Tables<"Buffer">;
   readonly producer: string | null;
-  readonly arithmetic: string | null;
+  readonly engine: string | null;
   readonly source: Tables<"KeyValue"> | null;
   readonly metadata: Tables<"KeyValue"> | null;
   readonly vectors: Tables<"TestVector"> | null;
@@ -72,7 +72,7 @@ export interface NodeRecord {
   readonly inputs: Int32Array;
   readonly outputs: Int32Array;
   readonly attributes: Tables<"Attribute"> | null;
-  readonly arithmetic: string | null;
+  readonly rule: string | null;
   readonly name: string | null;
   readonly scope: string | null;
   readonly source_operator: string | null;
@@ -178,7 +178,7 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "graph", kind: "table", of: "Graph", size: 4, default: null, required: true },
     { name: "buffers", kind: "[table]", of: "Buffer", size: 4, default: null, required: true },
     { name: "producer", kind: "string", of: "", size: 4, default: null, required: false },
-    { name: "arithmetic", kind: "string", of: "", size: 4, default: null, required: false },
+    { name: "engine", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "source", kind: "[table]", of: "KeyValue", size: 4, default: null, required: false },
     { name: "metadata", kind: "[table]", of: "KeyValue", size: 4, default: null, required: false },
     { name: "vectors", kind: "[table]", of: "TestVector", size: 4, default: null, required: false },
@@ -189,7 +189,7 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "inputs", kind: "[int]", of: "", size: 4, default: null, required: true },
     { name: "outputs", kind: "[int]", of: "", size: 4, default: null, required: true },
     { name: "attributes", kind: "[table]", of: "Attribute", size: 4, default: null, required: false },
-    { name: "arithmetic", kind: "string", of: "", size: 4, default: null, required: false },
+    { name: "rule", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "name", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "scope", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "source_operator", kind: "string", of: "", size: 4, default: null, required: false },

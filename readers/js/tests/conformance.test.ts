@@ -116,11 +116,11 @@ async function twin(model: Model): Promise<Record<string, unknown>> {
     inputs: await values(inputs),
     outputs: await values(outputs),
   }));
-  const { producer, arithmetic, inputs, outputs } = model;
+  const { producer, engine, inputs, outputs } = model;
   return {
     content_id: await model.contentId(),
     producer,
-    arithmetic,
+    engine,
     inputs,
     outputs,
     source: Object.fromEntries(model.source),

@@ -105,10 +105,10 @@ async function dump(path: string): Promise<unknown> {
     ...node,
     attributes: Array.from(node.attributes, ([name, attribute]) => [name, attributeFacts(attribute)]),
   }));
-  const { inputs, outputs, name, producer, arithmetic } = model;
+  const { inputs, outputs, name, producer, engine } = model;
   const maps = [[...model.source], [...model.metadata]];
   const content = await model.contentId();
-  return { inputs, outputs, name, producer, arithmetic, maps, content, tensors, nodes, vectors };
+  return { inputs, outputs, name, producer, engine, maps, content, tensors, nodes, vectors };
 }
 
 for (const path of argv.slice(2)) {

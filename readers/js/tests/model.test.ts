@@ -9,7 +9,7 @@ test("what the golden file says", async () => {
   const model = await open(await golden());
   assert.deepEqual(model.inputs, ["x"]);
   assert.deepEqual(model.outputs, ["y", "größe"]);
-  assert.deepEqual([model.name, model.producer, model.arithmetic, model.minorVersion], ["golden", "qfmt", "fbgemm", 0]);
+  assert.deepEqual([model.name, model.producer, model.engine, model.minorVersion], ["golden", "qfmt", "fbgemm", 0]);
   assert.deepEqual([...model.source], [["format", "none"]]);
   assert.deepEqual([...model.metadata], [["author", "qfmt"], ["licence", "MIT"], ["note", ""]]);
   assert.equal(model.vectors.length, 0);
@@ -78,7 +78,7 @@ test("nodes", async () => {
   assert.deepEqual(Array.from(nodes, (node) => node.operator), ["QuantizeLinear", "Conv", "DequantizeLinear", "vendor.Unknown"]);
   const conv = nodes.at(1)!;
   assert.deepEqual(conv.inputs, ["x/quantized", "conv.weight", "conv.bias"]);
-  assert.deepEqual([conv.version, conv.arithmetic, conv.scope, conv.sourceOperator], [22, "float_bias", "features.0.0", "quantized::conv2d_relu"]);
+  assert.deepEqual([conv.version, conv.rule, conv.scope, conv.sourceOperator], [22, "float_bias", "features.0.0", "quantized::conv2d_relu"]);
   assert.deepEqual(conv.attributes.get("strides"), { type: "ints", value: [2, 2] });
   const { attributes, inputs } = nodes.at(-1)!;
   assert.deepEqual(inputs, ["y", ""]);

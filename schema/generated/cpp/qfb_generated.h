@@ -1087,7 +1087,7 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_INPUTS = 8,
     VT_OUTPUTS = 10,
     VT_ATTRIBUTES = 12,
-    VT_ARITHMETIC = 14,
+    VT_RULE = 14,
     VT_NAME = 16,
     VT_SCOPE = 18,
     VT_SOURCE_OPERATOR = 20
@@ -1115,8 +1115,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   }
   /// The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
   /// rounded. Rule V47.
-  const ::flatbuffers::String *arithmetic() const {
-    return GetPointer<const ::flatbuffers::String *>(VT_ARITHMETIC);
+  const ::flatbuffers::String *rule() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_RULE);
   }
   /// A name for people; need not be unique.
   const ::flatbuffers::String *name() const {
@@ -1143,8 +1143,8 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            VerifyOffset(verifier, VT_ATTRIBUTES) &&
            verifier.VerifyVector(attributes()) &&
            verifier.VerifyVectorOfTables(attributes()) &&
-           VerifyOffset(verifier, VT_ARITHMETIC) &&
-           verifier.VerifyString(arithmetic()) &&
+           VerifyOffset(verifier, VT_RULE) &&
+           verifier.VerifyString(rule()) &&
            VerifyOffset(verifier, VT_NAME) &&
            verifier.VerifyString(name()) &&
            VerifyOffset(verifier, VT_SCOPE) &&
@@ -1174,8 +1174,8 @@ struct NodeBuilder {
   void add_attributes(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>>> attributes) {
     fbb_.AddOffset(Node::VT_ATTRIBUTES, attributes);
   }
-  void add_arithmetic(::flatbuffers::Offset<::flatbuffers::String> arithmetic) {
-    fbb_.AddOffset(Node::VT_ARITHMETIC, arithmetic);
+  void add_rule(::flatbuffers::Offset<::flatbuffers::String> rule) {
+    fbb_.AddOffset(Node::VT_RULE, rule);
   }
   void add_name(::flatbuffers::Offset<::flatbuffers::String> name) {
     fbb_.AddOffset(Node::VT_NAME, name);
@@ -1207,7 +1207,7 @@ inline ::flatbuffers::Offset<Node> CreateNode(
     ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> inputs = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> outputs = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>>> attributes = 0,
-    ::flatbuffers::Offset<::flatbuffers::String> arithmetic = 0,
+    ::flatbuffers::Offset<::flatbuffers::String> rule = 0,
     ::flatbuffers::Offset<::flatbuffers::String> name = 0,
     ::flatbuffers::Offset<::flatbuffers::String> scope = 0,
     ::flatbuffers::Offset<::flatbuffers::String> source_operator = 0) {
@@ -1215,7 +1215,7 @@ inline ::flatbuffers::Offset<Node> CreateNode(
   builder_.add_source_operator(source_operator);
   builder_.add_scope(scope);
   builder_.add_name(name);
-  builder_.add_arithmetic(arithmetic);
+  builder_.add_rule(rule);
   builder_.add_attributes(attributes);
   builder_.add_outputs(outputs);
   builder_.add_inputs(inputs);
@@ -1236,7 +1236,7 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
     const std::vector<int32_t> *inputs = nullptr,
     const std::vector<int32_t> *outputs = nullptr,
     std::vector<::flatbuffers::Offset<qfb::Attribute>> *attributes = nullptr,
-    const char *arithmetic = nullptr,
+    const char *rule = nullptr,
     const char *name = nullptr,
     const char *scope = nullptr,
     const char *source_operator = nullptr) {
@@ -1244,7 +1244,7 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
   auto inputs__ = inputs ? _fbb.CreateVector<int32_t>(*inputs) : 0;
   auto outputs__ = outputs ? _fbb.CreateVector<int32_t>(*outputs) : 0;
   auto attributes__ = attributes ? _fbb.CreateVectorOfSortedTables<qfb::Attribute>(attributes) : 0;
-  auto arithmetic__ = arithmetic ? _fbb.CreateString(arithmetic) : 0;
+  auto rule__ = rule ? _fbb.CreateString(rule) : 0;
   auto name__ = name ? _fbb.CreateString(name) : 0;
   auto scope__ = scope ? _fbb.CreateString(scope) : 0;
   auto source_operator__ = source_operator ? _fbb.CreateString(source_operator) : 0;
@@ -1255,7 +1255,7 @@ inline ::flatbuffers::Offset<Node> CreateNodeDirect(
       inputs__,
       outputs__,
       attributes__,
-      arithmetic__,
+      rule__,
       name__,
       scope__,
       source_operator__);
@@ -1656,7 +1656,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_GRAPH = 8,
     VT_BUFFERS = 10,
     VT_PRODUCER = 12,
-    VT_ARITHMETIC = 14,
+    VT_ENGINE = 14,
     VT_SOURCE = 16,
     VT_METADATA = 18,
     VT_VECTORS = 20
@@ -1683,9 +1683,9 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *producer() const {
     return GetPointer<const ::flatbuffers::String *>(VT_PRODUCER);
   }
-  /// The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node states its own rule.
-  const ::flatbuffers::String *arithmetic() const {
-    return GetPointer<const ::flatbuffers::String *>(VT_ARITHMETIC);
+  /// The engine whose rules the nodes state, e.g. "fbgemm". For people; each node states its own rule.
+  const ::flatbuffers::String *engine() const {
+    return GetPointer<const ::flatbuffers::String *>(VT_ENGINE);
   }
   /// Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *source() const {
@@ -1713,8 +1713,8 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            verifier.VerifyVectorOfTables(buffers()) &&
            VerifyOffset(verifier, VT_PRODUCER) &&
            verifier.VerifyString(producer()) &&
-           VerifyOffset(verifier, VT_ARITHMETIC) &&
-           verifier.VerifyString(arithmetic()) &&
+           VerifyOffset(verifier, VT_ENGINE) &&
+           verifier.VerifyString(engine()) &&
            VerifyOffset(verifier, VT_SOURCE) &&
            verifier.VerifyVector(source()) &&
            verifier.VerifyVectorOfTables(source()) &&
@@ -1747,8 +1747,8 @@ struct ModelBuilder {
   void add_producer(::flatbuffers::Offset<::flatbuffers::String> producer) {
     fbb_.AddOffset(Model::VT_PRODUCER, producer);
   }
-  void add_arithmetic(::flatbuffers::Offset<::flatbuffers::String> arithmetic) {
-    fbb_.AddOffset(Model::VT_ARITHMETIC, arithmetic);
+  void add_engine(::flatbuffers::Offset<::flatbuffers::String> engine) {
+    fbb_.AddOffset(Model::VT_ENGINE, engine);
   }
   void add_source(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> source) {
     fbb_.AddOffset(Model::VT_SOURCE, source);
@@ -1779,7 +1779,7 @@ inline ::flatbuffers::Offset<Model> CreateModel(
     ::flatbuffers::Offset<qfb::Graph> graph = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::Buffer>>> buffers = 0,
     ::flatbuffers::Offset<::flatbuffers::String> producer = 0,
-    ::flatbuffers::Offset<::flatbuffers::String> arithmetic = 0,
+    ::flatbuffers::Offset<::flatbuffers::String> engine = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> source = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>>> metadata = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<qfb::TestVector>>> vectors = 0) {
@@ -1787,7 +1787,7 @@ inline ::flatbuffers::Offset<Model> CreateModel(
   builder_.add_vectors(vectors);
   builder_.add_metadata(metadata);
   builder_.add_source(source);
-  builder_.add_arithmetic(arithmetic);
+  builder_.add_engine(engine);
   builder_.add_producer(producer);
   builder_.add_buffers(buffers);
   builder_.add_graph(graph);
@@ -1808,14 +1808,14 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
     ::flatbuffers::Offset<qfb::Graph> graph = 0,
     const std::vector<::flatbuffers::Offset<qfb::Buffer>> *buffers = nullptr,
     const char *producer = nullptr,
-    const char *arithmetic = nullptr,
+    const char *engine = nullptr,
     std::vector<::flatbuffers::Offset<qfb::KeyValue>> *source = nullptr,
     std::vector<::flatbuffers::Offset<qfb::KeyValue>> *metadata = nullptr,
     const std::vector<::flatbuffers::Offset<qfb::TestVector>> *vectors = nullptr) {
   auto required_features__ = required_features ? _fbb.CreateVector<::flatbuffers::Offset<::flatbuffers::String>>(*required_features) : 0;
   auto buffers__ = buffers ? _fbb.CreateVector<::flatbuffers::Offset<qfb::Buffer>>(*buffers) : 0;
   auto producer__ = producer ? _fbb.CreateString(producer) : 0;
-  auto arithmetic__ = arithmetic ? _fbb.CreateString(arithmetic) : 0;
+  auto engine__ = engine ? _fbb.CreateString(engine) : 0;
   auto source__ = source ? _fbb.CreateVectorOfSortedTables<qfb::KeyValue>(source) : 0;
   auto metadata__ = metadata ? _fbb.CreateVectorOfSortedTables<qfb::KeyValue>(metadata) : 0;
   auto vectors__ = vectors ? _fbb.CreateVector<::flatbuffers::Offset<qfb::TestVector>>(*vectors) : 0;
@@ -1826,7 +1826,7 @@ inline ::flatbuffers::Offset<Model> CreateModelDirect(
       graph,
       buffers__,
       producer__,
-      arithmetic__,
+      engine__,
       source__,
       metadata__,
       vectors__);

@@ -1108,7 +1108,7 @@ class Node(object):
     # The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
     # rounded. Rule V47.
     # Node
-    def Arithmetic(self):
+    def Rule(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             return self._tab.String(o + self._tab.Pos)
@@ -1165,8 +1165,8 @@ def NodeAddAttributes(builder, attributes):
 def NodeStartAttributesVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
-def NodeAddArithmetic(builder, arithmetic):
-    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(arithmetic), 0)
+def NodeAddRule(builder, rule):
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(rule), 0)
 
 def NodeAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -1687,9 +1687,9 @@ class Model(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node states its own rule.
+    # The engine whose rules the nodes state, e.g. "fbgemm". For people; each node states its own rule.
     # Model
-    def Arithmetic(self):
+    def Engine(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             return self._tab.String(o + self._tab.Pos)
@@ -1794,8 +1794,8 @@ def ModelStartBuffersVector(builder, numElems):
 def ModelAddProducer(builder, producer):
     builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(producer), 0)
 
-def ModelAddArithmetic(builder, arithmetic):
-    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(arithmetic), 0)
+def ModelAddEngine(builder, engine):
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(engine), 0)
 
 def ModelAddSource(builder, source):
     builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(source), 0)

@@ -92,11 +92,11 @@ producer(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * The engine whose arithmetic the nodes state, e.g. "fbgemm". For people; each node states its own rule.
+ * The engine whose rules the nodes state, e.g. "fbgemm". For people; each node states its own rule.
  */
-arithmetic():string|null
-arithmetic(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
-arithmetic(optionalEncoding?:any):string|Uint8Array|null {
+engine():string|null
+engine(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
+engine(optionalEncoding?:any):string|Uint8Array|null {
   const offset = this.bb!.__offset(this.bb_pos, 14);
   return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
 }
@@ -188,8 +188,8 @@ static addProducer(builder:flatbuffers.Builder, producerOffset:flatbuffers.Offse
   builder.addFieldOffset(4, producerOffset, 0);
 }
 
-static addArithmetic(builder:flatbuffers.Builder, arithmeticOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(5, arithmeticOffset, 0);
+static addEngine(builder:flatbuffers.Builder, engineOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(5, engineOffset, 0);
 }
 
 static addSource(builder:flatbuffers.Builder, sourceOffset:flatbuffers.Offset) {

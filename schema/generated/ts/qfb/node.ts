@@ -100,9 +100,9 @@ attributesLength():number {
  * The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
  * rounded. Rule V47.
  */
-arithmetic():string|null
-arithmetic(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
-arithmetic(optionalEncoding?:any):string|Uint8Array|null {
+rule():string|null
+rule(optionalEncoding:flatbuffers.Encoding):string|Uint8Array|null
+rule(optionalEncoding?:any):string|Uint8Array|null {
   const offset = this.bb!.__offset(this.bb_pos, 14);
   return offset ? this.bb!.__string(this.bb_pos + offset, optionalEncoding) : null;
 }
@@ -207,8 +207,8 @@ static startAttributesVector(builder:flatbuffers.Builder, numElems:number) {
   builder.startVector(4, numElems, 4);
 }
 
-static addArithmetic(builder:flatbuffers.Builder, arithmeticOffset:flatbuffers.Offset) {
-  builder.addFieldOffset(5, arithmeticOffset, 0);
+static addRule(builder:flatbuffers.Builder, ruleOffset:flatbuffers.Offset) {
+  builder.addFieldOffset(5, ruleOffset, 0);
 }
 
 static addName(builder:flatbuffers.Builder, nameOffset:flatbuffers.Offset) {
@@ -231,14 +231,14 @@ static endNode(builder:flatbuffers.Builder):flatbuffers.Offset {
   return offset;
 }
 
-static createNode(builder:flatbuffers.Builder, operatorOffset:flatbuffers.Offset, version:number, inputsOffset:flatbuffers.Offset, outputsOffset:flatbuffers.Offset, attributesOffset:flatbuffers.Offset, arithmeticOffset:flatbuffers.Offset, nameOffset:flatbuffers.Offset, scopeOffset:flatbuffers.Offset, sourceOperatorOffset:flatbuffers.Offset):flatbuffers.Offset {
+static createNode(builder:flatbuffers.Builder, operatorOffset:flatbuffers.Offset, version:number, inputsOffset:flatbuffers.Offset, outputsOffset:flatbuffers.Offset, attributesOffset:flatbuffers.Offset, ruleOffset:flatbuffers.Offset, nameOffset:flatbuffers.Offset, scopeOffset:flatbuffers.Offset, sourceOperatorOffset:flatbuffers.Offset):flatbuffers.Offset {
   Node.startNode(builder);
   Node.addOperator(builder, operatorOffset);
   Node.addVersion(builder, version);
   Node.addInputs(builder, inputsOffset);
   Node.addOutputs(builder, outputsOffset);
   Node.addAttributes(builder, attributesOffset);
-  Node.addArithmetic(builder, arithmeticOffset);
+  Node.addRule(builder, ruleOffset);
   Node.addName(builder, nameOffset);
   Node.addScope(builder, scopeOffset);
   Node.addSourceOperator(builder, sourceOperatorOffset);
