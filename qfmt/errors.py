@@ -14,7 +14,8 @@ QfmtError
 ├── RunError                     a model cannot be run on the given inputs
 ├── DestinationError             the result cannot be written to its destination
 │   └── InexpressibleNodesError  the destination cannot express some nodes (all of them, by reason)
-└── MissingPackageError          an optional package is needed for this
+├── MissingPackageError          an optional package is needed for this
+└── MissingFileError             there is no file at a path; it is a FileNotFoundError, too
 
 A message is one line: where it is wrong, what is wrong, and what to do about it.
 """
@@ -191,3 +192,7 @@ class NoIntegerFormError(QfmtError):
 
 class MissingPackageError(QfmtError):
     """An optional package is missing; the hint is the command that installs it."""
+
+
+class MissingFileError(QfmtError, FileNotFoundError):
+    """There is no file at the path that was given to read."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
+from .errors import MissingFileError, QfmtError
+
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -26,3 +28,10 @@ def irregular(path: str | os.PathLike[str]) -> str:
 def unreadable(error: OSError | ValueError) -> str:
     """What to say of a file that cannot be opened or read."""
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def refusal(error: OSError | ValueError, kind: type[QfmtError]) -> QfmtError:
+    """What to raise for a file that cannot be opened or read: MissingFileError if there is none, else that kind."""
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError("there is no such file", hint="check the path")
+    return kind(unreadable(error))

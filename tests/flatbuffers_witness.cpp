@@ -96,7 +96,7 @@ static void describe(const std::vector<uint8_t> &file) {
   std::memcpy(&data_offset, file.data() + 24, sizeof data_offset);
   const qfb::Model *model = qfb::GetModel(file.data());
   const qfb::Graph *graph = model->graph();
-  std::cout << "model " << text(model->producer()) << " " << text(model->arithmetic()) << " " << text(graph->name())
+  std::cout << "model " << text(model->producer()) << " " << text(model->engine()) << " " << text(graph->name())
             << "\ninputs " << numbers(graph->inputs()) << "\noutputs " << numbers(graph->outputs()) << "\n";
   const auto data = [&](Optional<uint32_t> index) -> std::string {
     if (!index) return "";
@@ -129,7 +129,7 @@ static void describe(const std::vector<uint8_t> &file) {
   }
   for (const qfb::Node *n : *graph->nodes()) {
     std::cout << "node " << text(n->operator_()) << " " << n->version() << " " << numbers(n->inputs()) << " "
-              << numbers(n->outputs()) << " " << text(n->arithmetic()) << " " << text(n->name()) << " "
+              << numbers(n->outputs()) << " " << text(n->rule()) << " " << text(n->name()) << " "
               << text(n->scope()) << " " << text(n->source_operator()) << "\n";
     if (n->attributes())
       for (const qfb::Attribute *a : *n->attributes())

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -19,13 +20,22 @@ from strategies import models
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
-from qfmt.errors import DestinationError, DigestError, FormatError, QfmtError, ValidityError, VersionError
+from qfmt.errors import (
+    DestinationError,
+    DigestError,
+    FormatError,
+    MissingFileError,
+    QfmtError,
+    ValidityError,
+    VersionError,
+)
 from qfmt.file import header
 from qfmt.file.encode import encode
 from qfmt.file.reader import Container
 from qfmt.model import ArrayData, Data
 
 GOLDEN = Path(__file__).parent / "golden"
+DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits_int8.pt"
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
 per_example = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -301,13 +311,31 @@ def test_what_is_no_qfb_is_said_to_be_what_it_seems(start: bytes, tmp_path: Path
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
     for path, finding in (
-        (tmp_path / "missing.qfb", "No such file"),
         (tmp_path, "is a directory"),
         (Path("/dev/null"), "not a regular file"),
         ("a\0b", "null"),
     ):
         with pytest.raises(FormatError, match=finding):
             qfmt.load(path)
+
+
+def test_a_missing_file_breaks_no_specification(tmp_path: Path) -> None:
+    """It is said in the same way wherever a path is read, and caught as in the standard library, too."""
+    missing, model = str(tmp_path / "missing"), golden_model()
+    reads: dict[str, Callable[[], object]] = {
+        "load": lambda: qfmt.load(missing),
+        "check": lambda: qfmt.check(missing),
+        "convert": lambda: qfmt.convert(missing),
+        "diff": lambda: qfmt.diff(model, missing),
+        "prepared": lambda: qfmt.convert(DIGITS, prepared=missing),
+        "verify": lambda: qfmt.verify(missing, model),
+        "verify a file": lambda: qfmt.verify("x.pt", missing),
+    }
+    for name, read in reads.items():
+        with pytest.raises(MissingFileError) as caught:
+            read()
+        assert str(caught.value) == f"{missing}: there is no such file; check the path", name
+    assert issubclass(MissingFileError, FileNotFoundError) and not issubclass(MissingFileError, FormatError)
 
 
 def test_another_major_version_is_named(tmp_path: Path) -> None:

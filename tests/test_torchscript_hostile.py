@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from replay import Notes, Unknown
 from test_pickles import Runs, text
 
-from qfmt.errors import QfmtError, SourceError, UnsafePickleError
+from qfmt.errors import MissingFileError, QfmtError, SourceError, UnsafePickleError
 from qfmt.frontends.sniff import KINDS, sniff
 from qfmt.frontends.torchscript.archive import Archive
 from qfmt.frontends.torchscript.evaluator import evaluate
@@ -422,7 +422,8 @@ def test_a_saved_call_of_the_system_is_unsafe_not_a_kind(tmp_path: Path) -> None
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
-    assert "No such file" in str(refusal(tmp_path / "nothing.pt"))
+    with pytest.raises(MissingFileError, match="no such file"):
+        run(tmp_path / "nothing.pt")
     assert "directory" in str(refusal(tmp_path))
     assert "null" in str(refusal(tmp_path / "a\0b"))
 

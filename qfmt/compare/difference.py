@@ -70,8 +70,8 @@ class Difference:
 def diff(a: Model | str | PathLike[str], b: Model | str | PathLike[str]) -> Difference:
     """What differs between two models, or two `.qfb` files. "x → y" means x in a and y in b.
 
-    Nodes are matched in order if both graphs have the same operators, else by name. Raises FormatError for a
-    file that cannot be read, ValidityError for a graph that breaks rules.
+    Nodes are matched in order if both graphs have the same operators, else by name. Raises MissingFileError,
+    FormatError for a file that cannot be read, ValidityError for a graph that breaks rules.
     """
     from ..file import load
 

@@ -49,8 +49,8 @@ def verify(
     file leaves sizes open. Without torch, nodes are skipped, and the report says so; without ONNX Runtime, the
     reference implementation of the onnx package takes its place.
 
-    Raises ValidityError for a graph that breaks rules, SourceError if the source cannot be converted, RunError if the
-    inputs do not fit or a call cannot be run with this engine.
+    Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
+    RunError if the inputs do not fit or a call cannot be run with this engine.
     """
     from ..file import load
 

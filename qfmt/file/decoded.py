@@ -1,4 +1,4 @@
-"""What is decoded when it is asked for, and where a FormatError happened that meets it then."""
+"""What is decoded when it is asked for, and where an error happened that meets it then."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, TypeVar, overload
 
-from ..errors import FormatError
+from ..errors import FormatError, MissingFileError
 from .decode import Record, Tables
 
 Element = TypeVar("Element")
 
 
 class Placed:
-    """A context in which a FormatError learns where it happened."""
+    """A context in which the error of a file learns where it happened."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -24,7 +24,7 @@ class Placed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, FormatError):
+        if isinstance(error, FormatError | MissingFileError):
             error.at(self._where)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..errors import DigestError, FormatError, QfmtError, ValidityError, VersionError, some
 from ..model import Data, Graph, Model, Node, Quantization, Shape, StoredArray, Tensor, Vector
-from ..regular import irregular, unreadable
+from ..regular import irregular, refusal
 from ..rules import tensor_violations, vector_violations
 from . import header
 from .decode import Decoder, Record, Tables
@@ -32,8 +32,8 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Model:
     `verify=False` skips the digests (not the checks of structure). The model stays as it is when the file is
     replaced by renaming another over it; it does not survive a change of the file in place.
 
-    Raises FormatError (its subclasses DigestError, VersionError, ValidityError) for a file that cannot be read:
-    here, or where the broken part is first used.
+    Raises MissingFileError, or FormatError (its subclasses DigestError, VersionError, ValidityError) for a file that
+    cannot be read: here, or where the broken part is first used.
     """
     return Container(path, verify=verify).model()
 
@@ -69,7 +69,7 @@ class Container:
                 rest = file.read(self.header.data_offset - header.SIZE)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise FormatError(unreadable(error)) from None
+            raise refusal(error, FormatError) from None
         self.metadata = head + rest[: self.header.meta_size - header.SIZE]
         if self.verify:
             header.check_digest(self.header, self.metadata)

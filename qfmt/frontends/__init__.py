@@ -7,15 +7,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from ..errors import SourceError
+from ..errors import MissingFileError, SourceError
 from ..model import Dimension, Model
 
 TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 """The quantized engines of PyTorch; the first is the default for its models."""
 
 ENGINES = (*TORCH_ENGINES, "onnx", "pt2e")
-"""The engines whose rules nodes may state; ONNX is the default for its models, and for programs
-of torch.export that of what PT2E puts into them: dequantize, compute, quantize."""
+"""The engines whose rules nodes may state: "onnx" is the default for ONNX models, and for programs of torch.export
+"pt2e", which is what PT2E puts into them: dequantize, compute, quantize."""
 
 
 RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:all", "reference")
@@ -58,7 +58,7 @@ def convert(
     `engine` names the engine whose rounding the nodes state: one of ENGINES; None: "onnx" for ONNX, "pt2e" for
     exported programs, otherwise "fbgemm". `input_shapes` gives sizes, names or None per dimension, if the source does
     not state enough; `input_quantization` is (scale, zero point, dtype) for inputs that are quantized already. Raises
-    SourceError, or a subclass, that says what is wrong, where, and what to do.
+    MissingFileError, or SourceError or a subclass, that says what is wrong, where, and what to do.
     """
     if engine is not None and engine not in ENGINES:
         raise SourceError(f"unknown engine {engine!r}", hint=f"choose one of {', '.join(ENGINES)}")
@@ -132,5 +132,5 @@ def _from_file(path: Path, engine: str | None, shapes: Mapping[str, Any], quanti
         from .torchscript.convert import convert_archive
 
         return convert_archive(path, given.engine, given.shapes, given.quantization)
-    except SourceError as error:
+    except (SourceError, MissingFileError) as error:
         raise error.at(str(path)) from None

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..budget import Budget
 from ..errors import SourceError
-from ..regular import irregular, unreadable
+from ..regular import irregular, refusal
 from .pickles import Inert, Subclass, harmless_or_inert, unpickle
 from .stored import Storage, StoredTensor
 from .zips import Zip
@@ -94,7 +94,7 @@ _MAGIC = (
 def sniff(path: str | PathLike[str]) -> Kind:
     """The kind of a file; "unknown" if none fits. Reads a little of it and executes nothing.
 
-    Raises SourceError if the file cannot be read, UnsafePickleError if it is a torch.save file whose
+    Raises MissingFileError, SourceError if the file cannot be read, UnsafePickleError if it is a torch.save file whose
     pickle names something that is not harmless.
     """
     try:
@@ -104,7 +104,7 @@ def sniff(path: str | PathLike[str]) -> Kind:
             head = file.read(4096)
             size = file.seek(0, 2)
     except (OSError, ValueError) as error:  # a path cannot hold a zero byte
-        raise SourceError(unreadable(error)) from None
+        raise refusal(error, SourceError) from None
     return KINDS[_by_head(head, size) or _by_structure(path, head)]
 
 

@@ -12,7 +12,7 @@ from typing import IO, cast
 
 from ..budget import Budget
 from ..errors import BudgetError, SourceError
-from ..regular import unreadable
+from ..regular import refusal
 
 DIRECTORY = 30
 """Bytes that the entries of a directory take, for each of its bytes in the file: 46 and a name are one entry."""
@@ -39,7 +39,7 @@ class Zip:
                 with zipfile.ZipFile(cast(IO[bytes], _Charged(file, self.budget))) as directory:
                     listed = directory.infolist()
         except OSError as error:
-            raise SourceError(unreadable(error)) from None
+            raise refusal(error, SourceError) from None
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
             raise SourceError(
                 "is not a whole zip archive", hint="it was cut off or damaged; download it again"

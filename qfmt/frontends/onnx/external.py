@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...errors import SourceError
-from ...regular import unreadable
+from ...regular import refusal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +86,7 @@ def open_proto(path: Path, files: Files | None = None) -> Any:
     except DecodeError:
         raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; download it again") from None
     except OSError as error:
-        raise SourceError(unreadable(error)) from None
+        raise refusal(error, SourceError) from None
     external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]
     if external:
         folder = _Folder(path)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...budget import Budget
-from ...errors import SourceError
+from ...errors import MissingFileError, SourceError
 from ...model import Model, Observed, Tensor
 from ..sniff import SAVED, sniff
 from ..stored import StoredTensor
@@ -59,7 +59,7 @@ def with_file(model: Model, path: str | PathLike[str]) -> Model:
         if (kind := sniff(path)).key not in SAVED:
             raise SourceError(f"is {kind}, not a prepared model", hint=HINT)
         return with_saved(model, read(path))
-    except SourceError as error:
+    except (SourceError, MissingFileError) as error:
         raise error.at(str(Path(path))) from None
 
 
