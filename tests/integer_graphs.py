@@ -1,4 +1,4 @@
-"""Random networks of one node that computes with integers alone, for every operator and rule that C runs."""
+"""Random networks of one node that computes in integer-only arithmetic, for every operator and rule that C runs."""
 
 from __future__ import annotations
 

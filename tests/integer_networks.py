@@ -1,4 +1,4 @@
-"""A small network that computes with integers alone, and what may be wrong with such a network.
+"""A small network that computes in integer-only arithmetic, and what may be wrong with such a network.
 
 x ─ Conv, folded ─ sums ─ Requantize ─ y ─ Table ─ t ─┬─ WeightedSum ─ total ─ Requantize ─ out
                                         └─────────────┴─ PairTable ─ pair

@@ -245,7 +245,7 @@ def attention(rng: Random) -> Case:
         attributes |= {"q_num_heads": heads * times, "kv_num_heads": heads}
         q, k, v = (each.swapaxes(1, 2).reshape(batch, each.shape[2], -1) for each in (q, k, v))
     if not attributes["qk_matmul_output_mode"]:
-        attributes["softcap"] = 0.0  # onnx's own reference puts out capped products for raw ones
+        attributes["softcap"] = 0.0  # onnx's own reference outputs capped products for raw ones
     attributes |= {f"{side}_window_size": int(rng.integers(-1, 3)) for side in ("left", "right")}
     return Case([q, k, v, mask, *before], attributes)
 
@@ -298,7 +298,7 @@ def grid_sample(rng: Random) -> Case:
 
 
 def scaled(rng: Random, x: np.ndarray) -> tuple[list[np.ndarray | None], dict[str, Any]]:
-    """A scale and maybe a zero point for x: scalars, along an axis, or by blocks."""
+    """A scale and maybe a zero point for x: scalars, along an axis, or block-wise."""
     axis = int(rng.integers(-x.ndim, x.ndim))
     shape: list[int] = [[], [x.shape[axis]], list(x.shape)][rng.integers(0, 3)]
     block = 0

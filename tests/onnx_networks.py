@@ -178,7 +178,7 @@ def dynamic(name: str, folder: Path, **options: Any) -> Path:
 
 
 def weight_only(name: str, folder: Path, **options: Any) -> Path:
-    """A network whose products have weights of few bits, by blocks."""
+    """A network whose products have block-wise weights of few bits."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     path = folder / "m.onnx"

@@ -1,4 +1,4 @@
-"""Scales by blocks: against their definition, ONNX's reference evaluator and ONNX Runtime."""
+"""Block-wise scales: against their definition, ONNX's reference evaluator and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_four_bit_weights_of_onnx_runtime(symmetric: bool) -> None:
 
 
 def networks() -> dict[str, Model]:
-    """x · w + b and then a table's rows, w by blocks of each kind, or a quantized float."""
+    """x · w + b and then a table's rows, w block-wise in each way, or a quantized float."""
     random = np.random.default_rng(3)
     grids = {}
     for dtype in ("uint4", "int4", "int8", "float8_e4m3fn", "float4_e2m1fn"):

@@ -1,4 +1,4 @@
-"""The C interpreter of networks of integers alone, readers/c/run: every integer is that of the reference, and a file
+"""The C interpreter of integer-only networks, readers/c/run: every integer is that of the reference, and a file
 that was made to do harm gives an error."""
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ LOWERED = (
     "mobilenet_v2", "resnet18", "mobilenet_v3", "shufflenet_v2", "conv1d", "conv3d", "convolutions", "activations",
     "two_inputs", "dictionary",
 )  # fmt: skip
-"""Networks of tests/networks.py that have a form of integers alone."""
+"""Networks of tests/networks.py that have an integer-only form."""
 
 
 @pytest.mark.slow

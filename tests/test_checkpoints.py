@@ -109,7 +109,7 @@ def named(model: Model, name: str) -> Tensor:
 
 
 def assert_same(tensor: Tensor, theirs: torch.Tensor, key: str) -> None:
-    if tensor.data is None:  # the quantization of what the module puts out
+    if tensor.data is None:  # the quantization of the output of the module
         assert tensor.quantization is not None
         mine = tensor.quantization.scale if key.endswith(".scale") else tensor.quantization.zero_point
         assert mine == (theirs.item(),) and key in (f"{tensor.name}.scale", f"{tensor.name}.zero_point")

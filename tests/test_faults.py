@@ -278,7 +278,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network of integers alone, with an input for it beside it."""
+    """An integer-only network, with an input for it beside it."""
     path = tmp_path_factory.mktemp("integers") / "integers.qfb"
     assert command("convert", DIGITS, path, "--integer-only", "--input-shape", "x=N,1,8,8")[0] == 0
     np.save(path.with_name("x.npy"), np.zeros((1, 1, 8, 8), np.float32))

@@ -116,7 +116,7 @@ def test_an_output_of_one_level_differs_nowhere(form: str) -> None:
 
 
 def equal(model: Model, given: dict[str, np.ndarray], **options: Any) -> Model:
-    """The model in integers alone, which gives the same; every output by its place."""
+    """The integer-only model, which gives the same; every output by its place."""
     lowered = lower_integer(model, exact=True, **options)
     want, got = model.run(given), lowered.run(given)
     for name, own in zip(model.graph.outputs, lowered.graph.outputs, strict=True):

@@ -1,4 +1,4 @@
-"""Whole networks in integers alone: the same integers, from the command line too, and what cannot be is refused."""
+"""Whole integer-only networks: the same integers, from the command line too, and what cannot be is refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compare(what: str, model: Model, lowered: Model, given: list[dict[str, np.nd
         for name in set(want) & set(got) - set(lowered.graph.inputs):
             equal, total = equal + int((want[name] == got[name]).sum()), total + want[name].size
     sums = totals(lowered)
-    tell(f"{what} in integers alone: {equal:,} of {total:,} equal; {sums.channels:,} channels, {sums.thresholds:,} "
+    tell(f"{what} integer-only: {equal:,} of {total:,} equal; {sums.channels:,} channels, {sums.thresholds:,} "
          f"by thresholds, {sums.differs:,} of {sums.sums:,} sums differ")  # fmt: skip
     return total - equal
 
@@ -258,7 +258,7 @@ def test_networks_of_integers_stay_what_they_are() -> None:
         x = rng.integers(-128, 128, (1, 3, 8, 8)).astype(np.int8)
         (got,), want = lowered.run({"x": x}).values(), expected(x, weights)
         equal, total = equal + int((got == want).sum()), total + want.size
-    tell(f"a network of RequantShift in integers alone: {equal} of {total} equal")
+    tell(f"a network of RequantShift integer-only: {equal} of {total} equal")
     assert equal == total
     with pytest.raises(NoIntegerFormError, match="--input-quantization x=1,0,int8"):
         lower_integer(qfmt.convert(source))
@@ -284,7 +284,7 @@ def test_the_conformance_suite() -> None:
                 for name in set(got) & set(vector.outputs):
                     want = vector.outputs[name].array
                     equal, total = equal + int((got[name] == want).sum()), total + want.size
-    tell(f"conformance suite in integers alone: {equal:,} of {total:,} outputs of {lowered_ones} files equal")
+    tell(f"conformance suite integer-only: {equal:,} of {total:,} outputs of {lowered_ones} files equal")
     assert lowered_ones > 200
     assert equal == total > 0
 

@@ -82,7 +82,7 @@ class Net:
 
 
 def same(what: str, model: Model, rng: Random, *, form: str = "multiply_shift", **options: Any) -> Model:
-    """The model in integers alone, after its outputs were found to be the same on random integers."""
+    """The integer-only model, after its outputs were found to be the same on random integers."""
     options.setdefault("exact", True)
     lowered = lower_integer(model, form=form, **options)
     given = {name: integers(model.tensors[name], rng) for name in model.graph.inputs}
@@ -260,7 +260,7 @@ def test_windows_of_several_sizes() -> None:
             x = net.input(1, 2, 18, 18)
             model = net.model(net.node(operator, [x], net.tensors[x].quantization, rule, **a))
             try:
-                same("means of several sizes", model, rng)
+                same("means of different sizes", model, rng)
             except NoIntegerFormError as error:
                 assert "windows of different sizes" in str(error)
                 refused += 1
@@ -544,7 +544,7 @@ def narrow(rng: Random, dtype: str) -> Quantization:
 
 @pytest.mark.parametrize("start", range(0, 240, 60))
 def test_grids_of_any_scale_and_range(start: int) -> None:
-    """Outputs that are all alike, that are never reached, that overflow: equal, or counted, or refused by name."""
+    """Outputs that are all alike, that are never reached, that overflow: equal, or counted, or refused."""
     for seed in range(start, start + 60):
         rng = np.random.default_rng(seed)
         kinds, net = [str(rng.choice(["uint8", "int8"])) for _ in range(2)], Net(rng)

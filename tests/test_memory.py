@@ -177,7 +177,7 @@ def grid(model: Model, name: str) -> Quantization:
 
 
 WATCHED = {"quant": "quant", "conv1": "conv1", "conv2": "conv2", "sum": "add", "fc": "fc"}
-"""Module of the eager network → the tensor that it puts out."""
+"""Module of the eager network → its output."""
 
 
 @pytest.mark.parametrize("qat", [False, True], ids=["static", "qat"])

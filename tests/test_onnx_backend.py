@@ -44,7 +44,7 @@ REFUSED = {
     r"^split_(variable|equal|1d|2d|zero)": "sizes that are computed",
     r"^lppool|^maxpool_with_argmax|^spacetodepth": "not a form that qfmt has",
 }
-"""Cases of known operators that are refused by name, and why."""
+"""Cases of known operators that are refused, and why."""
 
 WRONG = {
     r"^resize_downsample_scales_(linear|cubic)_align_corners": "divides by a size before it is rounded",

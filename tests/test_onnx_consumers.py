@@ -90,7 +90,7 @@ def _quantized(folder: Path, name: str, form: str) -> Case:
 
 
 def _integers(_: Path, form: str, bits: str) -> Case:
-    """The network of examples/digits, of integers alone, and integers from all over the range of its input."""
+    """The integer-only network of examples/digits, and integers from all over the range of its input."""
     digits = qfmt.convert(ROOT / "examples" / "digits" / "digits_int8.pt")
     model = lower_integer(digits, form=form, bits=int(bits), input_shapes={"x": (50, 1, 8, 8)})
     (name,) = model.graph.inputs

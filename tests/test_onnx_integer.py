@@ -1,4 +1,4 @@
-"""Networks of integers alone, as QuantLab writes and Deeploy reads them, against NumPy, there and back; QONNX."""
+"""Integer-only networks, as QuantLab writes and Deeploy reads them, against NumPy, there and back; QONNX."""
 
 from __future__ import annotations
 

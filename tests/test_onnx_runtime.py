@@ -24,9 +24,9 @@ CASES = [("cnn", form) for form in STATIC] + [(name, form) for name in NETWORKS 
 
 ITS_OWN = {
     "Softmax": "QLinearSoftmax looks exponentials up in a table of integers",
-    "Q4": "a product with weights by blocks rounds the other operand to int8",
+    "Q4": "a product with block-wise weights rounds the other operand to int8",
 }
-"""What ONNX Runtime computes otherwise when it may optimize: off by one, or for products by blocks by more."""
+"""What ONNX Runtime computes otherwise when it may optimize: off by one, or for block-wise products by more."""
 
 
 def told(report: Report) -> str:
@@ -123,7 +123,7 @@ WEIGHT_ONLY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_weights_by_blocks(name: str, options: str, tmp_path: Path) -> None:
     path = onnx_networks.weight_only(name, tmp_path, **WEIGHT_ONLY[options])
-    check_back(path, check(path, f"{name} by blocks, {options}"), oldest=21)
+    check_back(path, check(path, f"{name} block-wise, {options}"), oldest=21)
 
 
 # -- on to PyTorch -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Nodes of integers alone against whole numbers of any size: Requantize, tables, weighted sums, exact sums."""
+"""Integer-only nodes against whole numbers of any size: Requantize, tables, weighted sums, exact sums."""
 
 from __future__ import annotations
 

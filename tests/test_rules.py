@@ -92,7 +92,7 @@ def by_blocks(
 
 
 def dequantized(model: Model) -> Model:
-    """The model whose Conv states a quantize rule, as it must with a weight by blocks."""
+    """The model whose Conv states a quantize rule, as it must with a block-wise weight."""
     nodes = tuple(replace(node, rule=node.rule.replace("float_bias", "divide")) for node in model.nodes)
     return replace(model, graph=replace(model.graph, nodes=nodes))
 

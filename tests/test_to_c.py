@@ -122,7 +122,7 @@ def equal_to_real_numbers(model: Model, integers: Model, folder: Path, count: in
 
 
 def digits(**options: object) -> tuple[Model, Model]:
-    """The example network as it was converted, and of integers alone."""
+    """The example network as it was converted, and integer-only."""
     model = qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)})
     return model, lower_integer(model, **options)  # type: ignore[arg-type]
 
@@ -175,7 +175,7 @@ def test_a_network_that_spots_keywords(tmp_path: Path) -> None:
 
 
 def test_a_network_of_requant_shifts_keeps_its_outputs(tmp_path: Path) -> None:
-    """ONNX → qfb → integers alone → C: what NumPy gets from the integers of the ONNX file."""
+    """ONNX → qfb → integer-only → C: what NumPy gets from the integers of the ONNX file."""
     rng = np.random.default_rng(9)
     source, weights = network(rng, 9, "int")
     integers = lower_integer(through_file(qfmt.convert(source, input_quantization={"x": (1.0, 0, "int8")}), tmp_path))

@@ -1,4 +1,4 @@
-"""Nodes of integers alone in ONNX and in torch: each by itself and in networks, to the last bit, or refused by name."""
+"""Integer-only nodes in ONNX and in torch: each by itself and in networks, to the last bit, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of integers alone in ONNX: no float is left, and ONNX Runtime gives the same integers."""
+"""Integer-only networks in ONNX: no float is left, and ONNX Runtime gives the same integers."""
 
 from __future__ import annotations
 

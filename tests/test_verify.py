@@ -131,7 +131,7 @@ def test_nothing_is_wrong_with_a_conversion(name: str, mode: str, kind: str, tmp
 
 
 def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> None:
-    """The witness is torch itself: what is carried out call by call is what the module puts out."""
+    """The witness is torch itself: what is carried out call by call is the output of the module."""
     module, inputs = networks.quantized("resnet18", "fx")
     source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
     model = qfmt.convert(source)

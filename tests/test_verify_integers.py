@@ -1,4 +1,4 @@
-"""`qfmt verify` of files in integers alone, against what they were lowered from."""
+"""`qfmt verify` of integer-only files, against what they were lowered from."""
 
 from __future__ import annotations
 

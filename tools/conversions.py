@@ -95,8 +95,8 @@ ROWS: dict[str, Make] = {
     "ONNX, QDQ around float weights": _static("cnn", "qdq float weights"),
     "ONNX, QLinear operators": _static("cnn", "qoperator u8s8"),
     "ONNX, dynamic": _dynamic,
-    "ONNX, 4-bit weights by blocks, QDQ": _by_blocks(qdq=True),
-    "ONNX, 4-bit weights by blocks, MatMulNBits": _by_blocks(qdq=False),
+    "ONNX, block-wise 4-bit weights, QDQ": _by_blocks(qdq=True),
+    "ONNX, block-wise 4-bit weights, MatMulNBits": _by_blocks(qdq=False),
 }
 
 

@@ -54,7 +54,7 @@ LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "read": (containers.cases,),
     "float": (requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, telling.cases),
 }
-"""What a reader may claim: it reads files; it runs networks of integers alone; it runs those with float rules."""
+"""What a reader may claim: it reads files; it runs integer-only networks; it runs those with float rules."""
 
 
 class Wrong(Exception):
@@ -93,7 +93,7 @@ def _write(case: Case, level: str, path: Path) -> int:
 
 
 def _refused(folder: Path) -> Iterator[dict[str, Any]]:
-    """Files that break one rule each; who checks them is every reader for those of the container."""
+    """Files that break one rule each; every reader checks those of the container."""
     folder.mkdir()
     sound = folder / "sound.qfb"
     bases = []
@@ -108,7 +108,7 @@ def _refused(folder: Path) -> Iterator[dict[str, Any]]:
         path.write_bytes(case.data)
         if case.rule not in (found := rules_broken(path)):
             raise Wrong(f"refused/{case.name} breaks {', '.join(sorted(found)) or 'no rule'}, not {case.rule}")
-        who = "every reader" if case.rule.startswith("F") and case.rule != "F13" else "who checks validity"
+        who = "every reader" if case.rule.startswith("F") and case.rule != "F13" else "readers that check validity"
         yield _entry(path, "refused", about=case.about, rule=case.rule, refused_by=who)
 
 

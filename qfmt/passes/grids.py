@@ -147,7 +147,7 @@ def _agreements(
 ) -> dict[str, Quantization]:
     """For each class of tensors the one grid that all who know one state, if nothing reads the bare integers.
 
-    Scales along an axis, or by blocks, stay with a tensor that is not moved: they may lie otherwise afterwards.
+    Scales along an axis, or block-wise, stay with a tensor that is not moved: they may lie otherwise afterwards.
     """
     stated: dict[str, set[Quantization]] = defaultdict(set)
     for name, found in grids.items():

@@ -66,7 +66,7 @@ def golden_model() -> Model:
 
 
 def blocks_model() -> Model:
-    """Scales by blocks of every kind, quantized floats, and the element types that came with them."""
+    """Block-wise scales of every kind, quantized floats, and the element types that came with them."""
     table = np.arange(21).reshape(3, 7) % 16
     rows = np.array([[0.5, -0.25], [0.0, 1.5], [2.0, 0.125]], np.float16)
     points = np.array([[0, 15], [8, 7], [1, 2]])

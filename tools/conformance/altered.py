@@ -49,7 +49,7 @@ def sound() -> Model:
 
 
 def integers() -> Model:
-    """What is broken in networks of integers alone: sums, then multiplied or counted, then a table."""
+    """What is broken in integer-only networks: sums, then multiplied or counted, then a table."""
     tensors = [
         Tensor("x", "uint8", (1, 4), None, Quantization((0.5,), (7,), 0, 255)),
         Tensor.constant("w", np.arange(8, dtype=np.int8).reshape(2, 4), Quantization((0.5,), (0,), -127, 127)),

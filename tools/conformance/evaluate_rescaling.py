@@ -1,4 +1,4 @@
-"""The second evaluation: integers to another grid by integers alone."""
+"""The second evaluation: integers to another grid in integer-only arithmetic."""
 
 from __future__ import annotations
 

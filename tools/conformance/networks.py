@@ -54,7 +54,7 @@ def channels(
 
 
 class Network:
-    """A graph in the making. What a node puts out gets the shape that it has in the first test vector."""
+    """A graph in the making. What a node outputs gets the shape that it has in the first test vector."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}

@@ -241,7 +241,7 @@ def rescale(total: Tensor, multiplier: float, grid: Grid) -> Tensor:
 
 
 Range = tuple[Tensor, Tensor]
-"""Scales and zero points, for each of several ranges."""
+"""Scales and zero points, for each range."""
 
 
 def _nudged_grid(low: Tensor, high: Tensor, top: int) -> Range:

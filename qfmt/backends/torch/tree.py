@@ -16,7 +16,7 @@ from .values import to_array, to_tensor
 
 
 class Layer(nn.Module):
-    """A module of the source: it holds parameters, and says what the nodes that came from it put out."""
+    """A module of the source: it holds parameters, and says the outputs of the nodes that came from it."""
 
     def __init__(self) -> None:
         super().__init__()

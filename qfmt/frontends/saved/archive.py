@@ -1,6 +1,6 @@
 """Tensors without a graph as a Model: every one under its own name, with its quantization.
 
-A state_dict says of a module `fc1` its weight, and by `fc1.scale` and `fc1.zero_point` how what it puts out is
+A state_dict says of a module `fc1` its weight, and by `fc1.scale` and `fc1.zero_point` how its output is
 quantized. The second becomes a tensor `fc1` without shape and data. Packed parameters become the weight and
 bias that they were packed from, and keep their name as an alias. What the layer of a weight of torchao does to its
 input becomes a tensor `fc1.input` of the same kind where it is known before the network runs, else a source key.
@@ -268,7 +268,7 @@ def _flat(state: Any) -> Iterator[Any]:
 
 
 def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
-    """How modules quantize what they put out, where a scale and a zero point are there, and are not PyTorch's
+    """How modules quantize their outputs, where a scale and a zero point are there, and are not PyTorch's
     defaults 1.0 and 0: those are of modules that were never calibrated, or that quantize dynamically."""
     for name, entry in entries.items():
         module, _, last = name.rpartition(".")

@@ -62,7 +62,7 @@ def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
 
 
 def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
-    """Tensors by name, those of several modules among them."""
+    """Tensors by name, also those of multiple modules."""
     modules, beside = _parted(value)
     model = archive(beside | {key: state(tree(item, budget)) for key, item in modules.items()}, source, budget)
     why = "a state_dict holds tensors, but no graph"

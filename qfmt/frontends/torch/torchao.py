@@ -99,7 +99,7 @@ def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]
         raise SourceError(f"is a {kind[:100]}, which is not supported", hint=hint)
     for name in ("qdata", "scale"):
         if name not in parts:
-            hint = "the file is damaged, or one of several shards: merge them"
+            hint = "the file is damaged, or one of multiple shards: merge them"
             raise SourceError(f"is a {kind} without {name}", hint=hint)
     qdata = parts["qdata"]
     dtype, limits = _grid(kind, qdata, told)

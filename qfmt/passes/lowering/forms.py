@@ -122,7 +122,7 @@ def _common(steps: Steps, bits: int) -> Lines:
     lines, equal = exact_lines(steps, bits)
     limit = 1 << min(bits, 31)
     reach = max(int(np.abs(steps.low).max()), int(np.abs(steps.high).max()), 1)
-    largest = reach * max(float(steps.multiplier.max()), 2.0**-40)  # of any channel, as who checks it sees them
+    largest = reach * max(float(steps.multiplier.max()), 2.0**-40)  # over all channels, as the rules check it
     most = int(np.clip(58 - np.ceil(np.log2(largest)), 0, LARGEST_SHIFT - 4))
     most = max(0, min(most, int(np.floor(np.log2((limit - 1) / steps.multiplier.max())))))
     wanted = min(int(lines.shift[equal].max(initial=0 if equal.any() else 24)), most)

@@ -1,4 +1,4 @@
-"""Means: sums of the integers of a window, exact in int32; windows of several sizes on one unit."""
+"""Means: sums of the integers of a window, exact in int32; windows of different sizes on one unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
 
 MOST_SUMS = 1 << 23
-"""Of windows of several sizes all sums are listed, if they are no more."""
+"""Of windows of different sizes all sums are listed, if they are no more."""
 
 SUM_BYTES, WINDOW_BYTES = 16, 64
 """Bytes that a sum takes which is listed, and a window."""

@@ -1,0 +1,47 @@
+"""Find words and phrases that the project does not use, in its texts, messages, code and comments.
+
+    python tools/words.py
+
+Prints each place with what to write instead. Exit status: 0 if there is none, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TEXTS = (".py", ".md", ".c", ".h", ".ts", ".fbs", ".toml")
+
+INSTEAD = {
+    r"integers alone": "integer-only",
+    r"by blocks": "block-wise",
+    r"puts? out": "outputs",
+    r"refused by name": "not supported: NAME",
+    r"of several\b": "of multiple",
+    r"who checks": "what checks",
+    r"arithmetic of (?:fbgemm|onnx|qnnpack)": "engine fbgemm",
+}
+"""Pattern → the usual word."""
+
+
+def main() -> int:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name.endswith(TEXTS)]
+    found = 0
+    for path in paths:
+        if path == Path(__file__).resolve() or "released" in path.parts or not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for pattern, word in INSTEAD.items():
+                if hit := re.search(rf"\b{pattern}", line, re.IGNORECASE):
+                    print(f"{path.relative_to(ROOT)}:{number}: {hit.group()!r}: write {word!r}")
+                    found += 1
+    return int(found > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
