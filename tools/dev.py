@@ -71,9 +71,9 @@ def lint(_rest):
     """Everything that reads the code without running it. Returns 1 if anything was found."""
     python = test_environment()
     failed = 0
-    for command in (["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"], ["tools/words.py"]):
-        say("$ " + " ".join(command).removeprefix("-m "))
-        failed |= subprocess.run([python, *command], env=clean_environment()).returncode
+    for command in ("-m ruff check .", "-m ruff format --check .", "-m mypy", "tools/words.py"):
+        say("$ " + command.removeprefix("-m "))
+        failed |= subprocess.run([python, *command.split()], env=clean_environment()).returncode
     return int(failed != 0)
 
 
