@@ -56,6 +56,11 @@ int sigaction(int number, const struct sigaction* wanted, struct sigaction* befo
   return 0;
 }
 
+sighandler_t signal(int number, sighandler_t handler) {
+  struct sigaction wanted = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
+  return sigaction(number, &wanted, &before) ? SIG_ERR : before.sa_handler;
+}
+
 __attribute__((constructor)) static void hide(void) {
   if (!real_sigaction) real_sigaction = (Sigaction)dlsym(RTLD_NEXT, "sigaction");
   struct sigaction ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
