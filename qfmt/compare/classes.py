@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 CLOSE = 1e-5
-"""How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order."""
+"""How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order.
+
+Statistics of n elements may be off by √n units in the last place: rounding errors of a long sum grow as a random walk
+(Higham, Accuracy and Stability of Numerical Algorithms, 2.6). torch with one thread adds them one after the other."""
 
 LAST_BITS = 2
 """The same in units in the last place, for float16 and bfloat16, which have fewer digits than CLOSE asks for."""
@@ -88,7 +91,7 @@ def classify(
     is_float = DTYPES[mine.dtype.name].kind == "f"
     equal = _equal(mine, theirs)
     if is_float:
-        near = ~equal & _close(node, mine, theirs)
+        near = ~equal & _close(node, operands, mine, theirs)
     else:
         near = np.abs(mine.astype(np.int64) - theirs.astype(np.int64)) == 1
         if near.any():
@@ -119,7 +122,8 @@ def _overflows(
     if not off.any():
         return none, none
     explained = [
-        off & (_equal(each, theirs) | _close(node, each, theirs)) for each in saturated(node, operands, output, engine)
+        off & (_equal(each, theirs) | _close(node, operands, each, theirs))
+        for each in saturated(node, operands, output, engine)
     ]
     most = max(explained, key=np.count_nonzero, default=none)
     rest = off & ~most
@@ -130,15 +134,23 @@ def _equal(mine: Array, theirs: Array) -> Array:
     return same_numbers(mine.astype(np.float64), theirs.astype(np.float64))
 
 
-def _close(node: Node, mine: Array, theirs: Array) -> Array:
+def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: Array) -> Array:
     """Where floats differ by no more than the order of sums does; integers are equal or not."""
     if DTYPES[mine.dtype.name].kind != "f":
         return np.zeros(mine.shape, bool)
     near = RECURRENT_CLOSE if node.source_operator in RECURRENT else CLOSE
-    near = max(near, LAST_BITS * float(finfo(mine.dtype).eps))  # type: ignore[no-untyped-call]
+    eps = float(finfo(mine.dtype).eps)  # type: ignore[no-untyped-call]
+    near = max(near, LAST_BITS * eps, sqrt(_summed(node, operands)) * eps)
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
     close: Array = distance(a, b) <= near * np.abs(b[np.isfinite(b)]).max(initial=0)
     return close
+
+
+def _summed(node: Node, operands: Sequence[Operand | None]) -> int:
+    """How many floats of an input are added up at most, in an order that depends on the number of threads."""
+    if OPERATORS[node.operator].family not in ("normalization", "reduction") or operands[0] is None:
+        return 1
+    return prod(operands[0].array.shape[1:])
 
 
 def same_numbers(a: Array, b: Array) -> Array:
