@@ -87,8 +87,9 @@ WORDS = ("multiplier", "shift", "add", "thresholds", "row")
 def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
     stated = cast(Mapping[str, Any], node.attributes)
     reach = list(zip(stated.get("reach_low", ()), stated.get("reach_high", ()), strict=False))
+    rows = () if "row" in arrays else arrays.get("thresholds", ())  # then each channel has thresholds of its own
     sizes = (array.size for word, array in arrays.items() if word != "thresholds")
-    channels = max(len(reach), len(arrays["thresholds"]) if "thresholds" in arrays else 0, *sizes, 1)
+    channels = max(len(reach), len(rows), *sizes, 1)
     by_rows = np.full(channels, node.rule == "thresholds")
     if "row" in arrays:
         by_rows = np.broadcast_to(arrays["row"] >= 0, channels)
