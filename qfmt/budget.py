@@ -7,12 +7,13 @@ decodes, evaluates or folds. Time then grows linearly with the source, and so do
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .errors import BudgetError
 
 if TYPE_CHECKING:
-    from .model import Model
+    from .model import Model, Node, Tensor
 
 OPERATIONS = 200_000, 2
 """Operations of a conversion: so many, and so many more for each byte of the source. One takes about a microsecond."""
@@ -31,6 +32,9 @@ NODE_BYTES = 1500
 
 TENSOR, TENSOR_BYTES = 60, 2500
 """The same of a tensor that a file holds or names, from its header to the written file."""
+
+READ = 100
+"""Bytes of constants that are read and added up in the time of an operation."""
 
 AT_ONCE = 1 << 8
 """Elements, or products of two, that are computed in the time of an operation."""
@@ -88,6 +92,11 @@ class Budget:
         """Count a node that is added to a graph, with so many inputs and outputs."""
         self.spend(NODE + tensors)
         self.allocate(NODE_BYTES + 100 * tensors)
+
+    def visit(self, node: Node, tensors: Mapping[str, Tensor]) -> None:
+        """Count a node that is looked at, and the constants that it reads: nodes may share them."""
+        read = (tensors[name].data for name in node.inputs if name)
+        self.spend(NODE + sum(data.nbytes for data in read if data is not None) // READ)
 
     def compute(self, work: int, nbytes: int) -> None:
         """Count what a node computes now: elements or products (`Operator.work`), and the bytes of its outputs."""

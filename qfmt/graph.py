@@ -6,6 +6,7 @@ tensor that `fc1` outputs. A tensor without quantization holds what its dtype sa
 
 from __future__ import annotations
 
+import builtins
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,6 +148,24 @@ class Node:
         """What to call the node in a message: its name, else its first output, else its operator."""
         return self.name or (self.outputs[0] if self.outputs else self.operator)
 
+    def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
+        """An attribute that is one integer, or the default; QfmtError for any other."""
+        return self._of_kind(name, builtins.int, default)
+
+    def ints(self, name: str, default: tuple[builtins.int, ...] | None = None) -> tuple[builtins.int, ...]:
+        """The same of a list of integers."""
+        return self._of_kind(name, tuple, default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The same of a text."""
+        return self._of_kind(name, str, default)
+
+    def _of_kind(self, name: str, kind: type[Kind], default: Kind | None) -> Kind:
+        value = self.attributes.get(name, default)
+        if not isinstance(value, kind):
+            raise QfmtError(f"its attribute {name} is {value!r}", where=self.label)
+        return value
+
     def __repr__(self) -> str:
         from .display import node_text
 
@@ -276,6 +295,7 @@ class TensorView(Mapping[str, Tensor]):
 
 
 Default = TypeVar("Default")
+Kind = TypeVar("Kind")
 
 
 def attribute_kind(value: Attribute) -> str:

@@ -22,8 +22,7 @@ from qfmt.errors import FormatError, QfmtError, RunError, Violation
 from qfmt.file import header
 from qfmt.file.checker import MOST
 from qfmt.model import DTYPES, numpy_dtype
-from qfmt.ops.pooling import _check_window
-from qfmt.ops.shapes import positions
+from qfmt.ops.geometry import Window
 
 
 def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
@@ -79,18 +78,16 @@ def test_windows_that_meet_padding_alone() -> None:
     ranges = (range(6), range(1, 5), range(1, 8), range(6), range(4), range(1, 5), (False, True))
     count = 0
     for size, kernel, dilation, head, tail, stride, ceil_mode in itertools.product(*ranges):
-        pads = head + tail
+        window = Window(kernel, stride, dilation, head, tail, bool(ceil_mode))
         try:
-            out = positions(size, kernel, stride, pads, dilation, ceil_mode=ceil_mode, head=head)
+            out = window.positions(size)
         except QfmtError:
             continue
         met = np.arange(out)[:, None] * stride - head + np.arange(kernel) * dilation
         apart = not ((met >= 0) & (met < size)).any(1).all() or max(head, tail) > dilation * (kernel - 1)
-        expected = bool(pads) and apart
+        expected = bool(head + tail) and apart
         try:
-            _check_window(
-                size, kernel=kernel, dilation=dilation, head=head, pads=pads, stride=stride, ceil_mode=ceil_mode
-            )
+            window.check(size)
             found = False
         except QfmtError:
             found = True

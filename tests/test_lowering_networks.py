@@ -27,12 +27,12 @@ from qfmt.errors import NoIntegerFormError
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
+from qfmt.ops.geometry import sizes_along, windows
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering import forms
 from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED
-from qfmt.passes.lowering.means import window_sizes_along
-from qfmt.passes.lowering.proofs import proofs
+from qfmt.passes.proofs import proofs
 from qfmt.passes.sizes import with_input_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -508,7 +508,8 @@ def test_windows_along_a_large_size_are_those_of_a_small_one() -> None:
             entry = OPERATORS["AveragePool"]
             node = Node("AveragePool", ("x",), ("y",), entry.complete({**attributes}), version=entry.version)
             means = entry.reference(np.eye(length)[:, None, :], **node.attributes)
-            assert window_sizes_along(node, 0, length) == {round(1 / each) for each in np.unique(means[means > 0])}
+            (window,) = windows(node.attributes)
+            assert sizes_along(window, length, 0) == {round(1 / each) for each in np.unique(means[means > 0])}
 
 
 def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:

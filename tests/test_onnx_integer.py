@@ -21,7 +21,7 @@ from qfmt.frontends.onnx.qonnx import DOMAINS
 from qfmt.frontends.onnx.spelled import in_standard_operators
 from qfmt.model import Tensor
 from qfmt.passes import lower_integer
-from qfmt.passes.lowering.proofs import proofs
+from qfmt.passes.proofs import proofs
 
 f32 = np.float32
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
 from ..errors import QfmtError, RunError
-from ..model import DTYPES, Quantization
+from ..model import DTYPES, Node, Quantization, Shape
 from .registry import Operand, Result
 
 if TYPE_CHECKING:
@@ -140,3 +141,36 @@ def in_units_of_sums(bias: Quantization | None, input_scale: float, weight_scale
     if bias is None or any(bias.zero_point):
         return False
     return np.allclose(np.array(bias.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)
+
+
+ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
+"""Operators whose weights have the output channels last, Gemm unless `transB` turns them."""
+
+
+def terms_of(node: Node, w: Array) -> Array:
+    """The weights of a product as [output channels, channels of the group, taps], of whatever layout it has."""
+    if "kernel_shape" not in node.attributes:
+        w = w if w.ndim > 1 else w[:, None]
+        rows = w.swapaxes(-1, -2) if node.operator in ROWS_LAST and not node.attributes.get("transB") else w
+        return rows.reshape(prod(rows.shape[:-1]), rows.shape[-1], 1)
+    if node.operator.endswith("Transpose"):
+        group = node.int("group")
+        channels, filters, *kernel = w.shape
+        w = w.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)
+        w = w.reshape(group * filters, channels // group, *kernel)
+    return w.reshape(*w.shape[:2], prod(w.shape[2:]))
+
+
+def columns(node: Node, w: Array) -> Array:
+    """The same as [outputs, products of one sum]; of several matrices, their widest sums of either sign."""
+    if w.ndim > 2 and "kernel_shape" not in node.attributes:
+        lead = tuple(range(w.ndim - 2))
+        return np.stack([np.maximum(w, 0).sum(-2).max(lead), np.minimum(w, 0).sum(-2).min(lead)], axis=1)
+    terms = terms_of(node, w)
+    return terms.reshape(len(terms), -1)
+
+
+def inner_size(a: Shape, b: Shape) -> int | None:
+    """How many products MatMul adds up, where either shape tells; a matrix has rows, a vector one size."""
+    sizes = (*(a or ())[-1:], *(b or ())[-2:][:1])
+    return next((size for size in sizes if isinstance(size, int)), None)

@@ -12,9 +12,10 @@ import numpy as np
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
+from .geometry import check_window, tap, windows
 from .overflow import Kernel, as_computed
 from .registry import Inference, Operand, Quantized, Result, Sums, operator, optional, required
-from .shapes import check_bias, check_window, positions, tap, window
+from .shapes import check_bias
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,16 +41,11 @@ CACHED_ELEMENTS = 1 << 15
 def conv_shape(given: Inference) -> list[Shape]:
     x, w = given.known(0), given.known(1)
     a = given.attributes
-    rank = len(w) - 2
     _check_ranks(x, w, a, "convolution")
     expected = w[1] * a["group"] if isinstance(w[1], int) else None
     if isinstance(x[1], int) and expected is not None and x[1] != expected:
         raise QfmtError(f"the input has {x[1]} channels, the weight expects {expected}")
-    pads = a["pads"]
-    spatial = tuple(
-        window(x[2 + i], a["kernel_shape"][i], a["strides"][i], pads[i] + pads[rank + i], a["dilations"][i])
-        for i in range(rank)
-    )
+    spatial = (window.output(size) for window, size in zip(windows(a), x[2:], strict=True))
     check_bias(given, w[0])
     return [(x[0], w[0], *spatial)]
 
@@ -109,8 +105,9 @@ def _convolve(
     rank = len(kernel)
     widths = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
     padded = np.pad(x, widths, constant_values=padding) if any(pads) else x
-    out = [positions(padded.shape[2 + i], kernel[i], a["strides"][i], 0, a["dilations"][i]) for i in range(rank)]
-    taps = [tap(position, a, out) for position in np.ndindex(*kernel)]
+    given = windows(a)
+    out = [window.positions(size) for window, size in zip(given, x.shape[2:], strict=True)]
+    taps = [tap(position, given, out) for position in np.ndindex(*kernel)]
     if w.shape[1] == 1 and w.shape[0] == group and multiply is _products:
         return _depthwise(padded, w.reshape(group, -1), taps, out)
     batch, filters = x.shape[0], w.shape[0] // group
@@ -160,23 +157,16 @@ def conv(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
 def conv_transpose_shape(given: Inference) -> list[Shape]:
     x, w = given.known(0), given.known(1)
     a = given.attributes
-    rank = len(w) - 2
     _check_ranks(x, w, a, "transposed convolution")
     if isinstance(x[1], int) and isinstance(w[0], int) and x[1] != w[0]:
         raise QfmtError(f"the input has {x[1]} channels, the weight expects {w[0]}")
-    pads = a["pads"]
     spatial: list[Dimension] = []
-    for i in range(rank):
-        reach = a["dilations"][i] * (a["kernel_shape"][i] - 1) + 1
-        edge = a["output_padding"][i] + reach - pads[i] - pads[rank + i]
-        size = x[2 + i]
-        if isinstance(size, int):
-            count = a["strides"][i] * (size - 1) + edge
-            if count < 1:
-                raise QfmtError(f"pads of {pads[i]} and {pads[rank + i]} leave {count} elements of dimension {2 + i}")
-            spatial.append(count)
-        else:
-            spatial.append(size if a["strides"][i] == 1 and edge == 1 else None)
+    for i, (window, more, size) in enumerate(zip(windows(a), a["output_padding"], x[2:], strict=True)):
+        count = window.painted(size, more)
+        if isinstance(count, int) and count < 1:
+            where = f"pads of {window.head} and {window.tail}"
+            raise QfmtError(f"{where} leave {count} elements of dimension {2 + i}")
+        spatial.append(count)
     channels = w[1] * a["group"] if isinstance(w[1], int) else None
     check_bias(given, channels)
     return [(x[0], channels, *spatial)]
@@ -216,9 +206,9 @@ def _of_transposed(kernel: Kernel, x: Array, w: Array, zero: int, **a: Any) -> A
     spread = spread.astype(x.dtype)
     every: tuple[Any, ...] = tuple(slice(None, None, s) for s in a["strides"])
     spread[(..., *every)] = x
-    margins = [a["dilations"][i] * (size[i] - 1) for i in range(rank)]
-    before = [margins[i] - a["pads"][i] for i in range(rank)]
-    after = [margins[i] - a["pads"][rank + i] + a["output_padding"][i] for i in range(rank)]
+    given = windows(a)
+    before = [window.reach - 1 - window.head for window in given]
+    after = [window.reach - 1 - window.tail + more for window, more in zip(given, a["output_padding"], strict=True)]
     sizes = zip(before, after, spread.shape[2:], strict=True)
     cut: tuple[Any, ...] = tuple(slice(max(0, -b), n + min(0, e)) for b, e, n in sizes)
     spread = np.flip(spread[(..., *cut)], tuple(range(-rank, 0)))
@@ -234,16 +224,15 @@ def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
     group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
     rank = len(kernel)
     batch, channels, filters, spatial = x.shape[0], x.shape[1] // group, w.shape[1], x.shape[2:]
-    size = [
-        a["strides"][i] * (spatial[i] - 1) + a["output_padding"][i] + a["dilations"][i] * (kernel[i] - 1) + 1
-        for i in range(rank)
-    ]
+    given = windows(a)
+    grown = zip(given, a["output_padding"], spatial, strict=True)
+    size = [int(window.painted(each, more) or 0) + window.pads for window, more, each in grown]
     total = np.zeros((batch, group * filters, *size), x.dtype)
     columns = x.reshape(batch, group, channels, prod(x.shape[2:]))
     for position in np.ndindex(*kernel):
         matrix = w[(..., *position)].reshape(group, channels, filters).swapaxes(-1, -2)
         painted = np.matmul(matrix, columns).reshape(batch, group * filters, *spatial)
-        total[tap(position, a, spatial)] += painted
+        total[tap(position, given, spatial)] += painted
     crop = (slice(before, end - after) for before, after, end in zip(pads[:rank], pads[rank:], size, strict=True))
     return total[(slice(None), slice(None), *crop)]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from math import lcm, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import MEAN, clamp, f32, named
 from ..errors import QfmtError
-from ..model import Dimension, Shape
+from ..model import Shape
 from .accumulation import centred, whole
+from .geometry import bins, check_window, tap, unit_factors, window_counts, windows
 from .registry import (
     QUANTIZE_RULES,
     Inference,
@@ -25,7 +26,7 @@ from .registry import (
     optional,
     required,
 )
-from .shapes import affordable, check_window, positions, tap, window
+from .shapes import affordable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,86 +49,31 @@ def _pool_shape(given: Inference) -> list[Shape]:
     if len(x) != rank + 2:
         raise QfmtError(f"a {rank}-d window needs an input of rank {rank + 2}, not {len(x)}")
     check_window(rank, a)
-    for i, size in enumerate(x[2:]):
-        _check_window(size, **_along(i, a))
-    return [(*x[:2], *_windows(x[2:], a))]
-
-
-def _check_window(size: Dimension, kernel: int, dilation: int, head: int, pads: int, **a: Any) -> None:
-    """QfmtError where a window has no tap, or lies entirely in the padding: no element is its largest, or its mean."""
-    if kernel < 1:
-        raise QfmtError(f"a window of {kernel} elements")
-    if not pads:
-        return
-    reach = dilation * (kernel - 1) + 1
-    is_apart = max(head, pads - head) >= reach
-    if isinstance(size, int) and not is_apart:
-        out = positions(size, kernel, a["stride"], pads, dilation, ceil_mode=a["ceil_mode"], head=head)
-        last = (out - 1) * a["stride"] - head
-        is_apart = last >= size or (dilation > size and _steps_over(size, dilation, head, a["stride"], out))
-    if is_apart:
-        raise QfmtError(f"a window of {kernel} lies entirely in the padding, of {head} before and {pads - head} after")
-
-
-def _steps_over(size: int, dilation: int, head: int, stride: int, out: int) -> bool:
-    """Whether a window that begins in the padding has its first tap behind that beyond the input.
-
-    None of the first `out` windows, at i · stride - head, ends before the input. What the starts leave modulo the
-    dilation is where that tap is, and comes again after `dilation` windows.
-    """
-    begun = min(out, -(-head // stride), dilation)
-    if begun > FEW:
-        raise QfmtError(f"{begun:,} windows begin in the padding, more than {FEW:,}")
-    return any((i * stride - head) % dilation >= size for i in range(begun))
-
-
-FEW = 1 << 16
-"""Windows that may begin in the padding where they may step over the input: each is looked at."""
-
-
-def _windows(spatial: tuple[Dimension, ...], a: Any) -> list[Dimension]:
-    return [window(size, **_along(i, a)) for i, size in enumerate(spatial)]
-
-
-def _along(i: int, a: Any) -> dict[str, Any]:
-    """The window along one spatial dimension, as `shapes.window` takes it."""
-    pads = a["pads"]
-    return {
-        "kernel": a["kernel_shape"][i],
-        "stride": a["strides"][i],
-        "pads": pads[i] + pads[len(pads) // 2 + i],
-        "dilation": a["dilations"][i],
-        "ceil_mode": bool(a["ceil_mode"]),
-        "head": pads[i],
-    }
+    along = list(zip(windows(a), x[2:], strict=True))
+    for w, size in along:
+        w.check(size)
+    return [(*x[:2], *(w.output(size) for w, size in along))]
 
 
 def _taps(x: Array, a: Any, pad: Any) -> Iterator[Array]:
     """One array per tap of the window: the elements that it meets, `pad` beyond the input."""
-    out = [positions(size, **_along(i, a)) for i, size in enumerate(x.shape[2:])]
-    margins = [_margins(i, size, a) for i, size in enumerate(x.shape[2:])]
+    given = windows(a)
+    out = [w.positions(size) for w, size in zip(given, x.shape[2:], strict=True)]
+    margins = [w.margins(size) for w, size in zip(given, x.shape[2:], strict=True)]
     affordable(prod(x.shape[:2]) * prod(size + sum(each) for size, each in zip(x.shape[2:], margins, strict=True)))
     padded = np.pad(x, [(0, 0), (0, 0), *margins], constant_values=pad)
-    return (padded[tap(position, a, out)] for position in np.ndindex(*a["kernel_shape"]))
-
-
-def _margins(i: int, size: int, a: Any) -> tuple[int, int]:
-    """What is padded along one dimension, with what the last window of ceil_mode may meet behind the pads."""
-    w = _along(i, a)
-    reach = (positions(size, **w) - 1) * w["stride"] + (w["kernel"] - 1) * w["dilation"] + 1
-    return w["head"], max(w["pads"], reach - size) - w["head"]
+    return (padded[tap(position, given, out)] for position in np.ndindex(*a["kernel_shape"]))
 
 
 def _combined(combine: np.ufunc, x: Array, a: Any, pad: Any) -> Array:
     """The elements of each window as one, dimension by dimension: the same in any order, so no sums of floats."""
-    for i, size in enumerate(x.shape[2:]):
-        one = {"strides": a["strides"][i : i + 1], "dilations": a["dilations"][i : i + 1]}
+    for i, (w, size) in enumerate(zip(windows(a), x.shape[2:], strict=True)):
         rest = (slice(None),) * (x.ndim - 3 - i)
-        margins = _margins(i, size, a)
+        margins = w.margins(size)
         affordable(x.size // max(size, 1) * (size + sum(margins)))
         padded = np.pad(x, [margins if axis == i + 2 else (0, 0) for axis in range(x.ndim)], constant_values=pad)
-        out = [positions(size, **_along(i, a))]
-        x = reduce(combine, (padded[(*tap((k,), one, out), *rest)] for k in range(a["kernel_shape"][i])))
+        out = [w.positions(size)]
+        x = reduce(combine, (padded[(*tap((k,), [w], out), *rest)] for k in range(w.kernel)))
     return x
 
 
@@ -138,57 +84,17 @@ def max_pool(x: Array, **attributes: Any) -> Array:
     return _combined(np.maximum, x, attributes, lowest)
 
 
-def window_counts(shape: tuple[int, ...], count_include_pad: int, a: Any) -> Array:
-    """How many elements each window divides by: those inside the input, or inside input and pads."""
-    along = [counts_along(i, size, count_include_pad, a) for i, size in enumerate(shape)]
-    affordable(prod(each.nbytes for each in along))
-    return reduce(np.multiply.outer, along)[None, None]
-
-
-def counts_along(i: int, size: int, count_include_pad: int, a: Any) -> Array:
-    """The same along one spatial dimension: how many taps of each window lie in what counts."""
-    w = _along(i, a)
-    head, kernel, dilation = w["head"], w["kernel"], w["dilation"]
-    count = positions(size, **w)
-    affordable(count)
-    starts = np.arange(count, dtype=np.int64) * w["stride"] - head
-    first, end = (-head, size + w["pads"] - head) if count_include_pad else (0, size)
-    before, within = (np.clip(-(-(bound - starts) // dilation), 0, kernel) for bound in (first, end))
-    counts: Array = within - before
-    return counts
-
-
-def _average_pool_integer(x: Operand, *, result: Result, count_include_pad: int, **attributes: Any) -> Array:
+def _average_pool_integer(x: Operand, *, result: Result, **attributes: Any) -> Array:
     """With the stated mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     total = _combined(np.add, _centred(x, result), attributes, 0)
-    counts = window_counts(x.array.shape[2:], count_include_pad, attributes)
+    counts = window_counts(x.array.shape[2:], attributes)
     return _mean(total, counts, result)
 
 
-def _average_pool_exact(x: Operand, *, rule: str, count_include_pad: int, **attributes: Any) -> Array:
+def _average_pool_exact(x: Operand, *, rule: str, **attributes: Any) -> Array:
     """Σ (q - zx) · L / n of the window; padding adds nothing."""
     total = _combined(np.add, centred(x, np.dtype(np.int64)), attributes, 0)
-    return _on_one_unit(total, window_counts(x.array.shape[2:], count_include_pad, attributes))
-
-
-def _on_one_unit(total: Array, counts: Array) -> Array:
-    """Σ · L / n: sums of n elements each, n not everywhere the same, L the least common multiple of all n."""
-    return total * unit_factors(counts)
-
-
-def unit_factors(counts: Array) -> Array:
-    """L / n for each window of n elements, in int64; QfmtError where there is no such L, or too large a one."""
-    sizes = np.unique(counts).tolist()
-    if 0 in sizes:
-        raise QfmtError("a window lies entirely in the padding: it has no mean")
-    multiple = lcm(*sizes)
-    if multiple >= LARGEST_MULTIPLE:
-        raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
-    return np.asarray(multiple // counts.astype(np.int64))
-
-
-LARGEST_MULTIPLE = 1 << 31
-"""Of sizes of windows: int32 holds no sum of larger ones, but 0."""
+    return total * unit_factors(window_counts(x.array.shape[2:], attributes))
 
 
 def _centred(x: Operand, result: Result) -> Array:
@@ -216,13 +122,13 @@ def _mean(total: Array, count: Any, result: Result) -> Array:
     rules=MEAN_RULES,
     engines=by_engine("mean_reciprocal"),
 )
-def average_pool(x: Array, *, count_include_pad: int, **attributes: Any) -> Array:
+def average_pool(x: Array, **attributes: Any) -> Array:
     """Y = the mean of the window; padding counts as zeros if count_include_pad, otherwise not at all.
 
     X is [N, C, *spatial]. Elements beyond the padding (ceil_mode) never count.
     """
     total = reduce(np.add, _taps(x, attributes, 0))
-    return total / window_counts(x.shape[2:], count_include_pad, attributes).astype(x.dtype)
+    return total / window_counts(x.shape[2:], attributes).astype(x.dtype)
 
 
 def _global_shape(given: Inference) -> list[Shape]:
@@ -297,11 +203,6 @@ def _adaptive_shape(given: Inference) -> list[Shape]:
     return [(*x[: -len(size)], *size)]
 
 
-def bins(size: int, count: int) -> list[slice]:
-    """PyTorch's bins: from floor(i · size / count) to ceil((i + 1) · size / count), which may overlap."""
-    return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-
-
 def _adaptive_integer(x: Operand, *, result: Result, output_size: tuple[int, ...]) -> Array:
     """With the stated mean rule, over Σ (q - z) of the bin."""
     total, counts = _bin_sums(_centred(x, result), output_size, np.dtype(np.int64))
@@ -310,7 +211,8 @@ def _adaptive_integer(x: Operand, *, result: Result, output_size: tuple[int, ...
 
 def _adaptive_exact(x: Operand, *, rule: str, output_size: tuple[int, ...]) -> Array:
     """Σ (q - zx) · L / n of the bin."""
-    return _on_one_unit(*_bin_sums(centred(x, np.dtype(np.int64)), output_size, np.dtype(np.int64)))
+    total, counts = _bin_sums(centred(x, np.dtype(np.int64)), output_size, np.dtype(np.int64))
+    return total * unit_factors(counts)
 
 
 def _bin_sums(x: Array, output_size: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:

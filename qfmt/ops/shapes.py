@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..errors import QfmtError
 from ..graph import MAXIMUM_RANK
@@ -72,17 +71,6 @@ def _broadcast_size(x: Dimension, y: Dimension) -> Dimension:
     return x if isinstance(x, int) else y if isinstance(y, int) else None
 
 
-PER_DIMENSION = {"kernel_shape", "strides", "dilations", "output_padding"}
-"""Attributes of a window with one entry for each spatial dimension."""
-
-
-def check_window(rank: int, a: Mapping[str, Any]) -> None:
-    """QfmtError unless a window over so many spatial dimensions has an attribute for each of them."""
-    for name, count in {**dict.fromkeys(a.keys() & PER_DIMENSION, rank), "pads": 2 * rank}.items():
-        if len(a[name]) != count:
-            raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
-
-
 def check_bias(given: Inference, channels: Dimension) -> None:
     """QfmtError unless the third input, if there is one, has one element for each output channel."""
     bias = given.shapes[2] if len(given.shapes) > 2 else None
@@ -90,43 +78,6 @@ def check_bias(given: Inference, channels: Dimension) -> None:
         return
     if len(bias) != 1 or (isinstance(bias[0], int) and isinstance(channels, int) and bias[0] != channels):
         raise QfmtError(f"a bias of shape {list(bias)} does not fit {channels} output channels")
-
-
-def window(
-    size: Dimension, kernel: int, stride: int, pads: int, dilation: int, *, ceil_mode: bool = False, head: int = 0
-) -> Dimension:
-    """The number of positions of a window along a dimension that may not be known; see `positions`."""
-    if isinstance(size, int):
-        return positions(size, kernel, stride, pads, dilation, ceil_mode=ceil_mode, head=head)
-    return size if stride == 1 and pads == dilation * (kernel - 1) else None
-
-
-def positions(
-    size: int, kernel: int, stride: int, pads: int, dilation: int, *, ceil_mode: bool = False, head: int = 0
-) -> int:
-    """The number of positions of a window (convolution, pooling) along one dimension.
-
-    `pads` is the sum of both sides, `head` the padding before; with ceil_mode a last, partial window
-    counts if it starts inside the input or the padding before it (PyTorch and ONNX alike).
-    """
-    reach = dilation * (kernel - 1) + 1
-    room = size + pads - reach
-    if room < 0:
-        raise QfmtError(f"a window of {reach} does not fit into {size} + {pads} of padding")
-    if not ceil_mode:
-        return room // stride + 1
-    count = -(-room // stride) + 1
-    return count - 1 if (count - 1) * stride >= size + head else count
-
-
-def tap(position: Sequence[int], a: Mapping[str, Any], out: Sequence[int]) -> tuple[Any, ...]:
-    """The index of what one tap of a window meets in a padded input, over all positions of the window.
-
-    `a` holds the strides and dilations of the window, `out` is the number of its positions along each dimension.
-    """
-    starts = [place * step for place, step in zip(position, a["dilations"], strict=True)]
-    ends = [start + stride * (count - 1) + 1 for start, stride, count in zip(starts, a["strides"], out, strict=True)]
-    return (..., *map(slice, starts, ends, a["strides"]))
 
 
 def axis_of(axis: int, rank: int) -> int:

@@ -1,6 +1,6 @@
 """Rewrites of a Model that keep what it computes."""
 
 from .lowering import lower_integer
-from .lowering.proofs import Proofs, proofs
+from .proofs import Proofs, proofs
 
 __all__ = ["Proofs", "lower_integer", "proofs"]

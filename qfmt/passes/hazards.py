@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
+from ..ops.accumulation import terms_of
 from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
 
@@ -39,9 +39,6 @@ WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "qfmt.LSTM": (1, 2), "qfmt.GRU": (1, 2), "qfmt.LSTMCell": (1, 2), "qfmt.GRUCell": (1, 2), "qfmt.RNNCell": (1, 2),
 }  # fmt: skip
 """Operator → its inputs that are weights of a product with the first, or with the state."""
-
-ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
-"""Operators whose weights have the output channels last, Gemm unless `transB` turns them."""
 
 INTEGER_CONVOLUTIONS = ("ConvInteger", "qfmt.DynamicConv")
 """What ONNX Runtime computes by ConvInteger, as it does convolutions that give their sums: those clip int8 by uint8."""
@@ -100,7 +97,7 @@ def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
 
 
 def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points: Sequence[int]) -> Hazard:
-    terms = _terms(node, w.array)
+    terms = terms_of(node, w.array)
     clips = {dtype, w.dtype} == {"uint8", "int8"}
     return Hazard(
         node=node.label,
@@ -167,18 +164,4 @@ def _centred(node: Node, w: Tensor, terms: Array) -> Array:
     grid = w.quantization
     if grid is None or not any(grid.zero_point):
         return terms
-    return _terms(node, w.array.astype(np.int32) - np.asarray(grid.zero_points(w.array.ndim), np.int32))
-
-
-def _terms(node: Node, w: Array) -> Array:
-    """[output channels, channels of the group, taps]"""
-    if "kernel_shape" not in node.attributes:
-        w = w if w.ndim > 1 else w[:, None]
-        rows = w.swapaxes(-1, -2) if node.operator in ROWS_LAST and not node.attributes.get("transB") else w
-        return rows.reshape(prod(rows.shape[:-1]), rows.shape[-1], 1)
-    if node.operator.endswith("Transpose"):
-        group: Any = node.attributes["group"]
-        channels, filters, *kernel = w.shape
-        w = w.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)
-        w = w.reshape(group * filters, channels // group, *kernel)
-    return w.reshape(*w.shape[:2], prod(w.shape[2:]))
+    return terms_of(node, w.array.astype(np.int32) - np.asarray(grid.zero_points(w.array.ndim), np.int32))

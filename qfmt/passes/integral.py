@@ -15,6 +15,7 @@ import numpy as np
 from ..arithmetic import EXACT_IN_FLOAT32
 from ..model import DTYPES, Graph, Node, Tensor
 from ..ops import OPERATORS, Quantized
+from ..ops.accumulation import inner_size, terms_of
 from .constants import unused
 from .stated import DEQUANTIZE, QUANTIZE
 
@@ -143,9 +144,7 @@ class _Integral:
     def _product_of_two(self, node: Node) -> None:
         """Integers times integers, both computed: the sums are integers, where float32 is exact."""
         a, b = (self.ranges.get(name) for name in node.inputs)
-        first, second = (self.tensors[name].shape or () for name in node.inputs)
-        sizes = (*first[-1:], *second[-2:][:1])  # a matrix has rows, a vector one size
-        count = next((size for size in sizes if isinstance(size, int)), None)
+        count = inner_size(*(self.tensors[name].shape for name in node.inputs))
         reach = None if a is None or b is None or count is None else count * max(map(abs, a)) * max(map(abs, b))
         if reach is None or reach > EXACT_IN_FLOAT32:
             self.nodes.append(node)
@@ -228,9 +227,5 @@ def _narrowest(limits: Range) -> str:
 
 def _reach(node: Node, weights: Any, given: Range) -> int:
     """The largest absolute value that a sum of products may have."""
-    magnitudes = np.abs(weights.astype(np.int64))
-    if node.operator in ("Conv", "qfmt.Linear"):
-        axes = tuple(range(1, weights.ndim))
-    else:
-        axes = (weights.ndim - (1 if node.attributes.get("transB") else 2),) if weights.ndim > 1 else (0,)
-    return int(magnitudes.sum(axes).max(initial=0)) * max(-given[0], given[1])
+    magnitudes = np.abs(terms_of(node, weights.astype(np.int64)))
+    return int(magnitudes.sum((1, 2)).max(initial=0)) * max(-given[0], given[1])

@@ -57,11 +57,9 @@ def _inputs(node: Node, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
     """Whether windows may differ in size, so that the factors L / n of their sums need a size that is not stated."""
-    uneven = [size != 1 for size in a.get("output_size", ())]
-    if "count_include_pad" in a:
-        head, tail = a["pads"][: len(a["pads"]) // 2], a["pads"][len(a["pads"]) // 2 :]
-        padded = (any(pads) and not a["count_include_pad"] for pads in zip(head, tail, strict=False))  # V43: as many
-        uneven = [bool(a["ceil_mode"]) or each for each in padded]
+    from ..ops.geometry import may_differ
+
+    uneven = may_differ(a)
     sizes = (None,) * len(uneven) if x.shape is None else x.shape[-len(uneven) :]
     is_open = any(each and not isinstance(size, int) for each, size in zip(uneven, sizes, strict=False))
     return f"windows over {quoted(x.name)} may differ in size, but its sizes are not known" if is_open else ""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm, prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import QfmtError
 from ...model import Node
-from ...ops.pooling import bins
+from ...ops.geometry import Window, bins, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Operand, Plan, View, channels_last
 from .products import finished, target_of, title_of
 from .static import INT32
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
 """Operators that take one of the inputs, and how it compares with the others."""
@@ -26,52 +32,33 @@ class Along:
 
     size: int
     dilation: int
-    first: tuple[int, ...]
-    taps: tuple[int, ...]
-    divisor: tuple[int, ...]
+    first: Array
+    taps: Array
+    divisor: Array
 
     @classmethod
-    def all_of(cls, size: int) -> Along:
-        return cls(size, 1, (0,), (size,), (size,))
+    def of_bins(cls, size: int, count: int) -> Along:
+        parts = bins(size, count)
+        taps = np.array([part.stop - part.start for part in parts])
+        return cls(size, 1, np.array([part.start for part in parts]), taps, taps)
 
-
-def _window(node: Node, axis: int, size: int, count: int) -> Along:
-    """Along one spatial dimension of MaxPool or AveragePool: `count` places over `size` inputs."""
-    a = node.attributes
-    kernel_size, stride, dilation = (int(a[name][axis]) for name in ("kernel_shape", "strides", "dilations"))  # type: ignore[index]
-    pads = a["pads"]
-    assert isinstance(pads, tuple)
-    before, after = int(pads[axis]), int(pads[len(pads) // 2 + axis])
-    with_pads = bool(a.get("count_include_pad", 0))
-    first, taps, divisor = [], [], []
-    for place in range(count):
-        met = [place * stride - before + k * dilation for k in range(kernel_size)]
-        inside = [each for each in met if 0 <= each < size]
-        first.append(inside[0] if inside else 0)
-        taps.append(len(inside))
-        divisor.append(sum(-before <= each < size + after for each in met) if with_pads else len(inside))
-    return Along(size, dilation, tuple(first), tuple(taps), tuple(max(1, each) for each in divisor))
-
-
-def _adaptive(size: int, count: int) -> Along:
-    parts = bins(size, count)
-    taps = tuple(part.stop - part.start for part in parts)
-    return Along(size, 1, tuple(part.start for part in parts), taps, taps)
+    @classmethod
+    def of_window(cls, window: Window, size: int, count_include_pad: int) -> Along:
+        return cls(size, window.dilation, *window.met(size), np.maximum(window.counts(size, count_include_pad), 1))
 
 
 def pool(plan: Plan, node: Node) -> None:
     """A pool over the spatial dimensions of [N, C, *spatial]."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
-    if node.operator == "qfmt.AdaptiveAveragePool" and len(x.shape) == len(node.attributes["output_size"]) + 1:  # type: ignore[arg-type]
+    if "output_size" in node.attributes and len(x.shape) == len(node.ints("output_size")) + 1:
         raise QfmtError("an adaptive pool without a batch")
     if len(x.shape) - 2 not in (1, 2, 3):
         raise QfmtError(f"has {len(x.shape) - 2} spatial dimensions, but C supports 1 to 3")
-    if node.operator.startswith("Global"):
-        along = [Along.all_of(size) for size in x.shape[2:]]
-    elif node.operator == "qfmt.AdaptiveAveragePool":
-        along = [_adaptive(size, count) for size, count in zip(x.shape[2:], y.shape[2:], strict=True)]
+    if "kernel_shape" in node.attributes:
+        with_pads, pairs = node.int("count_include_pad", 0), zip(windows(node.attributes), x.shape[2:], strict=True)
+        along = [Along.of_window(window, size, with_pads) for window, size in pairs]
     else:
-        along = [_window(node, axis, x.shape[2 + axis], count) for axis, count in enumerate(y.shape[2:])]
+        along = [Along.of_bins(size, count) for size, count in zip(x.shape[2:], y.shape[2:], strict=True)]
     order = channels_last(len(x.shape))
     _emit(plan, node, plan.read(node.inputs[0], order), along, x.shape[1], prod(y.shape) // x.shape[1], order)
 
@@ -91,7 +78,7 @@ def reduce(plan: Plan, node: Node) -> None:
     channels = prod(view.physical[len(order) - after :])
     size = prod(x.shape[axis] for axis in axes)
     result = order if len(y.shape) == len(x.shape) else tuple(sorted(kept).index(axis) for axis in kept)
-    _emit(plan, node, view, [Along.all_of(size)], channels, prod(y.shape) // max(1, channels), result)
+    _emit(plan, node, view, [Along.of_bins(size, 1)], channels, prod(y.shape) // max(1, channels), result)
 
 
 def _axes(plan: Plan, node: Node, rank: int) -> list[int]:
@@ -107,7 +94,7 @@ def _emit(
     plan: Plan, node: Node, view: View, along: list[Along], channels: int, places: int, order: tuple[int, ...]
 ) -> None:
     tables = {
-        name: [plan.constant(np.array(getattr(each, name), np.int32), "window") for each in along]
+        name: [plan.constant(getattr(each, name).astype(np.int32), "window") for each in along]
         for name in ("first", "taps", "divisor")
     }
     one, none = plan.constant(np.ones(1, np.int32), "window"), plan.constant(np.zeros(1, np.int32), "window")
@@ -152,7 +139,7 @@ def _emit(
 
 
 def _of(along: list[Along], index: int) -> set[int]:
-    return set(along[index].divisor) if index < len(along) else {1}
+    return set(along[index].divisor.tolist()) if index < len(along) else {1}
 
 
 def _worst(dtype: str, better: str) -> str:

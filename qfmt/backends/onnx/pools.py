@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...model import Dimension
+from ...ops.geometry import members, windows
 from .lowering import Site, lowers, plain
 from .older import reduced
 from .opsets import Lacks
@@ -66,20 +67,18 @@ def without_ceil_mode(site: Site) -> dict[str, Any]:
 
 def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
     """Pads with which the window has as many positions as by ceil_mode."""
-    rank = len(a["kernel_shape"])
-    ends = []
-    for i, pads in enumerate(zip(a["pads"][:rank], a["pads"][rank:], strict=True)):
+    given, ends = windows(a), []
+    for i, window in enumerate(given):
         size, out = (tensor.shape[2 + i] if tensor.shape else None for tensor in (site.tensor(0), site.output()))
         if not isinstance(size, int) or not isinstance(out, int):
             raise Lacks("requires a known input size for ceil_mode in that opset")
-        reach = a["dilations"][i] * (a["kernel_shape"][i] - 1) + 1
-        missing = (out - 1) * a["strides"][i] + reach - size - sum(pads)
+        missing = (out - 1) * window.stride + window.reach - size - window.pads
         if missing > 0 and a.get("count_include_pad"):
             raise Lacks("cannot count pads without what lies beyond them in that opset")
-        ends.append(pads[1] + max(missing, 0))
-        if ends[-1] >= a["kernel_shape"][i]:
+        ends.append(window.tail + max(missing, 0))
+        if ends[-1] >= window.kernel:
             raise Lacks("requires pads as wide as its window in that opset")
-    return (*a["pads"][:rank], *ends)
+    return (*(window.head for window in given), *ends)
 
 
 class _Bins(NamedTuple):
@@ -105,17 +104,15 @@ def _binned(site: Site, x: ir.Value, axis: int, size: Dimension, count: int, ran
 
 
 def _constant_bins(site: Site, size: int, count: int) -> _Bins:
-    members = bin_members(size, count).astype(np.float32)
-    return _Bins(site.constant("bins", members), site.constant("counts", members.sum(0)))
+    inside = bin_members(size, count).astype(np.float32)
+    return _Bins(site.constant("bins", inside), site.constant("counts", inside.sum(0)))
 
 
-def bin_members(size: int, count: int) -> NDArray[np.bool_]:
+def bin_members(size: int, count: int) -> NDArray[np.int32]:
     """Which element lies in which bin, [size, count]; it becomes a constant of the written file."""
     if size * count > LARGEST_BINS:
         raise Lacks(f"divides {size:,} elements into {count:,} bins, more than {LARGEST_BINS:,} constants")
-    at, bins = np.arange(size)[:, None], np.arange(count)
-    start, end = bins * size // count, -(-(bins + 1) * size // count)
-    return (start <= at) & (at < end)
+    return members(size, count)
 
 
 LARGEST_BINS = 1 << 24

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
-from ...ops.pooling import unit_factors, window_counts
+from ...ops.geometry import unit_factors, window_counts
+from ...ops.geometry import windows as windows_of
 from .lowering import Site, adds_up, written_attributes
 from .opsets import Lacks
 from .parts import Part, of_constant, of_tensor
@@ -74,17 +75,17 @@ def conv_transpose(site: Site) -> ir.Value:
     weights = np.flip(whole(Operand(w.array, w.quantization)), tuple(range(2, rank + 2)))
     weights = weights.reshape(group, -1, *weights.shape[1:]).swapaxes(1, 2)  # [group, M/group, C/group, *kernel]
     weights = weights.reshape(-1, *weights.shape[2:])
-    edges = [(kernel - 1) * step for kernel, step in zip(a["kernel_shape"], a["dilations"], strict=True)]
-    before = [edge - pad for edge, pad in zip(edges, a["pads"][:rank], strict=True)]
+    given = windows_of(a)
+    before = [window.reach - 1 - window.head for window in given]
     after = [
-        edge - pad + more - (stride - 1)  # zeros stand behind the last element, too
-        for edge, pad, more, stride in zip(edges, a["pads"][rank:], a["output_padding"], a["strides"], strict=True)
+        window.reach - window.tail + more - window.stride  # zeros stand behind the last element, too
+        for window, more in zip(given, a["output_padding"], strict=True)
     ]
-    given = {"kernel_shape": a["kernel_shape"], "dilations": a["dilations"], "group": group}
+    layout = {"kernel_shape": a["kernel_shape"], "dilations": a["dilations"], "group": group}
     xs = [part._replace(value=_spread(site, part, before, after)) for part in of_tensor(site, 0)]
 
     def multiply(x: Part, kernel: Part) -> ir.Value:
-        return site.emit("ConvInteger", x.value, kernel.value, x.zero_point, kernel.zero_point, **given)
+        return site.emit("ConvInteger", x.value, kernel.value, x.zero_point, kernel.zero_point, **layout)
 
     return _with_bias(site, _combined(site, xs, of_constant(site, "weight", weights), multiply), _bias(site), rank)
 
@@ -154,15 +155,15 @@ def binned(site: Site) -> ir.Value:
         raise Lacks("sums bins of an input whose sizes are not known")
     value, lengths = _centred(site, 0), np.ones((), np.int64)
     for axis, (size, count) in enumerate(zip(sizes, counts, strict=True), -len(counts)):
-        members = bin_members(size, count).astype(np.int32)
-        lengths = np.multiply.outer(lengths, members.sum(0, dtype=np.int64))
+        inside = bin_members(size, count)
+        lengths = np.multiply.outer(lengths, inside.sum(0, dtype=np.int64))
         if axis == -2:
-            value = site.emit("MatMul", site.constant("bins", np.ascontiguousarray(members.T)), value)
+            value = site.emit("MatMul", site.constant("bins", np.ascontiguousarray(inside.T)), value)
             continue
         perm = list(range(site.rank(0)))
         perm[axis], perm[-1] = perm[-1], perm[axis]
         value = value if axis == -1 else site.emit("Transpose", value, perm=perm)
-        value = site.emit("MatMul", value, site.constant("bins", members))
+        value = site.emit("MatMul", value, site.constant("bins", inside))
         value = value if axis == -1 else site.emit("Transpose", value, perm=perm)
     return _times(site, value, unit_factors(lengths))
 
@@ -177,12 +178,8 @@ def windows(site: Site) -> ir.Value:
     count = channels * prod(a["kernel_shape"])
     if count > MOST_ONES:
         raise Lacks(f"sums windows with a kernel of {count:,} ones, more than {MOST_ONES:,}")
-    given = {key: value for key, value in a.items() if key != "count_include_pad"}
-    factors = unit_factors(window_counts(tuple(sizes), a["count_include_pad"], given))
-    before, after = a["pads"][: len(sizes)], list(a["pads"][len(sizes) :])
-    for i, (size, count) in enumerate(zip(sizes, factors.shape[2:], strict=True)):
-        reach = (count - 1) * a["strides"][i] + (a["kernel_shape"][i] - 1) * a["dilations"][i] + 1
-        after[i] = max(after[i], reach - size - before[i])  # what a last, partial window meets
+    factors = unit_factors(window_counts(sizes, a))
+    before, after = zip(*(window.margins(size) for window, size in zip(windows_of(a), sizes, strict=True)), strict=True)
     ones = of_constant(site, "ones", np.ones((channels, 1, *a["kernel_shape"]), np.int64))
     layout = {"group": channels, "pads": [*before, *after], **{key: a[key] for key in LAYOUT}}
 

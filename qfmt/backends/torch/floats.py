@@ -12,7 +12,7 @@ from ...ops.shapes import axis_of
 from .emit import PLAIN, Emitter, Lacks, Site, Table
 from .moves import MOVES
 from .products import torch_pads
-from .reference import prelu, window
+from .reference import plain_window, prelu, window
 from .values import torch_dtype
 
 aten = torch.ops.aten
@@ -154,9 +154,7 @@ def _max_pool(s: Site, x: list[Any]) -> Any:
 
 
 def _average_pool(s: Site, x: list[Any]) -> Any:
-    kernel, strides, pads, dilations, ceil = window(s)
-    if any(step != 1 for step in dilations):
-        raise Lacks("torch does not support this window")
+    kernel, strides, pads, ceil = plain_window(s)
     target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
     return s.call(target, x[0], kernel, strides, pads, ceil, bool(s.attribute("count_include_pad")))
 

@@ -9,7 +9,7 @@ import torch
 from .emit import Emitter, Lacks, Site
 from .floats import resize_arguments, scale_shape
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
-from .reference import window
+from .reference import plain_window, window
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -71,10 +71,8 @@ def _max_pool(s: Site) -> Any:
 
 
 def _average_pool(s: Site) -> Any:
-    kernel, strides, pads, dilations, ceil = window(s)
+    kernel, strides, pads, ceil = plain_window(s)
     same_grid(s)
-    if any(step != 1 for step in dilations):
-        raise Lacks("torch does not support this window")
     target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
     count_pads = bool(s.attribute("count_include_pad"))
     return within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import f32
+from ...ops.geometry import Window, bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .products import PRODUCTS, torch_pads
+from .products import PRODUCTS
 from .values import torch_dtype
 
 # Products and sums of elements, means
@@ -72,14 +73,12 @@ def average_pool(
 ) -> Tensor:
     """By a mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     values = centred(x, grid, torch.float64)
-    ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
-    counts = window_sums(
-        functional.pad(ones, torch_pads(pads + pads), value=1.0), kernel, strides, [0] * len(pads), ceil
-    )
-    if not count_pads:
-        counts = window_sums(ones, kernel, strides, pads, ceil)
-    sums = window_sums(values, kernel, strides, pads, ceil)
-    return mean(sums, counts[tuple(slice(size) for size in (1, 1, *sums.shape[2:]))], grid, rule)
+    given = zip(kernel, strides, (1,) * len(pads), pads, pads, strict=True)
+    windows = [Window(*numbers, ceil) for numbers in given]
+    counts = torch.ones(())
+    for window, size in zip(windows, x.shape[2:], strict=True):
+        counts = counts.unsqueeze(-1) * torch.from_numpy(window.counts(size, count_pads))
+    return mean(window_sums(values, kernel, strides, pads, ceil), counts, grid, rule)
 
 
 def window_sums(x: Tensor, kernel: list[int], strides: list[int], pads: list[int], ceil: bool) -> Tensor:
@@ -94,11 +93,9 @@ def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) ->
     """By a mean rule, over Σ (q - z) of each bin: along a dimension from ⌊i · in / out⌋ to ⌈(i + 1) · in / out⌉."""
     sums, counts = centred(x, grid, torch.float64), torch.ones(())
     for axis, size in zip(range(x.dim() - len(sizes), x.dim()), sizes, strict=True):
-        length = x.shape[axis]
-        bins = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
-        parts = [sums.narrow(axis, start, end - start).sum(axis, keepdim=True) for start, end in bins]
-        sums = torch.cat(parts, axis)
-        counts = counts.unsqueeze(-1) * torch.tensor([end - start for start, end in bins])
+        lengths = [(part.start, part.stop - part.start) for part in bins(x.shape[axis], size)]
+        sums = torch.cat([sums.narrow(axis, *part).sum(axis, keepdim=True) for part in lengths], axis)
+        counts = counts.unsqueeze(-1) * torch.tensor([length for _, length in lengths])
     return mean(sums, counts, grid, rule)
 
 
@@ -131,18 +128,11 @@ def _adaptive_average_pool(s: Site) -> Any:
 
 
 def _average_pool(s: Site) -> Any:
-    kernel, pads = s.attribute("kernel_shape"), s.attribute("pads")
-    rank = len(kernel)
     if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
-    halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
-    if pads[:rank] != pads[rank:] or any(step != 1 for step in s.attribute("dilations")) or not halves or rank > 3:
-        raise Lacks("torch does not support this window")
-    ceil, count_pads = bool(s.attribute("ceil_mode")), bool(s.attribute("count_include_pad"))
-    grid = _kept_grid(s)
-    return s.result(
-        average_pool, s.x(0), kernel, s.attribute("strides"), pads[:rank], ceil, count_pads, grid, s.node.rule
-    )
+    kernel, strides, pads, ceil = plain_window(s)
+    count_pads, grid = bool(s.attribute("count_include_pad")), _kept_grid(s)
+    return s.result(average_pool, s.x(0), kernel, strides, pads, ceil, count_pads, grid, s.node.rule)
 
 
 # Comparisons
@@ -165,6 +155,14 @@ def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
     if pads[:rank] != pads[rank:] or not halves or rank > 3:
         raise Lacks("torch does not support this window")
     return kernel, s.attribute("strides"), pads[:rank], s.attribute("dilations"), bool(s.attribute("ceil_mode"))
+
+
+def plain_window(s: Site) -> tuple[list[int], list[int], list[int], bool]:
+    """The same of an average, which torch takes without dilations."""
+    kernel, strides, pads, dilations, ceil = window(s)
+    if any(step != 1 for step in dilations):
+        raise Lacks("torch does not support this window")
+    return kernel, strides, pads, ceil
 
 
 def _max_pool(s: Site) -> Any:

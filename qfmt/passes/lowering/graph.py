@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +13,14 @@ from ...errors import NoIntegerFormError
 from ...interpreter import execute
 from ...model import DTYPES, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
+from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
 from ..edits import only_read, without_unread
 from ..likely import shape_options
 from .elements import by_element, regridded, tabled
 from .ends import apart, is_input, last_integers, move_integers, output, take_input, with_integer_fill
 from .forms import MULTIPLY_ADD_DIVIDE, Form
-from .means import mean, window_sizes
+from .means import mean
 from .products import product
 from .regions import SEVERAL, integers, is_by_element, is_move
 from .requantizing import requantized
@@ -57,7 +58,7 @@ def _lowered(model: Model, work: Work) -> Graph:
             waiting.append(node)
             move_integers(node, work)
             continue
-        work.visit(node)
+        work.budget.visit(node, work.tensors)
         try:
             _lower(node, work)
         except NoForm as error:
@@ -101,15 +102,15 @@ def is_real(model: Model) -> bool:
 
 def needs_sizes(model: Model, budget: Budget) -> bool:
     """Whether a mean is taken over a number of elements that is not known."""
-    work = Work(model, Form(), budget)
-    return any(_is_open(node, work) for node in model.nodes if node.operator in MEANS and node.rule)
+    means = (node for node in model.nodes if node.operator in MEANS and node.rule)
+    return any(_is_open(node, model.tensors, budget) for node in means)
 
 
-def _is_open(node: Node, work: Work) -> bool:
+def _is_open(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:
     try:
-        window_sizes(node, work)
-    except NoForm as error:
-        return error.unknown_shape
+        mean_sizes(node, tensors, budget)
+    except UncountedError as error:
+        return error.is_open
     return False
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
-from math import lcm, prod
-from typing import Any, cast
+from math import lcm
+from typing import Any
 
 import numpy as np
 
 from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, Node, Quantization
-from ...ops.pooling import bins, counts_along
-from ...ops.shapes import axis_of
+from ...ops.geometry import UncountedError, mean_sizes
 from .requantizing import FOUND
 from .steps import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
@@ -22,8 +20,8 @@ from .work import NoForm, Work
 MOST_SUMS = 1 << 23
 """Of windows of different sizes all sums are listed, if they are no more."""
 
-SUM_BYTES, WINDOW_BYTES = 16, 64
-"""Bytes that a sum takes which is listed, and a window."""
+SUM_BYTES = 16
+"""Bytes that a sum takes which is listed."""
 
 
 def mean(node: Node, work: Work) -> Sums:
@@ -40,7 +38,10 @@ def mean(node: Node, work: Work) -> Sums:
         raise NoForm("computes a mean on a different grid than its input")
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"sums integers of more than {FACTOR_BITS} bits")
-    counts = window_sizes(node, work)
+    try:
+        counts = mean_sizes(node, work.tensors, work.budget)
+    except UncountedError as error:
+        raise NoForm(error.what, unknown_shape=error.is_open) from None
     if not counts or not all(counts):
         raise NoForm("averages over zero elements")
     if len(counts) > 1:
@@ -110,65 +111,3 @@ def _unsure(
     less = search(lambda x: rounded(x, count, -1), *ends, levels, slope, zero)
     more = search(lambda x: rounded(x, count, 1), *ends, levels, slope, zero)
     return int(differing(less, more.above).sum())
-
-
-def window_sizes(node: Node, work: Work) -> list[int]:
-    """All numbers of elements that the windows of a mean divide by."""
-    x, a = work.tensors[node.inputs[0]], cast(dict[str, Any], node.attributes)
-    if node.operator == "AveragePool" and not any(a["pads"]) and not a["ceil_mode"]:
-        return [prod(a["kernel_shape"])]
-    if x.shape is None:
-        raise NoForm("averages over an unknown number of elements", unknown_shape=True)
-    axes = list(range(2, len(x.shape)))
-    if node.operator == "ReduceMean":
-        axes = _reduced(node, work, len(x.shape))
-    elif node.operator == "qfmt.AdaptiveAveragePool":
-        axes = list(range(len(x.shape)))[-len(a["output_size"]) :]
-    sizes = [size for axis in axes if isinstance(size := x.shape[axis], int)]
-    if len(sizes) < len(axes):
-        raise NoForm("averages over an unknown number of elements", unknown_shape=True)
-    if node.operator in ("GlobalAveragePool", "ReduceMean"):
-        return [prod(sizes)]
-    if 0 in sizes:
-        return [0]
-    work.budget.allocate(WINDOW_BYTES * sum(_windows(node, axis, size) for axis, size in enumerate(sizes)))
-    along = [window_sizes_along(node, axis, size) for axis, size in enumerate(sizes)]
-    if (sizes_at_all := prod(map(len, along))) > MOST_SUMS:
-        raise NoForm("has windows of too many sizes")
-    work.budget.spend(sizes_at_all)
-    return sorted({prod(each) for each in product(*along)})
-
-
-def _reduced(node: Node, work: Work, rank: int) -> list[int]:
-    axes = work.tensors[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else None
-    if axes is not None and not axes.is_constant:
-        raise NoForm("averages over axes that are not constant")
-    if axes is None or axes.array.size == 0:
-        return [] if node.attributes["noop_with_empty_axes"] else list(range(rank))
-    return [axis_of(int(axis), rank) for axis in axes.array.reshape(-1)]
-
-
-def _enough(node: Node, axis: int, size: int) -> int:
-    """A smaller size with the same windows at both ends: those between are all alike."""
-    a = cast(dict[str, Any], node.attributes)
-    reach = (a["kernel_shape"][axis] - 1) * a["dilations"][axis] + 1
-    stride, pads = a["strides"][axis], a["pads"][axis :: len(a["pads"]) // 2]
-    enough = 4 * (reach + stride + max(pads))
-    return int(min(size, enough + (size - enough) % stride))
-
-
-def _windows(node: Node, axis: int, size: int) -> int:
-    """How many windows along one axis are counted, at most."""
-    if node.operator == "qfmt.AdaptiveAveragePool":
-        return cast(tuple[int, ...], node.attributes["output_size"])[axis]
-    return _enough(node, axis, size)
-
-
-def window_sizes_along(node: Node, axis: int, size: int) -> set[int]:
-    """The sizes of windows along one axis, as the operator itself counts them."""
-    if node.operator == "qfmt.AdaptiveAveragePool":
-        count = cast(tuple[int, ...], node.attributes["output_size"])[axis]
-        return {part.stop - part.start for part in bins(size, count)}
-    a = cast(dict[str, Any], node.attributes)
-    counts = counts_along(axis, _enough(node, axis, size), a["count_include_pad"], a)
-    return set(np.unique(counts[counts > 0]).tolist())

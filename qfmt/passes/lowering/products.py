@@ -7,14 +7,13 @@ stand in the bias, and padding is the zero point.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
 from ...model import DTYPES, Node, Quantization, Tensor
-from ...ops.accumulation import in_units_of_sums
+from ...ops.accumulation import columns, in_units_of_sums, inner_size
 from .steps import Array, Integers
 from .sums import FACTOR_BITS, INT32, Sums, unit_of
 from .work import NoForm, Work
@@ -83,13 +82,13 @@ def _grids(node: Node, x: Tensor, w: Tensor, y: Tensor, work: Work) -> tuple[Qua
 def _scales(node: Node, wq: Quantization) -> NDArray[np.float64]:
     """The scales of a weight for all channels, or the only one; groups of a transposed convolution have the same."""
     repeated = node.operator == "ConvTranspose" and wq.is_per_channel
-    return np.tile(np.array(wq.scale), cast(int, node.attributes["group"]) if repeated else 1)
+    return np.tile(np.array(wq.scale), node.int("group") if repeated else 1)
 
 
 def _met(node: Node, xq: Quantization) -> tuple[int, int]:
     """The least and the greatest integer that a weight meets: padding is zero, and so is what is not painted."""
     low, high, zero = xq.quant_min, xq.quant_max, int(xq.zero_point[0])
-    padded = any(cast(Any, node.attributes.get("pads", ()))) or node.operator == "ConvTranspose"
+    padded = any(node.ints("pads", ())) or node.operator == "ConvTranspose"
     return (min(low, zero), max(high, zero)) if padded else (low, high)
 
 
@@ -104,23 +103,6 @@ def _check_scales(at: Array, yq: Quantization) -> None:
     for each in (at, f32(1) / s, at / s, at * (f32(1) / s)):
         if not (np.isfinite(each).all() and (np.asarray(each) > 0).all()):
             raise NoForm("has scales whose product or quotient float32 cannot represent")
-
-
-def columns(node: Node, w: Integers) -> Integers:
-    """Weights as [outputs, products of one sum], of whatever layout the operator has."""
-    if node.operator == "ConvTranspose":
-        group = cast(int, node.attributes["group"])
-        parts = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
-        return parts.transpose(0, 2, 1, 3).reshape(group * w.shape[1], -1)
-    if node.operator in ("Conv", "qfmt.Linear") or node.attributes.get("transB"):
-        return w.reshape(len(w), -1)
-    if w.ndim < 2:
-        return w.reshape(1, -1)
-    if w.ndim > 2:  # the widest of all matrices: their sums of either sign
-        signs = (np.maximum(w, 0).sum(-2), np.minimum(w, 0).sum(-2))
-        lead = tuple(range(w.ndim - 2))
-        return np.stack([signs[0].max(lead), signs[1].min(lead)], axis=1)
-    return w.T
 
 
 def _reach(weights: Integers, low: int, high: int, bias: Integers) -> tuple[Integers, Integers]:
@@ -201,7 +183,7 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
     y = work.tensors[node.outputs[0]]
     if node.operator != "MatMul" or bq.is_per_channel:
         raise NoForm("has weights that are not constant")
-    length = work.size(a, -1) or work.size(b, -2 if len(b.shape or ()) > 1 else -1)
+    length = inner_size(a.shape, b.shape)
     if length is None:
         raise NoForm("sums an unknown number of products", unknown_shape=True)
     ends = [each - q.zero_point[0] for q in (aq, bq) for each in (q.quant_min, q.quant_max)]

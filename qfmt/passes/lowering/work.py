@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...budget import NODE, Budget
+from ...budget import Budget
 from ...errors import QfmtError
 from ...model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..constants import unused
 from .forms import Form
-
-READ = 100
-"""Bytes of constants that are read and added up in the time of an operation."""
 
 
 class NoForm(QfmtError):
@@ -64,11 +61,6 @@ class Work:
         self.tensors[tensor.name] = tensor
         return tensor.name
 
-    def visit(self, node: Node) -> None:
-        """Count a node that is looked at, and the constants that it reads: nodes may share them."""
-        read = (self.tensors[name].data for name in node.inputs if name)
-        self.budget.spend(NODE + sum(data.nbytes for data in read if data is not None) // READ)
-
     def put(self, node: Node, outputs: Iterable[Tensor] = ()) -> None:
         """Append a node; `outputs` are those of its tensors that are new, or other than before."""
         for tensor in outputs:
@@ -91,12 +83,6 @@ class Work:
 
     def kind(self, tensor: Tensor) -> np.dtype[Any]:
         return numpy_dtype(tensor.dtype)
-
-    def size(self, tensor: Tensor, axis: int) -> int | None:
-        if tensor.shape is None or not -len(tensor.shape) <= axis < len(tensor.shape):
-            return None
-        size = tensor.shape[axis]
-        return size if isinstance(size, int) else None
 
     def last_axis(self, tensor: Tensor) -> int:
         if tensor.shape is None:

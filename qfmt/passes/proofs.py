@@ -10,21 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import lcm
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...budget import Budget
-from ...errors import BudgetError, QfmtError, Violation
-from ...model import DTYPES, Model, Node, Tensor
-from ...ops import OPERATORS
-from .forms import Form
-from .means import window_sizes
-from .products import columns
-from .steps import Integers
-from .work import Work
+from ..budget import Budget
+from ..errors import BudgetError, QfmtError, Violation
+from ..model import DTYPES, Model, Node, Tensor
+from ..ops import OPERATORS
+from ..ops.accumulation import columns, inner_size
+from ..ops.geometry import mean_sizes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
 
 INT32 = -(1 << 31), (1 << 31) - 1
+
+Tensors = Mapping[str, Tensor]
 
 
 class Range(NamedTuple):
@@ -53,17 +57,17 @@ class Proofs:
 def proofs(model: Model) -> Proofs:
     """Whether the sums of all nodes stay in int32, and within what the file states of them. For valid models."""
     budget = Budget.of(model, "checking the sums of a network of")
-    found, work, ranges = Proofs(), Work(model, Form("thresholds"), budget), dict[str, Range]()
+    found, tensors, ranges = Proofs(), model.graph.tensors, dict[str, Range]()
     for index, node in enumerate(model.nodes):
         where = f"node {index} ({node.operator} → {', '.join(node.outputs)})"
-        work.visit(node)
+        budget.visit(node, tensors)
         try:
             if (add := _adder(node)) is not None:
-                ranges[node.outputs[0]] = reached = add(node, work)
-                broken = _beyond(reached, work.tensors[node.outputs[0]], where)
+                ranges[node.outputs[0]] = reached = add(node, tensors, budget)
+                broken = _beyond(reached, tensors[node.outputs[0]], where)
                 found.sums += not any(each.rule == "P1" for each in broken)
             elif node.attributes.get("reach_low"):
-                broken = _reach(node, work.tensors[node.inputs[0]], ranges.get(node.inputs[0]), where)
+                broken = _reach(node, tensors[node.inputs[0]], ranges.get(node.inputs[0]), where)
                 found.reaches += not broken
             else:
                 continue
@@ -76,7 +80,7 @@ def proofs(model: Model) -> Proofs:
     return found
 
 
-def _adder(node: Node) -> Callable[[Node, Work], Range] | None:
+def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:
     operator = OPERATORS.get(node.operator)
     if node.operator == "qfmt.WeightedSum":
         return _weighted
@@ -113,34 +117,34 @@ def _one(low: int, high: int, parts: tuple[int, int] | None = None) -> Range:
     return Range(np.array([low]), np.array([high]), *(parts or (low, high)))
 
 
-def _sums(node: Node, work: Work) -> Range:
+def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
     """Σ v · w + B, v the integers of x less the zero point, or by `folded` as they are."""
-    x, w = (work.tensors[name] for name in node.inputs[:2])
+    x, w = (tensors[name] for name in node.inputs[:2])
     if not w.is_constant:
-        return _of_two(node, x, w, work)
+        return _of_two(node, x, w)
     weights = w.array.astype(np.int64)
     if node.rule == "exact" and w.quantization is not None:
         weights = weights - w.quantization.zero_points(weights.ndim).astype(np.int64)
     weights = columns(node, weights)
     low, high = limits(x) if node.rule == "folded" else _centred(x)
-    if any(cast(Any, node.attributes.get("pads", ()))) or node.operator == "ConvTranspose":
+    if any(node.ints("pads", ())) or node.operator == "ConvTranspose":
         padding = _zero_point(x) if node.rule == "folded" else 0
         low, high = min(low, padding), max(high, padding)
     above, below = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
-    least, most = _bias(node, work, len(weights))
+    least, most = _bias(node, tensors, len(weights))
     lowest, highest = above * low - below * high + least, above * high - below * low + most
     up = above * max(high, 0) + below * max(-low, 0) + np.maximum(most, 0)
     down = above * min(low, 0) - below * max(high, 0) + np.minimum(least, 0)
     parts = int(down.min(initial=0)), int(up.max(initial=0))
-    axis = 1 if node.operator.startswith("Conv") else len(work.tensors[node.outputs[0]].shape or ()) - 1
+    axis = 1 if node.operator.startswith("Conv") else len(tensors[node.outputs[0]].shape or ()) - 1
     return Range(lowest, highest, *parts, axis if len(weights) > 1 else None)
 
 
-def _bias(node: Node, work: Work, count: int) -> tuple[Integers, Integers]:
+def _bias(node: Node, tensors: Tensors, count: int) -> tuple[Integers, Integers]:
     """The least and the greatest that is added to the sums of each channel; Gemm has it for each row."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return np.zeros(count, np.int64), np.zeros(count, np.int64)
-    tensor = work.tensors[node.inputs[2]]
+    tensor = tensors[node.inputs[2]]
     if not tensor.is_constant:
         low, high = limits(tensor)
         return np.full(count, low), np.full(count, high)
@@ -148,8 +152,8 @@ def _bias(node: Node, work: Work, count: int) -> tuple[Integers, Integers]:
     return rows.min(0), rows.max(0)
 
 
-def _of_two(node: Node, a: Tensor, b: Tensor, work: Work) -> Range:
-    length = work.size(a, -1) or work.size(b, -2 if len(b.shape or ()) > 1 else -1)
+def _of_two(node: Node, a: Tensor, b: Tensor) -> Range:
+    length = inner_size(a.shape, b.shape)
     if node.operator != "MatMul" or length is None:
         raise QfmtError("the number of its products is not known")
     products = [i * j for i in _centred(a) for j in _centred(b)]
@@ -157,24 +161,24 @@ def _of_two(node: Node, a: Tensor, b: Tensor, work: Work) -> Range:
     return _one(low, high, (min(0, low), max(0, high)))
 
 
-def _product(node: Node, work: Work) -> Range:
-    a, b = (work.tensors[name] for name in node.inputs)
+def _product(node: Node, tensors: Tensors, budget: Budget) -> Range:
+    a, b = (tensors[name] for name in node.inputs)
     products = [i * j for i in _centred(a) for j in _centred(b)]
     return _one(min(products), max(products))
 
 
-def _weighted(node: Node, work: Work) -> Range:
+def _weighted(node: Node, tensors: Tensors, budget: Budget) -> Range:
     """Σ weights · q: parts are added in int64, which the rules of validity guard."""
     weights: Counter[str] = Counter()
-    for name, weight in zip(node.inputs, cast(tuple[int, ...], node.attributes["weights"]), strict=True):
+    for name, weight in zip(node.inputs, node.ints("weights"), strict=True):
         weights[name] += weight
-    ends = [sorted(weight * end for end in limits(work.tensors[name])) for name, weight in weights.items()]
+    ends = [sorted(weight * end for end in limits(tensors[name])) for name, weight in weights.items()]
     return _one(sum(low for low, _ in ends), sum(high for _, high in ends))
 
 
-def _mean(node: Node, work: Work) -> Range:
-    multiple = lcm(*window_sizes(node, work))
-    low, high = _centred(work.tensors[node.inputs[0]])
+def _mean(node: Node, tensors: Tensors, budget: Budget) -> Range:
+    multiple = lcm(*mean_sizes(node, tensors, budget))
+    low, high = _centred(tensors[node.inputs[0]])
     if node.attributes.get("count_include_pad"):
         low, high = min(low, 0), max(high, 0)
     return _one(low * multiple, high * multiple, (min(low, 0) * multiple, max(high, 0) * multiple))
@@ -201,11 +205,11 @@ def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
 def _reach(node: Node, x: Tensor, reached: Range | None, where: str) -> list[Violation]:
     nothing_stated = reached is None and x.quantization is None
     reached = reached or _one(*limits(x))
-    attributes = cast(Mapping[str, Any], node.attributes)
-    low, high = (np.array(attributes[name], np.int64) for name in ("reach_low", "reach_high"))
+    low, high = (np.array(node.ints(name), np.int64) for name in ("reach_low", "reach_high"))
     own = reached.low, reached.high
     channels = max(len(low), len(high))
-    if channels > 1 and own[0].size and (channels, attributes.get("axis", reached.axis)) != (len(own[0]), reached.axis):
+    axis = node.attributes.get("axis", reached.axis)
+    if channels > 1 and own[0].size and (channels, axis) != (len(own[0]), reached.axis):
         own = own[0].min(keepdims=True), own[1].max(keepdims=True)
     if not own[0].size:
         return []

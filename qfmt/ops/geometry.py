@@ -1,0 +1,268 @@
+"""Where windows and bins lie, what they meet, and how many elements they count: of pools, convolutions and means.
+
+The attributes of a window are those of ONNX: `kernel_shape`, `strides`, `dilations` and `pads`, and of some `ceil_mode`
+and `count_include_pad`. `pads` has what is added before each spatial dimension, then what is added after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import product
+from math import lcm, prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..budget import Budget
+from ..errors import QfmtError
+from ..model import Dimension, Node, Tensor
+from .shapes import affordable, axis_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+ONE_SIZE = ("GlobalAveragePool", "ReduceMean")
+"""Means over whole axes: one window, of all their elements."""
+
+LARGEST_MULTIPLE = 1 << 31
+"""Of sizes of windows: int32 holds no sum of larger ones, but 0."""
+
+FEW = 1 << 16
+"""Windows that may begin in the padding where they may step over the input: each is looked at."""
+
+MOST_SIZES, WINDOW_BYTES = 1 << 23, 64
+"""So many sizes of windows are listed; and bytes that a window takes until then."""
+
+
+class Window(NamedTuple):
+    """A window along one dimension: its taps are `dilation` apart, and it moves by `stride`.
+
+    `head` and `tail` are the padding before and after; with `ceil_mode` a last, partial window counts if it starts
+    inside the input or the padding before it (PyTorch and ONNX alike).
+    """
+
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    head: int = 0
+    tail: int = 0
+    ceil_mode: bool = False
+
+    @property
+    def reach(self) -> int:
+        """From its first tap to its last one."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    @property
+    def pads(self) -> int:
+        return self.head + self.tail
+
+    def positions(self, size: int) -> int:
+        """How many there are along a dimension of that size; QfmtError if none fits."""
+        room = size + self.pads - self.reach
+        if room < 0:
+            raise QfmtError(f"a window of {self.reach} does not fit into {size} + {self.pads} of padding")
+        if not self.ceil_mode:
+            return room // self.stride + 1
+        count = -(-room // self.stride) + 1
+        return count - 1 if (count - 1) * self.stride >= size + self.head else count
+
+    def output(self, size: Dimension) -> Dimension:
+        """The number of positions along a dimension that may not be known."""
+        if isinstance(size, int):
+            return self.positions(size)
+        return size if self.stride == 1 and self.pads == self.reach - 1 else None
+
+    def painted(self, size: Dimension, more: int) -> Dimension:
+        """The size of what a transposed convolution paints, `more` added at its end."""
+        edge = more + self.reach - self.pads
+        if isinstance(size, int):
+            return self.stride * (size - 1) + edge
+        return size if self.stride == 1 and edge == 1 else None
+
+    def margins(self, size: int) -> tuple[int, int]:
+        """What is padded before and after, with what the last window of ceil_mode may meet behind the pads."""
+        reach = (self.positions(size) - 1) * self.stride + self.reach
+        return self.head, max(self.pads, reach - size) - self.head
+
+    def check(self, size: Dimension) -> None:
+        """QfmtError where it has no tap, or lies entirely in the padding: no element is its largest, or its mean."""
+        if self.kernel < 1:
+            raise QfmtError(f"a window of {self.kernel} elements")
+        if not self.pads:
+            return
+        is_apart = max(self.head, self.tail) >= self.reach
+        if isinstance(size, int) and not is_apart:
+            out = self.positions(size)
+            last = (out - 1) * self.stride - self.head
+            is_apart = last >= size or (self.dilation > size and self._steps_over(size, out))
+        if is_apart:
+            what = f"a window of {self.kernel} lies entirely in the padding"
+            raise QfmtError(f"{what}, of {self.head} before and {self.tail} after")
+
+    def _steps_over(self, size: int, out: int) -> bool:
+        """Whether one that begins in the padding has its first tap behind that beyond the input.
+
+        None of the first `out` windows, at i · stride - head, ends before the input. What the starts leave modulo the
+        dilation is where that tap is, and comes again after `dilation` windows.
+        """
+        begun = min(out, -(-self.head // self.stride), self.dilation)
+        if begun > FEW:
+            raise QfmtError(f"{begun:,} windows begin in the padding, more than {FEW:,}")
+        return any((i * self.stride - self.head) % self.dilation >= size for i in range(begun))
+
+    def met(self, size: int) -> tuple[Array, Array]:
+        """For each position: where its first tap inside the input is, and how many taps are."""
+        starts = self._starts(size)
+        before, within = self._taps(starts, 0), self._taps(starts, size)
+        taps = within - before
+        return np.where(taps > 0, starts + before * self.dilation, 0), taps
+
+    def counts(self, size: int, count_include_pad: int) -> Array:
+        """How many elements each position divides by: taps inside the input, or inside input and pads."""
+        starts = self._starts(size)
+        first, end = (-self.head, size + self.tail) if count_include_pad else (0, size)
+        return self._taps(starts, end) - self._taps(starts, first)
+
+    def _starts(self, size: int) -> Array:
+        count = self.positions(size)
+        affordable(count)
+        return np.arange(count, dtype=np.int64) * self.stride - self.head
+
+    def _taps(self, starts: Array, bound: int) -> Array:
+        """How many taps lie before a place."""
+        return np.clip(-(-(bound - starts) // self.dilation), 0, self.kernel)
+
+    def enough(self, size: int) -> int:
+        """A smaller size with the same windows at both ends: those between are all alike."""
+        enough = 4 * (self.reach + self.stride + max(self.head, self.tail))
+        return min(size, enough + (size - enough) % self.stride)
+
+
+def windows(a: Mapping[str, Any]) -> list[Window]:
+    """A window for each spatial dimension."""
+    rank = len(a["kernel_shape"])
+    sides = a["pads"][:rank], a["pads"][rank:]
+    each = zip(a["kernel_shape"], a["strides"], a["dilations"], *sides, strict=True)
+    return [Window(*numbers, bool(a.get("ceil_mode"))) for numbers in each]
+
+
+PER_DIMENSION = {"kernel_shape", "strides", "dilations", "output_padding"}
+"""Attributes of a window with one entry for each spatial dimension."""
+
+
+def check_window(rank: int, a: Mapping[str, Any]) -> None:
+    """QfmtError unless a window over so many spatial dimensions has an attribute for each of them."""
+    for name, count in {**dict.fromkeys(a.keys() & PER_DIMENSION, rank), "pads": 2 * rank}.items():
+        if len(a[name]) != count:
+            raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
+
+
+def tap(position: Sequence[int], given: Sequence[Window], out: Sequence[int]) -> tuple[Any, ...]:
+    """The index of what one tap of a window meets in a padded input, over all positions of the window.
+
+    `out` is the number of its positions along each dimension.
+    """
+    starts = [place * w.dilation for place, w in zip(position, given, strict=True)]
+    ends = [start + w.stride * (count - 1) + 1 for start, w, count in zip(starts, given, out, strict=True)]
+    return (..., *map(slice, starts, ends, (w.stride for w in given)))
+
+
+def window_counts(shape: Sequence[int], a: Mapping[str, Any]) -> Array:
+    """How many elements each window of an average divides by, [1, 1, *positions]."""
+    along = [w.counts(size, a["count_include_pad"]) for w, size in zip(windows(a), shape, strict=True)]
+    affordable(prod(each.nbytes for each in along))
+    return reduce(np.multiply.outer, along)[None, None]
+
+
+def bins(size: int, count: int) -> list[slice]:
+    """PyTorch's bins: from floor(i · size / count) to ceil((i + 1) · size / count), which may overlap."""
+    return [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def members(size: int, count: int) -> Array:
+    """Which element lies in which bin: [size, count] of 0 and 1, int32."""
+    found = np.zeros((size, count), np.int32)
+    for column, part in enumerate(bins(size, count)):
+        found[part, column] = 1
+    return found
+
+
+def unit_factors(counts: Array) -> Array:
+    """L / n for each window of n elements, L their least common multiple, in int64; QfmtError where L is too large."""
+    sizes = np.unique(counts).tolist()
+    if 0 in sizes:
+        raise QfmtError("a window lies entirely in the padding: it has no mean")
+    multiple = lcm(*sizes)
+    if multiple >= LARGEST_MULTIPLE:
+        raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
+    return np.asarray(multiple // counts.astype(np.int64))
+
+
+def may_differ(a: Mapping[str, Any]) -> list[bool]:
+    """Whether windows, or bins, may differ in size along each of the last dimensions; none of means over axes."""
+    if "count_include_pad" not in a:
+        return [size != 1 for size in a.get("output_size", ())]
+    head, tail = a["pads"][: len(a["pads"]) // 2], a["pads"][len(a["pads"]) // 2 :]
+    padded = (any(pads) and not a["count_include_pad"] for pads in zip(head, tail, strict=False))  # V43: as many
+    return [bool(a["ceil_mode"]) or each for each in padded]
+
+
+class UncountedError(QfmtError):
+    """How many elements a mean is over is not known. `is_open`: a size would help."""
+
+    def __init__(self, what: str, *, is_open: bool = False) -> None:
+        super().__init__(what)
+        self.is_open = is_open
+
+
+def mean_sizes(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[int]:
+    """All numbers of elements that the windows of a mean divide by; UncountedError where they are not known."""
+    shape, a = tensors[node.inputs[0]].shape, node.attributes
+    if node.operator == "AveragePool" and not any(node.ints("pads")) and not a["ceil_mode"]:
+        return [prod(node.ints("kernel_shape"))]
+    if shape is None:
+        raise UncountedError("averages over an unknown number of elements", is_open=True)
+    axes = list(range(2, len(shape)))
+    if node.operator == "ReduceMean":
+        axes = _reduced(node, tensors, len(shape))
+    elif "output_size" in a:
+        axes = list(range(len(shape)))[-len(node.ints("output_size")) :]
+    sizes = [size for axis in axes if isinstance(size := shape[axis], int)]
+    if len(sizes) < len(axes):
+        raise UncountedError("averages over an unknown number of elements", is_open=True)
+    if node.operator in ONE_SIZE:
+        return [prod(sizes)]
+    if 0 in sizes:
+        return [0]
+    if "output_size" in a:
+        counts = node.ints("output_size")
+        budget.allocate(WINDOW_BYTES * sum(counts))
+        along = [{part.stop - part.start for part in bins(*each)} for each in zip(sizes, counts, strict=True)]
+    else:
+        given = windows(a)
+        budget.allocate(WINDOW_BYTES * sum(w.enough(size) for w, size in zip(given, sizes, strict=True)))
+        with_pads = node.int("count_include_pad")
+        along = [sizes_along(w, size, with_pads) for w, size in zip(given, sizes, strict=True)]
+    if (count := prod(map(len, along))) > MOST_SIZES:
+        raise UncountedError("has windows of too many sizes")
+    budget.spend(count)
+    return sorted({prod(each) for each in product(*along)})
+
+
+def sizes_along(window: Window, size: int, count_include_pad: int) -> set[int]:
+    """The numbers of elements that windows along one dimension divide by."""
+    counts = window.counts(window.enough(size), count_include_pad)
+    return set(np.unique(counts[counts > 0]).tolist())
+
+
+def _reduced(node: Node, tensors: Mapping[str, Tensor], rank: int) -> list[int]:
+    axes = tensors[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else None
+    if axes is not None and not axes.is_constant:
+        raise UncountedError("averages over axes that are not constant")
+    if axes is None or axes.array.size == 0:
+        return [] if node.attributes["noop_with_empty_axes"] else list(range(rank))
+    return [axis_of(int(axis), rank) for axis in axes.array.reshape(-1)]
