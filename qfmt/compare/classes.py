@@ -229,7 +229,7 @@ def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
         return _real(bias, np.float64)
     scales = np.array(weight.quantization.scale, f32)
     if weight.quantization.is_per_channel and node.operator == "ConvTranspose":
-        scales = np.tile(scales, int(node.attributes["group"]))  # type: ignore[arg-type]
+        scales = np.tile(scales, node.int("group"))
     at = f32(x.quantization.scale[0]) * scales
     whole = bias.array * (f32(1) / at) if node.rule.endswith("reciprocal") else bias.array / at
     real: Array = np.rint(whole).astype(np.float64) * at.astype(np.float64)

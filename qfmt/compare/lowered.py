@@ -259,10 +259,10 @@ class BesideForm(BesideRule):
 
     def _allowed(self, node: Node, rank: int) -> Array:
         """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
-        differs = np.asarray(node.attributes.get("differs", ()), np.int64)
+        differs = np.array(node.ints("differs", ()), np.int64)
         if node.operator not in REQUANTIZATIONS or not differs.size:
             return np.zeros((), np.int64)
-        allowed = np.where(differs > 0, np.int64(node.attributes["largest"]), 0)  # type: ignore[arg-type]
+        allowed = np.where(differs > 0, node.int("largest"), 0)
         axis = node.attributes.get("axis")
         if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
             axis = rank - self.model.tensors[node.inputs[1]].array.ndim

@@ -102,7 +102,7 @@ def _taken(model: Model, name: str) -> Taken | None:
         if operator in _FEATURES:
             return Taken(None, -1, int(weight[_FEATURES[operator]] or 0))
         if operator in ("Conv", "ConvInteger"):
-            return Taken(len(weight), 1, int(weight[1] or 0) * int(node.attributes.get("group", 1)))  # type: ignore[arg-type]
+            return Taken(len(weight), 1, int(weight[1] or 0) * node.int("group", 1))
         if operator == "ConvTranspose":
             return Taken(len(weight), 1, int(weight[0] or 0))
     return None

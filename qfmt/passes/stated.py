@@ -56,7 +56,7 @@ def _stated_grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Qua
     if len(scales) > 1:
         if data.shape is None or array.ndim != 1:
             return None
-        axis = axis_of(int(node.attributes["axis"]), len(data.shape))  # type: ignore[arg-type]
+        axis = axis_of(node.int("axis"), len(data.shape))
     if zero_points is None or (not limits.is_integer and any(zero_points)):
         return None
     return Quantization(tuple(scales), zero_points, limits.minimum, limits.maximum, axis, scale.dtype)
@@ -86,8 +86,8 @@ def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Q
     if shape is None or not all(isinstance(size, int) and size for size in shape):
         return None
     sizes = tuple(size for size in shape if isinstance(size, int))
-    axis = axis_of(int(node.attributes["axis"]), len(sizes))  # type: ignore[arg-type]
-    size = int(node.attributes["block_size"])  # type: ignore[arg-type]
+    axis = axis_of(node.int("axis"), len(sizes))
+    size = node.int("block_size")
     block = tuple(size if each == axis else 1 for each in range(len(sizes)))
     grid = Quantization.of_blocks(data.dtype, sizes, block, scale, 0 if points is None else points.array)
     if grid.blocks is not None and data.is_constant:  # which may have negative scales: nothing is quantized to them

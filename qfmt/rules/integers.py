@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import DTYPES, Node, Tensor
 from .nodes import MEANING
-from .rule import first_of, is_int, quoted
+from .rule import first_of, quoted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
 def _misstated(node: Node, tensors: Mapping[str, Tensor]) -> str:
     """What a node states about itself that does not fit the number of its channels."""
     counts = {name: len(value) for name in KNOWN if isinstance(value := node.attributes.get(name, ()), tuple)}
-    low, high = node.attributes.get("reach_low", ()), node.attributes.get("reach_high", ())
+    low, high = node.ints("reach_low", ()), node.ints("reach_high", ())
     if not any(counts.values()):
         return ""
     for name, tensor in zip(("mul", "add"), _inputs(node, tensors)[1:], strict=False):
@@ -125,14 +125,13 @@ def _misstated(node: Node, tensors: Mapping[str, Tensor]) -> str:
         f"{count} {name} for {channels} channels" for name, count in counts.items() if count not in (1, channels)
     ]:
         return wrong[0]
-    pairs: Any = zip(low, high, strict=False)  # type: ignore[arg-type]
-    if not all(INT32[0] <= a <= b <= INT32[1] for a, b in pairs):
+    if not all(INT32[0] <= a <= b <= INT32[1] for a, b in zip(low, high, strict=False)):
         return "reach_low to reach_high is not a range of int32"
     return ""
 
 
 def _weighted(node: Node, tensors: Mapping[str, Tensor]) -> str:
-    weights: Any = node.attributes["weights"]
+    weights = node.ints("weights")
     given = _inputs(node, tensors)
     if len(weights) != len(given) or None in given:
         return f"{len(weights)} weights for {len(given)} inputs"
@@ -200,11 +199,10 @@ def _miscounted(node: Node, x: Tensor, found: Mapping[str, Tensor]) -> str:
     counts = {name: (tensor.shape or ())[0] for name, tensor in found.items() if name != "thresholds"}
     if "thresholds" in found and "row" not in found:
         counts["thresholds"] = (found["thresholds"].shape or ())[0]
-    for name in ("reach_low", "reach_high", "differs"):
-        value: Any = node.attributes[name]
-        counts[name] = len(value) if name != "differs" or value else 1
+    for name in KNOWN:
+        counts[name] = len(node.ints(name)) or int(name == "differs")
     several = {name: count for name, count in counts.items() if count != 1}
-    axis: Any = node.attributes["axis"]
+    axis = node.int("axis")
     if axis < 0 or (several and x.shape is not None and axis >= len(x.shape)):
         return f"axis {axis} is not a dimension of {quoted(x.name)}"
     channels = x.shape[axis] if several and x.shape is not None else None
@@ -217,10 +215,9 @@ def _wrong_values(node: Node, found: Mapping[str, Tensor]) -> str:
     """The first value that is not allowed; all counts are known to be right."""
     from ..ops.requantization import LARGEST_ADD
 
-    low, high = node.attributes["reach_low"], node.attributes["reach_high"]
-    assert isinstance(low, tuple) and isinstance(high, tuple)
+    low, high = node.ints("reach_low"), node.ints("reach_high")
     pairs = zip(low * max(1, len(high) // len(low)), high * max(1, len(low) // len(high)), strict=True)
-    if not all(is_int(a) and is_int(b) and INT32[0] <= a <= b <= INT32[1] for a, b in pairs):  # type: ignore[operator]
+    if not all(INT32[0] <= a <= b <= INT32[1] for a, b in pairs):
         return "reach_low to reach_high is not a range of int32"
     arrays = {name: tensor.array for name, tensor in found.items()}
     rows = len(arrays["thresholds"]) if "thresholds" in arrays else 0

@@ -34,7 +34,7 @@ SHIFTED = {"TAKEN": "(uint8_t)(from[c] + 128)", "PADDING": "(uint8_t)(zero + 128
 def conv(plan: Plan, node: Node) -> None:
     """Any number of spatial dimensions up to three, groups, dilations."""
     w = constant_weights(plan, node)
-    group = int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+    group = node.int("group", 1)
     if w.shape[1] == 1 and w.shape[0] == group and group > 1:
         depthwise(plan, node, w)
         return
@@ -45,7 +45,7 @@ def conv(plan: Plan, node: Node) -> None:
 def conv_transpose(plan: Plan, node: Node) -> None:
     """As a convolution, of which each output gathers the inputs that would have painted it."""
     w = constant_weights(plan, node)
-    group = int(node.attributes.get("group", 1))  # type: ignore[arg-type]
+    group = node.int("group", 1)
     split = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
     rows = split.transpose(0, 2, 3, 1).reshape(group, w.shape[1], -1)
     _windowed(plan, node, rows, "gather_transposed")
@@ -65,17 +65,10 @@ def _windowed(plan: Plan, node: Node, rows: Array, template: str) -> None:
         return f"{name}(&{window_of(plan, node)}, {start}, {position}, {channels}, {f.zero}, {row});"
 
     count = y.size // y.shape[1] if y.size else 0
-    what = f"{x.shape[1]} channels to {y.shape[1]}, kernel {'x'.join(map(str, _sizes(node, 'kernel_shape')))}"
-    attributes = node.attributes
-    simple = prod(_sizes(node, "kernel_shape")) == prod(_sizes(node, "strides")) == 1 and not any(_sizes(node, "pads"))
-    direct = simple and rows.shape[0] == 1 and not any(attributes.get("output_padding", ()))  # type: ignore[arg-type]
+    what = f"{x.shape[1]} channels to {y.shape[1]}, kernel {'x'.join(map(str, node.ints('kernel_shape')))}"
+    simple = prod(node.ints("kernel_shape")) == prod(node.ints("strides")) == 1 and not any(node.ints("pads"))
+    direct = simple and rows.shape[0] == 1 and not any(node.ints("output_padding", ()))
     dot_rows(plan, node, f, count, gather, view, order, what, direct)
-
-
-def _sizes(node: Node, name: str) -> tuple[int, ...]:
-    sizes = node.attributes[name]
-    assert isinstance(sizes, tuple)
-    return tuple(int(size) for size in sizes)
 
 
 def three(sizes: Sequence[int | str], filler: int | str) -> str:
@@ -93,10 +86,10 @@ def window_of(plan: Plan, node: Node) -> str:
         "channels": str(x.shape[1]),
         "in": three(x.shape[2:], 1),
         "out": three(y.shape[2:], 1),
-        "kernel": three(_sizes(node, "kernel_shape"), 1),
-        "stride": three(_sizes(node, "strides"), 1),
-        "dilation": three(_sizes(node, "dilations"), 1),
-        "pad": three(_sizes(node, "pads")[:rank], 0),
+        "kernel": three(node.ints("kernel_shape"), 1),
+        "stride": three(node.ints("strides"), 1),
+        "dilation": three(node.ints("dilations"), 1),
+        "pad": three(node.ints("pads")[:rank], 0),
     }
     plan.declare(kernel_text("window"))
     return plan.struct("window", f"{node.outputs[0]} window", fields)

@@ -30,9 +30,7 @@ TOGETHER = 256
 
 def weighted_sum(plan: Plan, node: Node) -> None:
     """Σ weights · q."""
-    weights = node.attributes["weights"]
-    assert isinstance(weights, tuple)
-    factors = [int(weight) for weight in weights]
+    factors = node.ints("weights")
     reach = low = high = 0
     for factor, value in zip(factors, map(plan.value, node.inputs), strict=True):
         kind = np.iinfo(value.dtype)
@@ -212,12 +210,11 @@ def table(plan: Plan, node: Node) -> None:
     array = plan.value(node.inputs[1]).array
     if array is None:
         raise QfmtError("its table is not constant, which C requires")
-    axis = node.attributes.get("axis", -1)
+    axis = node.int("axis", -1)
     name = plan.constant(array.astype(target.dtype), f"{node.outputs[0]} table")
     index = _index("x[{}]", source.dtype, array.shape[-1])
     walks = [_broadcast(source, target, "x"), _broadcast(target, target, "y")]
     if axis != -1:
-        assert isinstance(axis, int)
         line = [Dimension(array.shape[-1] if each == axis else 0) for each in target.order]
         walks.append(Walk("row", 0, line))
         index = f"{index} + {{row}}"

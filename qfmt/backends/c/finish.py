@@ -99,9 +99,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
     else:
         rows = 5 if any(node.inputs[5:]) else 4  # without `row`, there is a row of thresholds for each channel
         sizes = {plan.value(name).shape[0] for name in (*node.inputs[1:4], *node.inputs[rows : rows + 1]) if name}
-        stated = node.attributes["axis"]
-        assert isinstance(stated, int)
-        axis = axis_of(stated, len(x.shape)) if sizes - {1} else None
+        axis = axis_of(node.int("axis"), len(x.shape)) if sizes - {1} else None
     return Finish(plan, node, x, y, axis)
 
 

@@ -156,8 +156,7 @@ def _line_through(thresholds: Array, low: int) -> tuple[int, int, int]:
 
 def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     """RequantShift: floor((x · mul + add) / div + 1/2), so the half goes into what is added."""
-    div = node.attributes["div"]
-    assert isinstance(div, int)
+    div = node.int("div")
     mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
     if np.abs(mul).max(initial=0) >= 1 << 31 or max(np.abs(add).max(initial=0), div) >= LARGEST_ADD >> 1:
         raise QfmtError("its multiplier is not an int32, or its divisor or addend is too large")

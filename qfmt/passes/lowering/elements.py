@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -215,7 +215,7 @@ def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner:
 
 def _in_form(sums: Sums, lines: Lines, found: Region, work: Work) -> tuple[Sums, Requantization] | None:
     """The same with a constant among the sums, in a form that adds none of its own; None where it cannot be had."""
-    pair = cast(tuple[int, int], sums.node.attributes["weights"])
+    pair = sums.node.ints("weights")
     reach = sum(abs(weight) << DTYPES[leaf.dtype].bits for weight, leaf in zip(pair, found.leaves, strict=True))
     chosen = weighting(work.form.rule, lines, reach)
     if chosen is None or sums.pairs is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,8 +85,7 @@ WORDS = ("multiplier", "shift", "add", "thresholds", "row")
 
 
 def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
-    stated = cast(Mapping[str, Any], node.attributes)
-    reach = list(zip(stated.get("reach_low", ()), stated.get("reach_high", ()), strict=False))
+    reach = list(zip(node.ints("reach_low", ()), node.ints("reach_high", ()), strict=False))
     rows = () if "row" in arrays else arrays.get("thresholds", ())  # then each channel has thresholds of its own
     sizes = (array.size for word, array in arrays.items() if word != "thresholds")
     channels = max(len(reach), len(rows), *sizes, 1)
@@ -108,9 +107,9 @@ def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
         thresholds=int(by_rows.sum()),
         bits=most,
         reach=reach,
-        compared=str(stated.get("compared", "")),
-        differs=sum(stated.get("differs", ())),
-        largest=int(stated.get("largest", 0)),
+        compared=node.text("compared", ""),
+        differs=sum(node.ints("differs", ())),
+        largest=node.int("largest", 0),
         node=node,
         pairs=pairs,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def by_sizes(node: Node, work: Work) -> Node:
     if x.shape is None or not scales.is_constant:
         return node
     attributes: dict[str, Any] = dict(node.attributes)
-    axes = [axis % len(x.shape) for axis in cast(tuple[int, ...], attributes["axes"])] or list(range(len(x.shape)))
+    axes = [axis % len(x.shape) for axis in node.ints("axes")] or list(range(len(x.shape)))
     factors = dict(zip(axes, scales.array.tolist(), strict=True))
     if any(not isinstance(x.shape[axis], int) for axis in axes):
         factors = {axis: factor for axis, factor in factors.items() if factor != 1}
