@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,16 @@ class DType(NamedTuple):
     def is_quantizable(self) -> bool:
         """Whether a tensor of this type may be quantized: integers of up to 32 bits, floats of 4 and 8."""
         return self.maximum > 0 and self.bits <= 32
+
+    def holds(self, low: float, high: float) -> bool:
+        """Whether all from low to high are within the limits."""
+        return bool(self.minimum <= low and high <= self.maximum)
+
+    def every(self) -> Array:
+        """All integers of a type of at most 16 bits, in order."""
+        import numpy as np
+
+        return np.arange(self.minimum, self.maximum + 1).astype(numpy_dtype(self.name))
 
 
 def _integer(code: int, bits: int, signed: bool) -> DType:
@@ -79,6 +89,14 @@ DTYPES: dict[str, DType] = {
     )
 }
 """Every element type by name; names are those of NumPy and ml_dtypes, codes those of the schema."""
+
+INT32 = DTYPES["int32"].maximum
+"""The largest: of sums, and of what is counted in int32."""
+
+
+def first_holding(names: Iterable[str], low: float, high: float) -> str | None:
+    """The first of some element types that holds a range."""
+    return next((name for name in names if DTYPES[name].holds(low, high)), None)
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
@@ -259,7 +277,5 @@ def _check_values(values: Array, kind: DType, where: str) -> None:
         return
     if kind.bits >= 8 or not kind.is_integer:
         raise QfmtError(f"an array of {values.dtype} cannot be stored as {kind.name}", where=where)
-    if not (
-        values.dtype.kind in "iu" and kind.minimum <= values.min(initial=0) <= values.max(initial=0) <= kind.maximum
-    ):
+    if not (values.dtype.kind in "iu" and kind.holds(values.min(initial=0), values.max(initial=0))):
         raise QfmtError(f"does not hold integers of {kind.name}", where=where)

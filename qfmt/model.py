@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .arrays import DTYPES, ArrayData, Data, DType, StoredArray, numpy_dtype, pack, unpack
+from .arrays import DTYPES, INT32, ArrayData, Data, DType, StoredArray, first_holding, numpy_dtype, pack, unpack
 from .errors import QfmtError
 from .graph import (
     Attribute,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "INT32",
     "ArrayData",
     "Attribute",
     "Blocks",
@@ -54,6 +55,7 @@ __all__ = [
     "Tensor",
     "Vector",
     "attribute_kind",
+    "first_holding",
     "near_names",
     "numpy_dtype",
     "pack",

@@ -129,7 +129,7 @@ def with_bias(acc: Array, b: Operand | None, *, channels: int = 1) -> Array:
 def int32_sums(exact: Array) -> Array:
     """Exact sums, whatever their type, as int32; RunError if that does not hold them."""
     low, high = (int(exact.min()), int(exact.max())) if exact.size else (0, 0)
-    if not -(1 << 31) <= low <= high < 1 << 31:
+    if not DTYPES["int32"].holds(low, high):
         raise RunError(
             f"sums in [{low}, {high}] exceed int32", hint="with `exact` or `folded`, no sum may exceed int32"
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..budget import Budget
 from ..errors import QfmtError
-from ..model import Dimension, Node, Tensor
+from ..model import INT32, Dimension, Node, Tensor
 from .shapes import affordable, axis_of
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 ONE_SIZE = ("GlobalAveragePool", "ReduceMean")
 """Means over whole axes: one window, of all their elements."""
-
-LARGEST_MULTIPLE = 1 << 31
-"""Of sizes of windows: int32 holds no sum of larger ones, but 0."""
 
 FEW = 1 << 16
 """Windows that may begin in the padding where they may step over the input: each is looked at."""
@@ -197,7 +194,7 @@ def unit_factors(counts: Array) -> Array:
     if 0 in sizes:
         raise QfmtError("a window lies entirely in the padding: it has no mean")
     multiple = lcm(*sizes)
-    if multiple >= LARGEST_MULTIPLE:
+    if multiple > INT32:  # it holds no sum of larger ones, but 0
         raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
     return np.asarray(multiple // counts.astype(np.int64))
 

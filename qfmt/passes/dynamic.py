@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ..model import DTYPES, Graph, Node, Quantization, Tensor
+from ..model import DTYPES, INT32, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS
 from ..rules.quantization import is_float32_scale
 from .constants import unused
@@ -95,7 +95,7 @@ class _Dynamic:
         shape, scales = stored.array.shape, self.tensors[scale].array
         linear = product.operator == "MatMulInteger"
         terms = shape[0] if linear else prod(shape[1:])
-        if (linear and len(shape) != 2) or terms * 255 * 255 >= 1 << 31:  # int32 would wrap around
+        if (linear and len(shape) != 2) or terms * 255 * 255 > INT32:  # int32 would wrap around
             return None
         if scales.ndim > 0 and scales.shape != (1,) and not self._is_along(product, weight, scales.shape):
             return None

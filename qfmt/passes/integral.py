@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import EXACT_IN_FLOAT32
-from ..model import DTYPES, Graph, Node, Tensor
+from ..model import DTYPES, Graph, Node, Tensor, first_holding
 from ..ops import OPERATORS, Quantized
 from ..ops.accumulation import inner_size, terms_of
 from .constants import unused
@@ -23,6 +23,8 @@ _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 
 JOINS = ("Add", "Sub", "Concat")
 """Operators whose constants become integers where their other inputs are."""
+
+NARROW = ("uint8", "int8", "uint16", "int16", "uint32", "int32")
 
 Range = tuple[int, int]
 
@@ -166,7 +168,7 @@ class _Integral:
         keeps its name."""
         name = node.outputs[0]
         tensor = self.tensors[name]
-        dtype = dtype or _narrowest(limits)
+        dtype = dtype or first_holding(NARROW, *limits) or "int32"
         real = unused(f"{name}.dequantized", self.tensors)
         if name in self.graph.outputs:
             inner = unused(f"{name}.real", self.tensors)
@@ -214,15 +216,8 @@ def _whole(tensor: Tensor, *widths: int) -> Any:
     if not (array == np.rint(array)).all():
         return None
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
-    for name in (f"{sign}int{bits}" for bits in widths for sign in ("", "u")):
-        if DTYPES[name].minimum <= low and high <= DTYPES[name].maximum:
-            return array.astype(name)
-    return None
-
-
-def _narrowest(limits: Range) -> str:
-    names = (f"{sign}int{bits}" for bits in (8, 16, 32) for sign in ("u", ""))
-    return next(name for name in names if DTYPES[name].minimum <= limits[0] and limits[1] <= DTYPES[name].maximum)
+    name = first_holding((f"{sign}int{bits}" for bits in widths for sign in ("", "u")), low, high)
+    return None if name is None else array.astype(name)
 
 
 def _reach(node: Node, weights: Any, given: Range) -> int:

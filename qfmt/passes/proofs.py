@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-INT32 = -(1 << 31), (1 << 31) - 1
-
 Tensors = Mapping[str, Tensor]
 
 
@@ -189,7 +187,7 @@ def _mean(node: Node, tensors: Tensors, budget: Budget) -> Range:
 
 def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
     found = []
-    if not INT32[0] <= reached.least_part <= reached.most_part <= INT32[1]:
+    if not DTYPES["int32"].holds(reached.least_part, reached.most_part):
         what = f"sums may reach {reached.least_part:,} or {reached.most_part:,}, outside int32"
         found.append(Violation("P1", where, what))
     grid = sums.quantization

@@ -11,12 +11,12 @@ import numpy as np
 
 from ..errors import QfmtError, SourceError
 from ..interpreter import execute
-from ..model import Dimension, Graph, Node, Shape, Tensor
+from ..model import INT32, Dimension, Graph, Node, Shape, Tensor
 from ..ops import OPERATORS, Inference, Operand, UnknownRank
 from ..ops.quantization import is_static
 from .edits import only_read
 
-LARGEST = (1 << 31) - 1
+LARGEST = INT32
 """The most elements that a tensor may have whose sizes are stated."""
 
 FEW = 1 << 16

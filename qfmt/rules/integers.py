@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..model import DTYPES, Node, Tensor
+from ..model import DTYPES, INT32, Node, Tensor
 from .nodes import MEANING
 from .rule import first_of, quoted
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..ops import Operator
 
     Array = NDArray[Any]
-
-INT32 = (-(1 << 31), (1 << 31) - 1)
 
 KNOWN = ("reach_low", "reach_high", "differs")
 
@@ -67,7 +65,7 @@ def _open_windows(a: Mapping[str, Any], x: Tensor) -> str:
 
 def _is_integer(tensor: Tensor, bits: int) -> bool:
     kind = DTYPES[tensor.dtype]
-    return kind.is_integer and kind.bits <= bits and kind.maximum <= INT32[1]
+    return kind.is_integer and kind.bits <= bits and kind.maximum <= INT32
 
 
 def _not_a_factor(tensor: Tensor, *, per_channel: bool) -> str:
@@ -125,7 +123,7 @@ def _misstated(node: Node, tensors: Mapping[str, Tensor]) -> str:
         f"{count} {name} for {channels} channels" for name, count in counts.items() if count not in (1, channels)
     ]:
         return wrong[0]
-    if not all(INT32[0] <= a <= b <= INT32[1] for a, b in zip(low, high, strict=False)):
+    if not all(a <= b and DTYPES["int32"].holds(a, b) for a, b in zip(low, high, strict=False)):
         return "reach_low to reach_high is not a range of int32"
     return ""
 
@@ -217,12 +215,12 @@ def _wrong_values(node: Node, found: Mapping[str, Tensor]) -> str:
 
     low, high = node.ints("reach_low"), node.ints("reach_high")
     pairs = zip(low * max(1, len(high) // len(low)), high * max(1, len(low) // len(high)), strict=True)
-    if not all(INT32[0] <= a <= b <= INT32[1] for a, b in pairs):
+    if not all(a <= b and DTYPES["int32"].holds(a, b) for a, b in pairs):
         return "reach_low to reach_high is not a range of int32"
     arrays = {name: tensor.array for name, tensor in found.items()}
     rows = len(arrays["thresholds"]) if "thresholds" in arrays else 0
     limits = {
-        "multiplier": (1, INT32[1]),
+        "multiplier": (1, INT32),
         "shift": (0, 62),
         "add": (-LARGEST_ADD, LARGEST_ADD),
         "row": (-1 if "shift" in arrays else 0, rows - 1),

@@ -6,7 +6,7 @@ import struct
 from functools import lru_cache
 from math import frexp, inf, isfinite, isnan
 
-from ..model import DTYPES, Blocks, Quantization, Tensor
+from ..model import DTYPES, INT32, Blocks, Quantization, Tensor
 from ..quantization import block_counts, is_by_blocks
 from .rule import Stage, is_int
 
@@ -109,7 +109,7 @@ def _wrong_zero_points(same: _Same, element_type: str, scale_dtype: str) -> str:
     if set(map(type, zero_points)) == {float}:
         fits = all(map(isfinite, zero_points)) and _representable(zero_points, scale_dtype)
         return "" if fits else f"a zero point is not a finite {scale_dtype}"
-    low, high = max(dtype.minimum, -(1 << 31)), min(dtype.maximum, (1 << 31) - 1)
+    low, high = max(dtype.minimum, -INT32 - 1), min(dtype.maximum, INT32)
     if (
         set(map(type, zero_points)) <= {int}
         and low <= min(zero_points, default=low) <= max(zero_points, default=low) <= high

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ..model import DTYPES, Blocks, StoredArray, Tensor, static_shape
+from ..model import DTYPES, INT32, Blocks, StoredArray, Tensor, static_shape
 from .rule import Stage
 
 VALUES = Stage()
@@ -79,7 +79,7 @@ def _zero_point_values(blocks: Blocks) -> str:
 
     if blocks.zero_point is None:
         return ""
-    limit, first = (1 << 31) - 1, next(blocks.zero_point.parts())[:1]
+    limit, first = INT32, next(blocks.zero_point.parts())[:1]
     differ = False
     for part in blocks.zero_point.parts():
         differ = differ or bool((part != first).any())

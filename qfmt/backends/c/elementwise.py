@@ -10,14 +10,13 @@ import numpy as np
 
 from ...errors import QfmtError
 from ...interpreter import execute
-from ...model import DTYPES, Node
+from ...model import DTYPES, INT32, Node
 from ...ops import Operand
 from .finish import Finish, finish_of, follower
 from .loops import Dimension, Walk, indented, merged, nest
 from .names import comment
 from .plan import Operand as Parameter
 from .plan import Plan, View, plain
-from .static import INT32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -263,12 +262,9 @@ def unary(plan: Plan, node: Node) -> None:
     """Any operator on one element of 8 bits or fewer: computed here for all of them; a clamp is written as one."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     tensor = plan.network.model.tensors[node.inputs[0]]
-    bits = DTYPES[tensor.dtype].bits
-    kind = np.iinfo(x.dtype)
-    least = int(kind.min) if bits >= 8 else -(1 << bits - 1) if kind.min < 0 else 0
-    wide = bits > 8
-    given = np.array([kind.min, kind.max]) if wide else least + np.arange(1 << bits)
-    given = given.astype(x.dtype)
+    kind = DTYPES[tensor.dtype if DTYPES[tensor.dtype].bits < 8 else x.dtype]
+    wide = kind.bits > 8
+    given = np.array([kind.minimum, kind.maximum] if wide else kind.every()).astype(x.dtype)
     others = [plan.value(name) if name else None for name in node.inputs[1:]]
     if any(each is not None and each.array is None for each in others):
         raise QfmtError("takes an input that is not constant, which C requires")

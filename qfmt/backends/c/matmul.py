@@ -7,11 +7,10 @@ from math import prod
 import numpy as np
 
 from ...errors import QfmtError
-from ...model import Node
+from ...model import INT32, Node
 from .kernels import kernel
 from .plan import Operand, Plan, View, plain
 from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
-from .static import INT32
 
 
 def matmul(plan: Plan, node: Node) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import QfmtError
-from ...model import Node
+from ...model import INT32, Node
+from ...ops.requantization import LARGEST_ADD
 from .exceptions import Reach, mended, slots_for
 from .plan import Plan
-from .static import INT32, Value
+from .static import Value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 KINDS = {"multiplier": np.int32, "shift": np.uint8, "add": np.int64}
-LARGEST_ADD = 1 << 62
 
 LARGEST = (1 << 63) - (1 << 32)
 """What int64 holds, with room for a zero point."""
@@ -158,7 +158,7 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     """RequantShift: floor((x · mul + add) / div + 1/2), so the half goes into what is added."""
     div = node.int("div")
     mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
-    if np.abs(mul).max(initial=0) >= 1 << 31 or max(np.abs(add).max(initial=0), div) >= LARGEST_ADD >> 1:
+    if np.abs(mul).max(initial=0) > INT32 or max(np.abs(add).max(initial=0), div) > LARGEST_ADD >> 1:
         raise QfmtError("its multiplier is not an int32, or its divisor or addend is too large")
     x = plan.value(node.inputs[0])
     add = add + div // 2 - x.zero_point * mul

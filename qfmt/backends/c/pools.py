@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import QfmtError
-from ...model import Node
+from ...model import INT32, Node
 from ...ops.geometry import Window, bins, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Operand, Plan, View, channels_last
 from .products import finished, target_of, title_of
-from .static import INT32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

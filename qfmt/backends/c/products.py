@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import QfmtError
-from ...model import Node
+from ...model import INT32, Node
 from ...ops import Operand as Integers
 from ...ops.accumulation import whole
 from .exceptions import Reach
@@ -21,7 +21,6 @@ from .finish import Finish, follower
 from .kernels import kernel, kernel_text
 from .names import comment
 from .plan import Operand, Plan, View, plain
-from .static import INT32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ import numpy as np
 from ...budget import Budget
 from ...errors import DestinationError, QfmtError
 from ...interpreter import execute, place
-from ...model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
+from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops import OPERATORS, Operand
 from ...ops.quantization import is_static
 from ...passes.likely import shape_options
@@ -28,9 +28,6 @@ Shapes = Mapping[str, Sequence[int]]
 
 C_TYPES = {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 """Element types that C computes with, and how it calls them."""
-
-INT32 = (1 << 31) - 1
-"""The largest sum; and the most elements of a tensor, which are counted in int32."""
 
 MOST = 1 << 26
 """The most elements of an input."""

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32
-from ...model import Quantization, Tensor
+from ...model import INT32, Quantization, Tensor
 from . import grids
 from .lowering import Site, lowers, plain
 
@@ -65,10 +65,10 @@ def bias(site: Site) -> ir.Value | None:
     unit, values = units(grids.grid_of(x), grids.grid_of(w), b.array.size), b.array.astype(f32)
     quotient = values * (f32(1) / unit) if site.node.rule == "integer_bias_reciprocal" else values / unit
     whole = np.rint(quotient).astype(np.float64)
-    if np.array_equal(whole.astype(f32) * unit, values) or np.abs(whole).max(initial=0) >= 1 << 31:
+    if np.array_equal(whole.astype(f32) * unit, values) or np.abs(whole).max(initial=0) > INT32:
         return site.real(2)
     axis = 0 if unit.size > 1 else None
-    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -(1 << 31), (1 << 31) - 1, axis)
+    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -INT32 - 1, INT32, axis)
     name = site.builder.fresh(f"{b.name}_quantized")
     return site.builder.added(Tensor.constant(name, whole.astype(np.int32), grid))
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
-from ...model import Quantization, Tensor, numpy_dtype
+from ...model import INT32, Quantization, Tensor, numpy_dtype
 from . import grids
 from .lowering import Site, by_integers, plain, written_attributes
 from .opsets import Lacks
@@ -67,7 +67,7 @@ def _bias(site: Site) -> ir.Value | None:
             raise _NoInteger
         return site.stored(2)
     whole = np.rint(b.array.astype(f32) / unit).astype(np.float64)
-    if np.abs(whole).max(initial=0) >= 1 << 31:
+    if np.abs(whole).max(initial=0) > INT32:
         raise _NoInteger
     return site.builder.constant(f"{b.name}_quantized", whole.astype(np.int32))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from ...model import INT32 as LARGEST
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
 from ...ops.geometry import unit_factors, window_counts
@@ -215,7 +216,7 @@ def _with_bias(site: Site, sums: ir.Value, bias: Array, behind: int) -> ir.Value
     """`behind` is how many dimensions follow that of the channels."""
     if not bias.any():
         return sums
-    if np.abs(bias).max() >= 1 << 31:
+    if np.abs(bias).max() > LARGEST:
         raise Lacks("has a bias beyond int32")
     shaped = bias.astype(np.int32).reshape((*bias.shape, *(1,) * behind))
     return site.emit("Add", sums, site.constant("bias", shaped))

@@ -12,14 +12,12 @@ from ...arithmetic import DYNAMIC as RULES
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import RunError
 from ...interpreter import place
-from ...model import DTYPES
+from ...model import DTYPES, INT32
 from ...ops.accumulation import EXACT_IN_FLOAT64
 from .arithmetic import DYNAMIC, QUANTIZE
 from .emit import Lacks, Site
 from .processor import multiplies_int8
 from .products import sum_dtype
-
-INT32 = 1 << 31
 
 
 def dynamic_linear(
@@ -88,7 +86,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
 def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
     """What holds every sum of products with integers of -255..255."""
     reach = 255 * int((weight.double() - torch.from_numpy(zero_points)).abs().sum(1).max())
-    if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach < INT32 and multiplies_int8():
+    if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach <= INT32 and multiplies_int8():
         return torch.int8
     if reach >= EXACT_IN_FLOAT64:
         raise Lacks("has sums that float64 cannot represent")

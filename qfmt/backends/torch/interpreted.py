@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import RunError
 from ...interpreter import execute
-from ...model import Node, Quantization, numpy_dtype
+from ...model import DTYPES, Node, Quantization
 from ...model import Tensor as ModelTensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.shapes import keeps_shape
@@ -41,11 +41,11 @@ def _look_up(s: Site) -> Any:
         or s.tensor(0).dtype not in ("uint8", "int8")
     ):
         raise Lacks("is not a function of one 8-bit integer")
-    limits = torch.iinfo(grid.dtype)
-    every = np.arange(limits.min, limits.max + 1).astype(numpy_dtype(s.tensor(0).dtype))
+    kind = DTYPES[s.tensor(0).dtype]
+    every = kind.every()
     (results,) = execute(s.node, [Operand(every, s.tensor(0).quantization)], [s.out])
     table = s.builder.derive(f"{s.node.outputs[0]}_table", torch.from_numpy(results.copy()))
-    return s.result(look_up, s.x(0), table, limits.min)
+    return s.result(look_up, s.x(0), table, kind.minimum)
 
 
 # NumPy: everything else

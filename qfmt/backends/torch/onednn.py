@@ -293,11 +293,11 @@ def _regridded(s: Site, index: int, x: Grid) -> Any:
     same = (x.scale, x.zero_point) == (y.scale, y.zero_point)
     if same and y.minimum <= x.minimum and x.maximum <= y.maximum:
         return s.x(index)
-    limits = torch.iinfo(x.dtype)
-    every = torch.from_numpy(np.arange(limits.min, limits.max + 1)).to(x.dtype)
+    kind = DTYPES[s.tensor(index).dtype]
+    every = torch.from_numpy(kind.every())
     rule = s.node.rule
     table = arithmetic.quantize(arithmetic.dequantize(every, x, rule), y, rule)
-    return look_up(s, index, table, limits.min)
+    return look_up(s, index, table, kind.minimum)
 
 
 def look_up(s: Site, index: int, table: torch.Tensor, lowest: int) -> Any:

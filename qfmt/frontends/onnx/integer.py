@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SourceError
+from ...model import INT32
 from .emitting import Call
 from .importer import Importer, imports
 
@@ -36,7 +37,7 @@ def _integers(im: Importer, name: str, rank: int | None) -> str:
     if array.ndim == 1 and array.size > 1 and rank is not None and rank > 2:
         array = array.reshape(-1, *(1 for _ in range(rank - 2)))
     whole = np.asarray(array, np.float64)
-    if not (whole == np.rint(whole)).all() or np.abs(whole).max(initial=0) >= 1 << 31:
+    if not (whole == np.rint(whole)).all() or np.abs(whole).max(initial=0) > INT32:
         return im.constant(array, f"{name}.channels")
     return im.constant(whole.astype(np.int32), f"{name}.integers", aliases=(name,))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...model import DTYPES, Attribute, numpy_dtype
+from ...model import DTYPES, Attribute, first_holding, numpy_dtype
 from .emitting import Call
 from .importer import Importer, imports
 from .quantized import DEQUANTIZE, QUANTIZE
@@ -139,5 +139,5 @@ def _limits(bits: Any, signed: bool, narrow: bool) -> tuple[int, int] | None:
 def _narrowest(limits: tuple[int, int], at_least: int = 2) -> str:
     """The smallest element type of 2, 4, 8 or 16 bits that holds a range."""
     sizes = (bits for bits in (2, 4, 8, 16) if bits >= at_least)
-    names = [f"{sign}int{bits}" for bits in sizes for sign in (("",) if limits[0] < 0 else ("u",))]
-    return next(each for each in names if DTYPES[each].minimum <= limits[0] and limits[1] <= DTYPES[each].maximum)
+    sign = "" if limits[0] < 0 else "u"
+    return first_holding((f"{sign}int{bits}" for bits in sizes), *limits) or "int16"

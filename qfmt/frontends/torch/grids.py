@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import SourceError
-from ...model import DTYPES, Quantization
+from ...model import DTYPES, Quantization, first_holding
 from ..stored import StoredTensor
 from .lift import Lifter
 from .values import DTYPE_CODES, TensorValue, narrowest
@@ -60,4 +60,4 @@ def _constants(lift: Lifter, value: Any) -> list[Any]:
 def holding(low: int, high: int) -> str:
     """The smallest type that holds a range."""
     kinds = ("int8", "int16", "int32") if low < 0 else ("uint8", "uint16", "uint32")
-    return next((kind for kind in kinds if DTYPES[kind].minimum <= low and high <= DTYPES[kind].maximum), kinds[-1])
+    return first_holding(kinds, low, high) or kinds[-1]

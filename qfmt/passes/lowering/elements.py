@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...model import DTYPES, Node, Tensor
+from ...model import DTYPES, INT32, Node, Tensor
 from ...ops import OPERATORS
 from .fits import Lines
 from .forms import Form, Requantization
@@ -92,7 +92,7 @@ def _rescaled(node: Node, found: Region, work: Work) -> None:
     if node.operator != "QuantizeLinear" or len(found.nodes) > 1:
         raise NoForm(f"reads {leaf.name!r}, of {DTYPES[leaf.dtype].bits} bits: too many for a table")
     grid, target = work.grid(leaf), work.grid(y)
-    if max(-grid.quant_min, grid.quant_max) >= (1 << 31) - 1:
+    if max(-grid.quant_min, grid.quant_max) >= INT32:
         raise NoForm(f"reads {leaf.name!r}, whose range is not stated")
     scale = np.array([grid.scale[0] / target.scale[0]])
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])

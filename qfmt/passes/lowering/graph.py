@@ -11,7 +11,7 @@ from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequanti
 from ...budget import Budget
 from ...errors import NoIntegerFormError
 from ...interpreter import execute
-from ...model import DTYPES, Graph, Model, Node, Tensor
+from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
@@ -194,7 +194,7 @@ def _keep_integers(node: Node, work: Work) -> None:
         values = tensor.array.astype(np.float64)
         if not (np.abs(values) < 2.0**53).all() or not (values == np.rint(values)).all():
             raise NoForm(f"has a constant {name!r} that is not whole")
-        narrow = np.abs(values).max(initial=0) < 1 << 31
+        narrow = np.abs(values).max(initial=0) <= INT32
         if name not in work.made_whole:
             array = values.astype(np.int32 if narrow else np.int64)
             work.made_whole[name] = work.constant(f"{name}.integers", array)

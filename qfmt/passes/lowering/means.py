@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...arithmetic import MEAN, clamp, f32, named, quantize
-from ...model import DTYPES, Node, Quantization
+from ...model import DTYPES, INT32, Node, Quantization
 from ...ops.geometry import UncountedError, mean_sizes
 from .requantizing import FOUND
 from .steps import Array, Integers, differing, levels_of, search
-from .sums import FACTOR_BITS, INT32, Sums, unit_of
+from .sums import FACTOR_BITS, Sums, unit_of
 from .work import NoForm, Work
 
 MOST_SUMS = 1 << 23

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
-from ...model import DTYPES, Node, Quantization, Tensor
+from ...model import DTYPES, INT32, Node, Quantization, Tensor
 from ...ops.accumulation import columns, in_units_of_sums, inner_size
 from .steps import Array, Integers
-from .sums import FACTOR_BITS, INT32, Sums, unit_of
+from .sums import FACTOR_BITS, Sums, unit_of
 from .work import NoForm, Work
 
 
@@ -166,8 +166,7 @@ def _weight(w: Tensor, work: Work) -> str:
 
 
 def _holds(dtype: str, values: Integers) -> bool:
-    limits = DTYPES[dtype]
-    return bool(limits.minimum <= values.min(initial=0) and values.max(initial=0) <= limits.maximum)
+    return DTYPES[dtype].holds(values.min(initial=0), values.max(initial=0))
 
 
 def _bias_tensor(node: Node, work: Work, values: Integers, word: str) -> str:

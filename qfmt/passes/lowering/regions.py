@@ -144,10 +144,9 @@ def integers(tensor: Tensor) -> Integers:
     """All integers of the type of a tensor of up to 8 bits, those outside of its range moved into it."""
     dtype, grid = DTYPES[tensor.dtype], tensor.quantization
     assert grid is not None
-    assert dtype.minimum is not None
     if dtype.bits > TABLE_BITS:
         raise NoForm(f"reads {tensor.name!r}, of {dtype.bits} bits: too many for a table")
-    return np.clip(np.arange(int(dtype.minimum), int(dtype.maximum) + 1), grid.quant_min, grid.quant_max)
+    return np.clip(dtype.every().astype(np.int64), grid.quant_min, grid.quant_max)
 
 
 def table(found: Region, work: Work) -> Array:

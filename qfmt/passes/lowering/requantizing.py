@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...model import Node, Tensor
+from ...model import INT32, Node, Tensor
 from ...ops import OPERATORS
 from .fits import Lines
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
@@ -15,7 +15,6 @@ from .steps import Integers, Steps, levels_of, of_pairs, search
 from .sums import Sums
 from .work import NoForm, Work
 
-NEVER = (1 << 31) - 1
 LEVELS = 1 << 16
 PAIRS, FOUND = 10, 4
 """Pairs that are compared, and thresholds that are found, in the time of an operation."""
@@ -97,7 +96,7 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         arrays = {word: each[:1] for word, each in arrays.items()}
     if by_row.any():
         reached = found.thresholds <= sums.high[by_row][:, None]
-        arrays["thresholds"] = np.where(reached, found.thresholds, NEVER).astype(np.int32)
+        arrays["thresholds"] = np.where(reached, found.thresholds, INT32).astype(np.int32)
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
     words = ("multiplier", "shift", "add", "thresholds", "row")

@@ -12,9 +12,6 @@ from ...model import Node, Quantization
 from .fits import Floats
 from .steps import Array, Integers
 
-INT32 = (1 << 31) - 1
-"""One less than what would not fit: 2³¹ - 1 itself says "never" in thresholds."""
-
 FACTOR_BITS = 16
 """The most that integers may have which are multiplied, or added up."""
 
