@@ -19,6 +19,7 @@ from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
+from ..ops import Trait, has
 from .beside import BesideRule, completed, operand, producers
 from .comparison import Comparison
 from .difference import node_name, read_by
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 KEY, SOURCE_KEY = "integer_only", "lowered_from"
 
-REQUANTIZATIONS = ("qfmt.Requantize", "qfmt.RequantShift")
 
 MOVED, CENTRED = ".quantized", ".centred"
 """How the lowering names integers that represent moved real numbers, and weights without their zero point."""
@@ -260,7 +260,7 @@ class BesideForm(BesideRule):
     def _allowed(self, node: Node, rank: int) -> Array:
         """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
         differs = np.array(node.ints("differs", ()), np.int64)
-        if node.operator not in REQUANTIZATIONS or not differs.size:
+        if not has(node, Trait.REQUANTIZE) or not differs.size:
             return np.zeros((), np.int64)
         allowed = np.where(differs > 0, node.int("largest"), 0)
         axis = node.attributes.get("axis")

@@ -30,10 +30,9 @@ from . import (
     selection,
     softmax,
 )
-from .registry import CLAMPS, OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
+from .registry import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, Trait, UnknownRank, has
 
 __all__ = [
-    "CLAMPS",
     "OPERATORS",
     "UNFIT",
     "Inference",
@@ -41,6 +40,7 @@ __all__ = [
     "Operator",
     "Quantized",
     "Result",
+    "Trait",
     "UnknownRank",
     "activation",
     "attention",
@@ -50,6 +50,7 @@ __all__ = [
     "elementwise",
     "embedding",
     "functions",
+    "has",
     "indexing",
     "integer_products",
     "layout",

@@ -12,7 +12,7 @@ from ..errors import QfmtError
 from ..model import Shape
 from .accumulation import centred
 from .functions import erf
-from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, by_engine, operator, optional
+from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
 from .shapes import bounded, broadcast_pair, same
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _relu_integer(x: Operand, *, result: Result) -> Array:
     return clamp(np.maximum(x.array, zero_points), result.quantization, result.dtype)
 
 
-@operator("Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer)
+@operator("Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer, traits=Trait.CLAMP)
 def relu(x: Array) -> Array:
     """Y = max(X, 0)."""
     return np.maximum(x, x.dtype.type(0))
@@ -43,7 +43,15 @@ def _clip_integer(x: Operand, low: Operand | None, high: Operand | None, *, resu
     return clamp(y, result.quantization, result.dtype)
 
 
-@operator("Clip", 13, "input min? max? -> output", shape=bounded, quantized=Quantized.MOVES, integer=_clip_integer)
+@operator(
+    "Clip",
+    13,
+    "input min? max? -> output",
+    shape=bounded,
+    quantized=Quantized.MOVES,
+    integer=_clip_integer,
+    traits=Trait.CLAMP | Trait.ELEMENTWISE,
+)
 def clip(x: Array, low: Array | None, high: Array | None) -> Array:
     """output = min(max(input, min), max); an absent bound has no effect."""
     y = x if low is None else np.maximum(x, low.reshape(()))
@@ -157,6 +165,7 @@ def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
     integer=_prelu_integer,
     rules=("product", *QUANTIZE_RULES),
     engines=by_engine("product"),
+    traits=Trait.ELEMENTWISE,
 )
 def prelu(x: Array, slope: Array) -> Array:
     """Y = X where X > 0, slope · X elsewhere; slope broadcasts to X (one per channel: [C, 1, 1])."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .registry import Inference, Quantized, operator, optional, required
+from .registry import Inference, Quantized, Trait, operator, optional, required
 from .shapes import axis_of, broadcast_pair, integers, is_present, length
 
 if TYPE_CHECKING:
@@ -217,13 +217,22 @@ def _shape_shape(given: Inference) -> list[Shape]:
     shape=_shape_shape,
     quantized=Quantized.FLOAT_ONLY,
     dtype="int64",
+    traits=Trait.SIZES,
 )
 def shape(x: Array, *, end: int, start: int) -> Array:
     """shape = the sizes of data from axis start to end (negative: from the last axis), int64."""
     return np.array(x.shape[start:end], np.int64)
 
 
-@operator("Size", 23, "data -> size", shape=lambda given: [()], quantized=Quantized.FLOAT_ONLY, dtype="int64")
+@operator(
+    "Size",
+    23,
+    "data -> size",
+    shape=lambda given: [()],
+    quantized=Quantized.FLOAT_ONLY,
+    dtype="int64",
+    traits=Trait.SIZES,
+)
 def size(x: Array) -> Array:
     """size = the number of elements of data, int64."""
     return np.array(x.size, np.int64)

@@ -17,6 +17,7 @@ from .registry import (
     Operand,
     Quantized,
     Result,
+    Trait,
     by_engine,
     operator,
     optional,
@@ -70,6 +71,7 @@ def _batch_normalization_integer(
     integer=_batch_normalization_integer,
     rules=("fused", *QUANTIZE_RULES),
     engines=by_engine("fused"),
+    traits=Trait.ELEMENTWISE,
 )
 def batch_normalization(x: Array, scale: Array, b: Array, mean: Array, var: Array, *, epsilon: float) -> Array:
     """Y = (X - input_mean) / √(input_var + epsilon) · scale + B, per channel (axis 1).

@@ -11,10 +11,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import QfmtError, RunError
-from ..model import Attribute, Dimension, Quantization, Shape, attribute_kind
+from ..model import Attribute, Dimension, Node, Quantization, Shape, attribute_kind
+from .shapes import broadcast, same
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,8 +50,30 @@ DYNAMIC_RULES = (
 )
 LOOKUP_RULES = ("lookup_float32", "lookup_float16")
 SUM_RULES = ("exact", "folded")
-CLAMPS = ("Relu", "Clip")
-"""Operators that move integers and clamp them to the range of their output."""
+
+
+class Trait(enum.Flag):
+    """What passes, comparisons and backends ask of an operator, whatever its name."""
+
+    NONE = 0
+    PRODUCT = enum.auto()
+    """It adds up products of its first two inputs."""
+    MEAN = enum.auto()
+    """A mean of the elements of windows, bins or axes."""
+    MOVE = enum.auto()
+    """Its outputs hold elements of its first input, and no others."""
+    CLAMP = enum.auto()
+    """It moves elements and clamps them."""
+    FILL = enum.auto()
+    """It moves elements and puts in a number of its own."""
+    ELEMENTWISE = enum.auto()
+    """Each element of its output depends on one element of each input, constants apart."""
+    SIZES = enum.auto()
+    """It reads only how many elements there are."""
+    REQUANTIZE = enum.auto()
+    """It brings exact sums to another grid."""
+
+    MOVES = MOVE | CLAMP | FILL
 
 
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
@@ -198,6 +223,7 @@ class Operator:
     sums: Sums | None = None
     constants: tuple[str, ...] = ()
     torch: tuple[str, ...] = field(default=())
+    traits: Trait = Trait.NONE
 
     @property
     def sum_rules(self) -> tuple[str, ...]:
@@ -251,6 +277,12 @@ OPERATORS: dict[str, Operator] = {}
 """Every operator by name; filled when `qfmt.ops` is imported."""
 
 
+def has(node: Node, traits: Trait) -> bool:
+    """Whether the operator of a node is known and has one of the traits."""
+    entry = OPERATORS.get(node.operator)
+    return entry is not None and bool(entry.traits & traits)
+
+
 def required(kind: str, meaning: str) -> AttributeSpec:
     """An attribute without a default; kind is i, f, s, ii, ff or ss (doubled: a list)."""
     return AttributeSpec(kind, None, meaning)
@@ -277,13 +309,14 @@ def operator(
     sums: Sums | None = None,
     constants: tuple[str, ...] = (),
     torch: tuple[str, ...] = (),
+    traits: Trait = Trait.NONE,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated float reference as an operator.
 
     `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, "input:1" as the second, a dtype
     name, or "attribute:NAME" (where that is empty: as the first input); where outputs differ a word for each, "same
     int64". `engines`: the rule that each engine uses, where it rounds. `constants`: the inputs that are constants in
-    every valid model.
+    every valid model. `traits`: those that do not follow from the rest.
     """
 
     def register(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,6 +340,7 @@ def operator(
             sums=sums,
             constants=constants,
             torch=torch,
+            traits=traits | _implied(quantized, shape, left, integer, sums),
         )
         return reference
 
@@ -322,6 +356,17 @@ _DEFAULTS: dict[Quantized, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Quantized.WEIGHTS: (DYNAMIC_RULES, DYNAMIC_ENGINES),
     Quantized.INTEGERS: ((), {}),
 }
+
+
+def _implied(quantized: Quantized, shape: ShapeRule, inputs: str, integer: object, sums: Sums | None) -> Trait:
+    """The traits that follow from the other facts of an entry."""
+    told = {
+        Trait.PRODUCT: quantized is Quantized.ACCUMULATES,
+        Trait.MEAN: sums is not None and sums.factors == 1,
+        Trait.MOVE: quantized is Quantized.MOVES and integer is None,
+        Trait.ELEMENTWISE: shape is broadcast or (shape is same and len(inputs.split()) == 1),
+    }
+    return reduce(or_, (trait for trait, holds in told.items() if holds), Trait.NONE)
 
 
 def _parameters(text: str) -> tuple[Parameter, ...]:

@@ -11,7 +11,7 @@ from ..arithmetic import FIXED_POINT, clamp
 from ..errors import QfmtError, RunError
 from ..model import Shape
 from .accumulation import int32_sums
-from .registry import AttributeSpec, Inference, Operand, Quantized, Result, operator, optional, required
+from .registry import AttributeSpec, Inference, Operand, Quantized, Result, Trait, operator, optional, required
 from .shapes import axis_of, broadcast, broadcast_pair, same
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Arr
     integer=_requantize_integer,
     rules=RULES,
     constants=PARAMETERS,
+    traits=Trait.REQUANTIZE,
 )
 def requantize(x: Array, *parameters: Array | None, axis: int, **stated: Any) -> Array:
     """y = the sums x on another grid, that of y, with the stated rule; integers only.

@@ -17,6 +17,7 @@ from .registry import (
     Operand,
     Quantized,
     Result,
+    Trait,
     by_engine,
     operator,
     required,
@@ -75,6 +76,7 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
     integer=_integer,
     rules=(RULE, *QUANTIZE_RULES),
     engines=dict.fromkeys(by_engine(RULE), RULE),
+    traits=Trait.REQUANTIZE,
 )
 def requant_shift(x: Array, mul: Array, add: Array, *, div: int, **stated: Any) -> Array:
     """y = floor((x · mul + add) / div + 1/2); exact if all of them are integers, otherwise in float64.

@@ -9,7 +9,7 @@ import numpy as np
 from ..arithmetic import dequantize, quantize
 from ..errors import QfmtError
 from ..model import Dimension, Shape
-from .registry import Inference, Operand, Quantized, Result, by_engine, operator, optional, required
+from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
 from .shapes import axis_of, integers, is_present
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ def _pad_integer(
     shape=_pad_shape,
     quantized=Quantized.MOVES,
     integer=_pad_integer,
+    traits=Trait.FILL,
 )
 def pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: str) -> Array:
     """output = data with elements added (or, negative, removed) before and after each of the axes.

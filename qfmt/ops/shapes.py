@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import QfmtError
 from ..graph import MAXIMUM_RANK
 from ..model import Dimension, Shape, Tensor
-from .registry import Inference, Operator
+
+if TYPE_CHECKING:
+    from .registry import Inference, Operator
 
 
 def same(given: Inference) -> list[Shape]:

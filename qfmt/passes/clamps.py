@@ -9,12 +9,12 @@ import numpy as np
 
 from ..arithmetic import quantize
 from ..model import Node, Quantization, Tensor, numpy_dtype
-from ..ops import CLAMPS, OPERATORS
+from ..ops import OPERATORS, Trait, has
 
 
 def is_clamp(node: Node, name: str, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a node is Relu, or Clip with bounds that are known, of that tensor."""
-    if node.operator not in CLAMPS or node.inputs[0] != name:
+    if not has(node, Trait.CLAMP) or node.inputs[0] != name:
         return False
     bounds = [tensors[bound] for bound in node.inputs[1:] if bound]
     if not all(bound.is_constant and bound.quantization is None and bound.array.size == 1 for bound in bounds):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import CLAMPS, OPERATORS, Operand, Quantized
+from ..ops import Operand, Trait, has
 from .constants import unused
 from .edits import only_read
 
@@ -48,10 +48,7 @@ def quantize_earlier(graph: Graph) -> Graph:
 
 def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
     """Whether an operator moves real numbers of its first input, one result each."""
-    operator = OPERATORS.get(node.operator)
-    if operator is None or operator.quantized is not Quantized.MOVES or len(node.outputs) != 1:
-        return False
-    if node.operator in CLAMPS:  # folding makes them a range of the QuantizeLinear
+    if not has(node, Trait.MOVE | Trait.FILL) or len(node.outputs) != 1:  # clamps become a range of the QuantizeLinear
         return False
     filled = FILLS.get(node.operator, len(node.inputs))
     filling = node.inputs[filled] if filled < len(node.inputs) else ""

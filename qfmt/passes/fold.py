@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
-from ..ops import CLAMPS, OPERATORS, Operand, Operator, Quantized
+from ..ops import OPERATORS, Operand, Operator, Quantized, Trait, has
 from ..ops.accumulation import in_units_of_sums
 from ..ops.shapes import axis_of
 from .clamps import clamped, is_clamp
@@ -233,7 +233,7 @@ class _Folding:
             return
         clamps, quantizer = after
         target = self.tensors[quantizer.outputs[0]].quantization
-        if node.operator in CLAMPS:
+        if has(node, Trait.CLAMP):
             if target is not None and target.axis is None and is_clamp(node, node.inputs[0], self.tensors):
                 name = self._absorb(node, [node, *clamps], quantizer)
                 self.kept.append(replace(quantizer, inputs=(source.name,), outputs=(name,)))

@@ -11,16 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..model import DTYPES, Graph, Node, Quantization, Tensor
-from ..ops import OPERATORS, Quantized
+from ..ops import OPERATORS, Trait, has
 from .constants import unused
 from .ranges import narrowed
 from .stated import DEQUANTIZE, QUANTIZE, Stated
 
 _SAME_GRID = {"Concat"}
 """Operators beside those that move integers whose inputs and output share a grid where all of them are integers."""
-
-_OF_SIZES = {"Shape", "Size"}
-"""Operators that read no integers, only how many there are."""
 
 
 def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
@@ -107,7 +104,6 @@ def _classify(
     bare: set[str],
 ) -> None:
     """What a node says of the integers that it reads and writes."""
-    operator = OPERATORS.get(node.operator)
     if node.operator in (QUANTIZE, DEQUANTIZE):
         name = node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]
         grid = stated(node)
@@ -117,7 +113,7 @@ def _classify(
             grids[name].append(grid)
         bare.update(_integers(node.inputs[1:] if node.operator == DEQUANTIZE else node.inputs, tensors))
         return
-    if node.operator in _OF_SIZES:
+    if has(node, Trait.SIZES):
         return
     moved = _moved(node)
     if moved and tensors[moved[0]].dtype == tensors[node.outputs[0]].dtype and _holds_integers(tensors[moved[0]]):
@@ -126,18 +122,15 @@ def _classify(
     else:
         others = [*node.inputs, *node.outputs]
     bare.update(_integers(others, tensors))
-    if operator is None:
+    if node.operator not in OPERATORS:
         bare.update(name for name in node.outputs if name)
 
 
 def _moved(node: Node) -> list[str]:
     """The tensors of a node that have one grid, if any has."""
-    operator = OPERATORS.get(node.operator)
-    if operator is None:
-        return []
     if node.operator in _SAME_GRID:
         return [*node.inputs, *node.outputs] if all(node.inputs) else []
-    if operator.quantized is not Quantized.MOVES or operator.integer is not None or not node.inputs[0]:
+    if not has(node, Trait.MOVE) or not node.inputs[0]:
         return []
     return [node.inputs[0], *(name for name in node.outputs if name)]
 

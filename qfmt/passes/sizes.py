@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import QfmtError, SourceError
 from ..interpreter import execute
 from ..model import INT32, Dimension, Graph, Node, Shape, Tensor
-from ..ops import OPERATORS, Inference, Operand, UnknownRank
+from ..ops import OPERATORS, Inference, Operand, Trait, UnknownRank, has
 from ..ops.quantization import is_static
 from .edits import only_read
 
@@ -78,7 +78,7 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
         array: Any = None
         if tensor is not None and tensor.is_constant:
             array = tensor.array
-        elif tensor is not None and node.operator in ("Shape", "Size") and is_static(tensor.shape):
+        elif tensor is not None and has(node, Trait.SIZES) and is_static(tensor.shape):
             array = np.broadcast_to(np.zeros((), np.int8), tensor.shape)
         elif tensor is not None:
             return None

@@ -128,7 +128,7 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
         return ""
-    from ..ops.registry import CLAMPS
+    from ..ops import Trait
 
     source = tensors[node.inputs[0]].quantization
     if source is not None and source.is_blocked:
@@ -137,7 +137,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
             return f"the quantization of {quoted(name)} differs from that of {quoted(node.inputs[0])}"
-        if source is None or target is None or operator.name in CLAMPS:
+        if source is None or target is None or operator.traits & Trait.CLAMP:
             continue
         if not target.quant_min <= source.quant_min <= source.quant_max <= target.quant_max:
             outer, inner = ([each.quant_min, each.quant_max] for each in (target, source))

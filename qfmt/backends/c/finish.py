@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import QfmtError
 from ...model import Node
+from ...ops import Trait, has
 from ...ops.shapes import axis_of
 from .exceptions import Reach
 from .kernels import kernel
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-
-REQUANTIZERS = ("qfmt.Requantize", "qfmt.RequantShift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +107,4 @@ def follower(plan: Plan, name: str) -> Finish | None:
     if plan.network.readers[name] != 1 or name in plan.network.model.graph.outputs:
         return None
     node = next(each for each in plan.network.nodes if name in each.inputs)
-    return finish_of(plan, node) if node.operator in REQUANTIZERS and node.inputs[0] == name else None
+    return finish_of(plan, node) if has(node, Trait.REQUANTIZE) and node.inputs[0] == name else None

@@ -10,7 +10,6 @@ from ...ops import OPERATORS
 from ...ops.shapes import keeps_shape
 from .convolutions import conv, conv_transpose
 from .elementwise import pair_table, product, requantize, table, unary, weighted_sum
-from .finish import REQUANTIZERS
 from .matmul import matmul
 from .moves import MOVERS, move
 from .plan import Plan
@@ -26,10 +25,11 @@ WRITERS: Mapping[str, Writer] = {
     "Gemm": gemm,
     "MatMul": matmul,
     **dict.fromkeys(("MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool"), pool),
+    "qfmt.Requantize": requantize,
+    "qfmt.RequantShift": requantize,
     **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin"), reduce),
     "qfmt.WeightedSum": weighted_sum,
     "Mul": product,
-    **dict.fromkeys(REQUANTIZERS, requantize),
     "qfmt.Table": table,
     "qfmt.PairTable": pair_table,
     **dict.fromkeys((*MOVERS, "Concat"), move),

@@ -14,7 +14,7 @@ from ...budget import Budget
 from ...errors import DestinationError, QfmtError
 from ...interpreter import execute, place
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
-from ...ops import OPERATORS, Operand
+from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
 from ...passes.likely import shape_options
 from ...passes.sizes import inferred
@@ -31,8 +31,6 @@ C_TYPES = {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bi
 
 MOST = 1 << 26
 """The most elements of an input."""
-
-_OF_SHAPES = ("Shape", "Size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _is_settled(node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
     """Whether what a node gives is known without the inputs of the network."""
     constant = all(tensors[name].is_constant for name in node.inputs if name)
-    return constant or node.operator in _OF_SHAPES or not any(map(_size, outputs.values()))
+    return constant or has(node, Trait.SIZES) or not any(map(_size, outputs.values()))
 
 
 def _settled(

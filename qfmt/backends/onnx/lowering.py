@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ...model import DTYPES, Node, Tensor, numpy_dtype
-from ...ops import OPERATORS, Operator, Quantized
+from ...ops import OPERATORS, Operator, Trait
 from .constants import onnx_dtype
 from .foreign import write_foreign
 from .kernels import NO_TYPE, working_type
@@ -37,7 +37,7 @@ class Site:
     @property
     def only_moves(self) -> bool:
         """Whether the outputs hold integers of the inputs, and no others."""
-        return self.operator.quantized is Quantized.MOVES and self.operator.integer is None
+        return Trait.MOVE in self.operator.traits
 
     @property
     def opset(self) -> int:

@@ -16,7 +16,7 @@ from torch import fx, nn
 from ...errors import RunError, ValidityError
 from ...model import Data, Graph, Model, StoredArray
 from ...model import Tensor as ModelTensor
-from ...ops import OPERATORS, Quantized
+from ...ops import OPERATORS, Trait
 from ...rules import tensor_violations
 from .compiled import compiled
 from .emit import Builder, Engine, Row
@@ -211,8 +211,8 @@ class Report(tuple[Row, ...]):
 
 
 def _heavy(fallbacks: Iterable[Row]) -> list[Row]:
-    known = (row for row in fallbacks if row.operator in OPERATORS)
-    return [row for row in known if OPERATORS[row.operator].quantized is Quantized.ACCUMULATES]
+    products = {name for name, entry in OPERATORS.items() if Trait.PRODUCT in entry.traits}
+    return [row for row in fallbacks if row.operator in products]
 
 
 def _through(run: Callable[..., Any], generated: Callable[..., Any], graph: fx.Graph) -> Callable[..., Any]:

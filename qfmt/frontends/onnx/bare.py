@@ -13,7 +13,7 @@ import numpy as np
 
 from ...arithmetic import dequantize
 from ...model import DTYPES, Attribute, Graph, Node, Tensor
-from ...ops import OPERATORS, Quantized
+from ...ops import OPERATORS, Trait, has
 from ...passes.constants import unused
 from ...passes.stated import DEQUANTIZE, QUANTIZE, Stated
 
@@ -65,9 +65,9 @@ class _Rewriting:
 
     def _keeps_the_grid(self, node: Node) -> bool:
         """Whether integers that come out are such that went in, or are put in on purpose."""
-        operator = OPERATORS.get(node.operator)
-        moves = operator is not None and operator.quantized is Quantized.MOVES and operator.integer is None
-        return moves or node.operator == "Pad" or (node.operator == "Resize" and node.attributes["mode"] == "nearest")
+        return has(node, Trait.MOVE | Trait.FILL) or (
+            node.operator == "Resize" and node.attributes["mode"] == "nearest"
+        )
 
     def _is_wanted(self, node: Node) -> bool:
         if node.operator == "Pad":

@@ -12,7 +12,7 @@ from ...budget import AT_ONCE, Budget
 from ...errors import QfmtError, SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Shape, Tensor, static_shape
-from ...ops import OPERATORS, Inference, Operand, Operator, Quantized, UnknownRank
+from ...ops import OPERATORS, Inference, Operand, Operator, Trait, UnknownRank, has
 from ...ops.quantization import is_static
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
@@ -164,7 +164,7 @@ class Emitter:
         operands = [None if tensor is None else Operand(tensor.array, None) for tensor in tensors]
         results = execute(node, operands, [self.tensors[name] for name in node.outputs])
         first = tensors[0]
-        moved = OPERATORS[node.operator].quantized is Quantized.MOVES and first is not None
+        moved = has(node, Trait.MOVES) and first is not None
         aliases = (*first.aliases, first.name) if moved and first is not None else ()
         self.budget.spend(len(aliases))
         for name, array in zip(node.outputs, results, strict=True):

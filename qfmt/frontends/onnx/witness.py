@@ -14,7 +14,7 @@ import numpy as np
 from ...arithmetic import dequantize
 from ...errors import MissingPackageError, RunError, SourceError
 from ...model import Model, Quantization, Tensor, numpy_dtype
-from ...ops import CLAMPS, OPERATORS, Quantized
+from ...ops import OPERATORS, Trait, has
 from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
 from ..sniff import sha256_of
@@ -219,8 +219,8 @@ class Witness:
         moved: set[str] = set()
         kept = {*graph.inputs, *graph.outputs}
         for node in graph.nodes:
-            if node.operator in OPERATORS and node.operator not in CLAMPS:
-                moved.update(node.outputs if OPERATORS[node.operator].quantized is Quantized.MOVES else ())
+            if node.operator in OPERATORS and not has(node, Trait.CLAMP):
+                moved.update(node.outputs if has(node, Trait.MOVES) else ())
             kept.update(node.inputs[1:] if node.operator == "QuantizeLinear" else node.inputs)
         return moved - kept
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...budget import Budget
 from ...errors import SourceError
 from ...model import DTYPES, Quantization
-from ...ops import OPERATORS, Quantized
+from ...ops import Trait, has
 from ..stored import StoredTensor
 from .emitting import Emitter
 from .promotion import operands
@@ -97,7 +97,7 @@ class ArgumentReader(Emitter):
 
     def _before_moves(self, key: str) -> str:
         """The tensor whose elements these are: followed back through operators that only move them."""
-        while key in self.makers and OPERATORS[self.makers[key].operator].quantized is Quantized.MOVES:
+        while key in self.makers and has(self.makers[key], Trait.MOVES):
             self.budget.spend()
             key = self.makers[key].inputs[0]
         return key

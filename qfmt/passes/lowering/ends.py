@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...arithmetic import quantize
 from ...model import Node, Tensor
-from ...ops import OPERATORS, Quantized
+from ...ops import OPERATORS, Trait, has
 from .resizing import RULE, by_sizes, is_nearest
 from .work import NoForm, Work
 
@@ -19,7 +19,7 @@ def move_integers(node: Node, work: Work) -> None:
     That is what a Reshape between DequantizeLinear and QuantizeLinear comes to, as torch.fx leaves it.
     """
     source = work.producer.get(node.inputs[0]) if node.inputs else None
-    is_move = _is_move(node) or is_nearest(node) or _pads_with_zero(node, work)
+    is_move = has(node, Trait.MOVE) or is_nearest(node) or _pads_with_zero(node, work)
     if not is_move or source is None or source.operator != "DequantizeLinear":
         return
     stored = work.tensors[source.inputs[0]]
@@ -35,11 +35,6 @@ def move_integers(node: Node, work: Work) -> None:
     work.put(by_sizes(with_integer_fill(moved, work), work))
     for name, own in zip(node.outputs, outputs, strict=True):
         work.producer[name] = replace(source, inputs=(own,), outputs=(name,))
-
-
-def _is_move(node: Node) -> bool:
-    operator = OPERATORS.get(node.operator)
-    return operator is not None and operator.quantized is Quantized.MOVES and operator.integer is None
 
 
 def _pads_with_zero(node: Node, work: Work) -> bool:
@@ -78,7 +73,7 @@ def _quantized(real: Tensor, name: str, like: Tensor) -> Tensor:
 
 def is_input(name: str, work: Work) -> bool:
     """Whether a tensor holds real numbers that are an input, moved at most."""
-    while work.is_real(name) and (node := work.producer.get(name)) is not None and _is_move(node):
+    while work.is_real(name) and (node := work.producer.get(name)) is not None and has(node, Trait.MOVE):
         name = node.inputs[0]
     return work.is_real(name) and name in work.model_inputs
 

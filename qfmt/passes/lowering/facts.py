@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...model import Model, Node
+from ...ops import Trait, has
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +63,7 @@ def requantizations(model: Model) -> Iterator[Facts]:
     """Every qfmt.Requantize and qfmt.RequantShift of a model, in order."""
     producers = model.graph.producers()
     for node in model.nodes:
-        if node.operator in ("qfmt.Requantize", "qfmt.RequantShift"):
+        if has(node, Trait.REQUANTIZE):
             yield _facts(node, parameters(node, model), _pairs(producers.get(node.inputs[0]), model))
 
 

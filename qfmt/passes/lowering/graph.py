@@ -12,7 +12,7 @@ from ...budget import Budget
 from ...errors import NoIntegerFormError
 from ...interpreter import execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
-from ...ops import OPERATORS, Operand, Quantized
+from ...ops import OPERATORS, Operand, Quantized, Trait, has
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
 from ..edits import only_read, without_unread
@@ -28,11 +28,6 @@ from .resizing import by_sizes, is_nearest
 from .sums import Sums
 from .work import NoForm, Work
 
-PRODUCTS = ("Conv", "ConvTranspose", "qfmt.Linear", "Gemm", "MatMul")
-MEANS = ("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean")
-
-
-SIZES = ("Shape", "Size")
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 
@@ -102,7 +97,7 @@ def is_real(model: Model) -> bool:
 
 def needs_sizes(model: Model, budget: Budget) -> bool:
     """Whether a mean is taken over a number of elements that is not known."""
-    means = (node for node in model.nodes if node.operator in MEANS and node.rule)
+    means = (node for node in model.nodes if has(node, Trait.MEAN) and node.rule)
     return any(_is_open(node, model.tensors, budget) for node in means)
 
 
@@ -153,9 +148,9 @@ def _lower(node: Node, work: Work) -> None:
         work.put(node)
     elif operator.quantized is Quantized.INTEGERS or node.rule == MULTIPLY_ADD_DIVIDE:
         _keep_integers(node, work)
-    elif node.operator in PRODUCTS and node.rule in REQUANTIZE:
+    elif has(node, Trait.PRODUCT) and node.rule in REQUANTIZE:
         _put_sums(product(node, work), node, work)
-    elif node.operator in MEANS and node.rule in {**MEAN, **QUANTIZE}:
+    elif has(node, Trait.MEAN) and node.rule in {**MEAN, **QUANTIZE}:
         _put_sums(mean(node, work), node, work)
     elif node.operator == "Concat" and node.rule:
         _concat(node, work)
@@ -165,7 +160,7 @@ def _lower(node: Node, work: Work) -> None:
         by_element(node, work)
     elif node.operator in ("ArgMax", "ArgMin"):
         _position(node, work)
-    elif not any(map(work.is_real, (*given, *node.outputs))) and (node.operator in SIZES or not any(quantized)):
+    elif not any(map(work.is_real, (*given, *node.outputs))) and (has(node, Trait.SIZES) or not any(quantized)):
         work.put(node)
     else:
         raise NoForm("reads real numbers")
@@ -173,11 +168,10 @@ def _lower(node: Node, work: Work) -> None:
 
 def _moves(node: Node, work: Work) -> bool:
     """Whether a node only moves integers, or clamps them at the zero point."""
-    operator = OPERATORS[node.operator]
     if is_nearest(node):
         x, y = (work.tensors[name] for name in (node.inputs[0], node.outputs[0]))
         return x.quantization is not None and x.quantization.same_grid(y.quantization)
-    if operator.quantized is not Quantized.MOVES or node.operator == "Clip":
+    if not has(node, Trait.MOVES) or node.operator == "Clip":
         return False
     return not any(map(work.is_computed, node.inputs))
 

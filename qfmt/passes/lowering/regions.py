@@ -15,13 +15,10 @@ import numpy as np
 from ...budget import NODE
 from ...interpreter import execute
 from ...model import DTYPES, Node, Shape, Tensor
-from ...ops import OPERATORS, Operand, Quantized
-from ...ops.shapes import broadcast, broadcast_pair, keeps_shape
+from ...ops import OPERATORS, Operand, Trait, has
+from ...ops.shapes import broadcast, broadcast_pair
 from .steps import Array, Integers
 from .work import NoForm, Work
-
-BY_ELEMENT = ("Clip", "PRelu", "BatchNormalization")
-"""Beside those that the rule of their shapes tells."""
 
 TABLE_BITS = 8
 
@@ -111,17 +108,12 @@ def _computing(node: Node, work: Work) -> Node:
 
 def is_move(node: Node) -> bool:
     """Whether a node moves numbers, or clamps them."""
-    operator = OPERATORS.get(node.operator)
-    return operator is not None and operator.quantized is Quantized.MOVES
+    return has(node, Trait.MOVES)
 
 
 def is_by_element(node: Node) -> bool:
     """Whether each element of the output depends on one element of each input, constants apart."""
-    operator = OPERATORS.get(node.operator)
-    if operator is None or len(node.outputs) != 1:
-        return False
-    alone = keeps_shape(operator) and len(operator.inputs) == 1
-    return alone or operator.shape is broadcast or node.operator in BY_ELEMENT
+    return has(node, Trait.ELEMENTWISE) and len(node.outputs) == 1
 
 
 def _fits(found: Region, node: Node, place: int, tensor: Tensor, work: Work) -> bool:
