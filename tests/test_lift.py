@@ -10,8 +10,8 @@ from qfmt.frontends import ENGINES
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
 from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine, attempts
 from qfmt.frontends.torch.calls import Packed, Place
-from qfmt.frontends.torch.spelling import MISSING, spellings
 from qfmt.ops import OPERATORS
+from qfmt.ops.spelling import MISSING, spellings
 
 HERE = Place("", "", 0, "")
 IMAGE = InputSpec("x", ("N", 3, "H", "W"))

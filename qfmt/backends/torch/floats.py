@@ -13,6 +13,7 @@ from .emit import PLAIN, Emitter, Lacks, Site, Table
 from .moves import MOVES
 from .products import torch_pads
 from .reference import plain_window, prelu, window
+from .spelled import Kernel, spelled
 from .values import torch_dtype
 
 aten = torch.ops.aten
@@ -104,10 +105,6 @@ def _hard_sigmoid(s: Site, x: list[Any]) -> Any:
         return s.call(aten.hardsigmoid.default, x[0])
     scaled = s.call(aten.add.Scalar, s.call(aten.mul.Scalar, x[0], alpha), beta)
     return s.call(aten.clamp.default, scaled, 0.0, 1.0)
-
-
-def _celu(s: Site, x: list[Any]) -> Any:
-    return s.call(aten.celu.default, x[0], s.attribute("alpha"))
 
 
 def _selu(s: Site, x: list[Any]) -> Any:
@@ -247,11 +244,19 @@ def _spatial(sizes: list[int]) -> list[int]:
     return sizes[2:]
 
 
+def _by(kernel: Kernel) -> RealOperator:
+    def emit(s: Site, x: list[Any]) -> Any:
+        places, named = kernel.arguments(s, x)
+        return s.call(kernel.target, *places, **named)
+
+    return emit
+
+
 REAL: dict[str, RealOperator] = {
+    **{name: _by(kernel) for name, kernel in spelled("aten").items()},
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "qfmt.Linear": _linear,
-    "MatMul": _binary(aten.matmul.default),
     "Gemm": _gemm,
     "QuantizeLinear": lambda s, x: x[0],
     "DequantizeLinear": lambda s, x: x[0],
@@ -262,28 +267,15 @@ REAL: dict[str, RealOperator] = {
     "Pow": _binary(aten.pow.Tensor_Tensor),
     "Min": _binary(aten.minimum.default),
     "Max": _binary(aten.maximum.default),
-    "Sqrt": _unary(aten.sqrt.default),
-    "Exp": _unary(aten.exp.default),
-    "Log": _unary(aten.log.default),
     "Neg": _unary(aten.neg.default),
-    "Abs": _unary(aten.abs.default),
     "Round": _unary(aten.round.default),
-    "Reciprocal": _unary(aten.reciprocal.default),
     "Relu": _unary(aten.relu.default),
     "Clip": _clip,
-    "LeakyRelu": lambda s, x: s.call(aten.leaky_relu.default, x[0], s.attribute("alpha")),
-    "Elu": lambda s, x: s.call(aten.elu.default, x[0], s.attribute("alpha")),
-    "Celu": _celu,
     "Selu": _selu,
     "PRelu": _prelu,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _unary(aten.hardswish.default),
     "Sigmoid": _unary(aten.sigmoid.default),
     "Tanh": _unary(aten.tanh.default),
-    "Softplus": _unary(aten.softplus.default),
-    "Mish": _unary(aten.mish.default),
-    "ThresholdedRelu": lambda s, x: s.call(aten.threshold.default, x[0], s.attribute("alpha"), 0.0),
-    "Gelu": lambda s, x: s.call(aten.gelu.default, x[0], approximate=s.attribute("approximate")),
     "Softmax": lambda s, x: s.call(aten.softmax.int, x[0], s.attribute("axis")),
     "LogSoftmax": lambda s, x: s.call(aten.log_softmax.int, x[0], s.attribute("axis")),
     "BatchNormalization": _batch_norm,
@@ -302,7 +294,7 @@ REAL: dict[str, RealOperator] = {
     "Concat": lambda s, x: s.call(aten.cat.default, x, s.attribute("axis")),
     "Cast": lambda s, x: s.call(aten.to.dtype, x[0], torch_dtype(s.attribute("to"))),
 }
-"""Operator → what torch computes on real numbers."""
+"""Operator → what torch computes on real numbers: the kernel that its entry spells, unless something else is needed."""
 
 NUMBERS = {"ReduceMean": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "Clip": 1, "Resize": 1}
 """Operators that read only their first inputs as tensors; the others are parameters, known now."""

@@ -20,6 +20,7 @@ from .native_maps import MAP_EMITTERS
 from .processor import overflows
 from .products import real_bias
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
+from .spelled import Kernel, spelled
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -243,21 +244,13 @@ def _concat(s: Site) -> Any:
 # Functions of one element
 
 
-def _with_grid(target: Any, *attributes: str) -> Emitter:
-    """quantized::f(x, scale, zero_point, attributes…)"""
-
+def _with_grid(kernel: Kernel) -> Emitter:
     def emit(s: Site) -> Any:
         s.grid(0)
-        arguments = [s.attribute(name) for name in attributes]
-        return within_range(s, target, s.x(0), *scale_and_zero_point(s), *arguments, relu=False)
+        places, _ = kernel.arguments(s, [s.x(0)], scale_and_zero_point(s))
+        return within_range(s, kernel.target, *places, relu=False)
 
     return emit
-
-
-def _leaky_relu(s: Site) -> Any:
-    s.grid(0)
-    grid = scale_and_zero_point(s)
-    return within_range(s, quantized.leaky_relu.default, s.x(0), s.attribute("alpha"), False, *grid, relu=False)
 
 
 FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
@@ -316,13 +309,9 @@ def _clip(s: Site) -> Any:
     return within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
 
 
-def _softmax(s: Site) -> Any:
-    s.grid(0)
-    return within_range(s, quantized.softmax.default, s.x(0), s.attribute("axis"), *scale_and_zero_point(s), relu=False)
-
-
 NATIVE_EMITTERS: dict[str, Emitter] = {
     **MOVES,
+    **{name: _with_grid(kernel) for name, kernel in spelled("quantized").items() if kernel.has_grid},
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "qfmt.Linear": _linear,
@@ -332,10 +321,6 @@ NATIVE_EMITTERS: dict[str, Emitter] = {
     "Add": _add,
     "Mul": _mul,
     "Concat": _concat,
-    "HardSwish": _with_grid(quantized.hardswish.default),
-    "Elu": _with_grid(quantized.elu.default, "alpha"),
-    "Celu": _with_grid(quantized.celu.default, "alpha"),
-    "LeakyRelu": _leaky_relu,
     "Sigmoid": _bounded(aten.sigmoid.default, quantized.sigmoid.default),
     "Tanh": _bounded(aten.tanh.default),
     "HardSigmoid": _bounded(aten.hardsigmoid.default),
@@ -343,6 +328,5 @@ NATIVE_EMITTERS: dict[str, Emitter] = {
     "PRelu": _prelu,
     "Relu": _relu,
     "Clip": _clip,
-    "Softmax": _softmax,
     **MAP_EMITTERS,
 }

@@ -18,12 +18,12 @@ from typing import Any
 from ...budget import Budget
 from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
 from ...model import Attribute, Graph, Model
+from ...ops.spelling import spellings
 from ...passes.edits import without_unread
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .names import name_tensors, renamed
 from .shaping import Shaper
 from .signatures import check_arguments
-from .spelling import spellings
 from .values import TensorValue, Unsupported
 from .views import VIEWS, check_unchanged, share
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...errors import SourceError
-from ...ops import OPERATORS, Operator
+from ..errors import SourceError
+from .registry import OPERATORS, Operator
 
 MISSING = object()
 
