@@ -14,7 +14,8 @@ import torch
 from counts import tell
 from torch.nn import functional
 
-from qfmt.backends.torch.products import Weight, conv_sums, conv_transpose_sums, float_weight, linear_sums, wide_weight
+from qfmt.backends.torch.products import Weight, conv_sums, float_weight, linear_sums, wide_weight
+from qfmt.backends.torch.windows import Geometry
 from qfmt.model import Quantization
 from qfmt.ops import Operand
 
@@ -73,9 +74,9 @@ def test_float_sums_of_convolutions_are_exact(settings: str, reach: float) -> No
             weight = near_the_limit(rng, (64, channels // group, size, size), (1, 2, 3), reach)
             exact = functional.conv2d(given.long(), torch.from_numpy(weight).long(), None, stride, size // 2, 1, group)
             made, parts = float_weight(weight, x, group)
-            geometry = ([stride] * 2, [size // 2] * 4, [1, 1], group, parts)
+            geometry = Geometry([stride] * 2, [size // 2] * 4, [1, 1], group)
             for kernel in (made, Weight(made)) if size > 1 and made.dtype == torch.float32 else (made,):
-                got = conv_sums(given, kernel, *geometry)
+                got = conv_sums(given, kernel, geometry, parts)
                 assert torch.equal(got.double(), exact.double()), (size, group, parts, type(kernel))
                 total += got.numel()
     finally:
@@ -92,7 +93,7 @@ def test_float_sums_of_other_products_are_exact(reach: float) -> None:
         weight = near_the_limit(rng, (256, 8, 4, 4), (0, 2, 3), reach * group)
         exact = functional.conv_transpose2d(given.long(), torch.from_numpy(weight).long(), None, 2, 1, 0, group)
         made, parts = float_weight(weight, x, group, transposed=True)
-        got = conv_transpose_sums(given, made, [2, 2], [1] * 4, [0, 0], [1, 1], group, parts)
+        got = conv_sums(given, made, Geometry([2, 2], [1] * 4, [1, 1], group, [0, 0]), parts)
         assert torch.equal(got.double(), exact.double()), (group, parts)
         total += got.numel()
     given, x = images(rng, 900, 1500)

@@ -12,9 +12,9 @@ from ...ops.shapes import axis_of
 from .emit import PLAIN, Emitter, Lacks, Site, Table
 from .moves import MOVES
 from .products import torch_pads
-from .reference import plain_window, prelu, window
 from .spelled import Kernel, spelled
 from .values import torch_dtype
+from .windows import Geometry, of_rank, plain_window, window
 
 aten = torch.ops.aten
 
@@ -23,14 +23,18 @@ RealOperator = Callable[[Site, list[Any]], Any]
 
 
 def _conv(s: Site, x: list[Any]) -> Any:
-    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
+    geometry, value = Geometry.of(s), x[0]
+    strides, pads, *_ = geometry
     rank = len(strides)
-    value = x[0]
     if pads[:rank] != pads[rank:]:
-        value = s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0)
-        pads = [0] * (2 * rank)
-    target = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)[rank - 1]
-    return s.call(target, value, x[1], _optional(x, 2), strides, pads[:rank], dilations, group)
+        value, geometry = (
+            s.call(aten.constant_pad_nd.default, value, torch_pads(pads), 0.0),
+            geometry._replace(pads=[0] * 2 * rank),
+        )
+    targets = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+    if geometry.output_padding is not None:
+        targets = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+    return s.call(targets[rank - 1], value, x[1], _optional(x, 2), *geometry.arguments())
 
 
 def _linear(s: Site, x: list[Any]) -> Any:
@@ -47,16 +51,6 @@ def _gemm(s: Site, x: list[Any]) -> Any:
     product, alpha, c = s.call(aten.mm.default, a, b), s.attribute("alpha"), _optional(x, 2)
     product = product if alpha == 1 else s.call(aten.mul.Scalar, product, alpha)
     return product if c is None else s.call(aten.add.Tensor, product, c, alpha=s.attribute("beta"))
-
-
-def _conv_transpose(s: Site, x: list[Any]) -> Any:
-    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
-    rank = len(strides)
-    if pads[:rank] != pads[rank:]:
-        raise Lacks("crops the two sides differently")
-    target = (aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)[rank - 1]
-    rest = (strides, pads[:rank], s.attribute("output_padding"), group, dilations)
-    return s.call(target, x[0], x[1], _optional(x, 2), *rest)
 
 
 def _optional(x: list[Any], index: int) -> Any:
@@ -86,6 +80,10 @@ def _div(s: Site, x: list[Any]) -> Any:
 def _clip(s: Site, x: list[Any]) -> Any:
     bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
     return s.call(aten.clamp.default, x[0], *bounds) if any(bound is not None for bound in bounds) else x[0]
+
+
+def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x, x * slope)
 
 
 def _prelu(s: Site, x: list[Any]) -> Any:
@@ -146,14 +144,13 @@ def _instance_norm(s: Site, x: list[Any]) -> Any:
 
 def _max_pool(s: Site, x: list[Any]) -> Any:
     arguments = window(s)
-    target = (aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)[len(arguments[0]) - 1]
-    return s.call(target, x[0], *arguments)
+    return s.call(of_rank("max_pool", len(arguments[0])), x[0], *arguments)
 
 
 def _average_pool(s: Site, x: list[Any]) -> Any:
     kernel, strides, pads, ceil = plain_window(s)
-    target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
-    return s.call(target, x[0], kernel, strides, pads, ceil, bool(s.attribute("count_include_pad")))
+    count_pads = bool(s.attribute("count_include_pad"))
+    return s.call(of_rank("avg_pool", len(kernel)), x[0], kernel, strides, pads, ceil, count_pads)
 
 
 def _global_average_pool(s: Site, x: list[Any]) -> Any:
@@ -161,10 +158,7 @@ def _global_average_pool(s: Site, x: list[Any]) -> Any:
 
 
 def _adaptive(s: Site, x: list[Any], size: list[int]) -> Any:
-    targets = (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
-    if not 1 <= len(size) <= 3:
-        raise Lacks("torch pools 1 to 3 dimensions")
-    return s.call(targets[len(size) - 1], x[0], size)
+    return s.call(of_rank("adaptive_avg_pool", len(size)), x[0], size)
 
 
 def _reduced(target: Any) -> RealOperator:
@@ -255,7 +249,7 @@ def _by(kernel: Kernel) -> RealOperator:
 REAL: dict[str, RealOperator] = {
     **{name: _by(kernel) for name, kernel in spelled("aten").items()},
     "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "ConvTranspose": _conv,
     "qfmt.Linear": _linear,
     "Gemm": _gemm,
     "QuantizeLinear": lambda s, x: x[0],

@@ -22,14 +22,13 @@ from .products import (
     Weight,
     constant_weight,
     conv_sums,
-    conv_transpose_sums,
     float_weight,
     held,
     linear_sums,
-    spatial,
     torch_pads,
     wide_weight,
 )
+from .windows import Geometry
 
 # Sums
 
@@ -46,36 +45,16 @@ def convolve(
     bias: Tensor | None,
     zero: int,
     padding: int,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    group: int,
+    geometry: Geometry,
     parts: int,
 ) -> Tensor:
-    """Σ (x - zero) · w + b; pads are `padding`."""
+    """Σ (x - zero) · w + b; pads are `padding`. Of a transposed one each x - zero paints a kernel."""
     dense = weight.dense if isinstance(weight, Weight) else weight
-    values = x.to(dense.dtype) - zero
+    values, pads = x.to(dense.dtype) - zero, geometry.pads
     if padding and any(pads):
-        values, pads = functional.pad(values, torch_pads(pads), value=float(padding)), [0] * len(pads)
-    return with_bias(conv_sums(values, weight, strides, pads, dilations, group, parts), bias)
-
-
-def convolve_transposed(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    zero: int,
-    strides: list[int],
-    pads: list[int],
-    output_padding: list[int],
-    dilations: list[int],
-    group: int,
-    parts: int,
-) -> Tensor:
-    """Each x - zero paints a kernel."""
-    values = x.to(weight.dtype) - zero
-    sums = conv_transpose_sums(values, weight, strides, pads, output_padding, dilations, group, parts)
-    return with_bias(sums, bias)
+        values = functional.pad(values, torch_pads(pads), value=float(padding))
+        geometry = geometry._replace(pads=[0] * len(pads))
+    return with_bias(conv_sums(values, weight, geometry, parts), bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, zero: int) -> Tensor:
@@ -124,22 +103,12 @@ def _bias(s: Site, behind: int = 0) -> Any:
 
 
 def _conv(s: Site) -> Any:
-    rank = spatial(s)
-    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if s.node.rule == "folded" else 0
-    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
-    weight, parts = float_weight(*_weight(s), group)
-    given = (s.x(0), held(s, weight), _bias(s, rank), _zero(s, 0), padding)
-    return s.result(convolve, *given, strides, pads, dilations, group, parts)
-
-
-def _conv_transpose(s: Site) -> Any:
-    rank, pads = spatial(s), s.attribute("pads")
-    if pads[:rank] != pads[rank:]:
-        raise Lacks("crops the two sides differently")
-    a = {name: s.attribute(name) for name in ("strides", "pads", "output_padding", "dilations", "group")}
-    weight, parts = float_weight(*_weight(s), a["group"], transposed=True)
-    given = (s.x(0), held(s, weight), _bias(s, rank), _zero(s, 0))
-    return s.result(convolve_transposed, *given, *a.values(), parts)
+    geometry, folded = Geometry.of(s), s.node.rule == "folded"
+    padding = stored_zero(Operand(np.zeros(0), s.tensor(0).quantization)) if folded else 0
+    transposed = geometry.output_padding is not None
+    weight, parts = float_weight(*_weight(s), geometry.group, transposed=transposed)
+    given = (s.x(0), held(s, weight), _bias(s, len(geometry.strides)), _zero(s, 0), padding)
+    return s.result(convolve, *given, geometry, parts)
 
 
 def _linear(s: Site) -> Any:
@@ -274,7 +243,7 @@ def _weighted(s: Site) -> Any:
 
 OF_SUMS: dict[str, Emitter] = {
     "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "ConvTranspose": _conv,
     "qfmt.Linear": _linear,
     "MatMul": _matmul,
     "Gemm": _matmul,

@@ -21,6 +21,7 @@ from .processor import overflows
 from .products import real_bias
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
 from .spelled import Kernel, spelled
+from .windows import Geometry
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -96,15 +97,6 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
 
 
-def geometry(s: Site) -> tuple[list[int], list[int], list[int], int]:
-    """Strides, pads, dilations and group of a convolution as torch takes them; Lacks where it does not."""
-    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
-    rank = len(strides)
-    if pads[:rank] != pads[rank:] or rank > 3:
-        raise Lacks("torch pads both sides equally")
-    return strides, pads[:rank], dilations, group
-
-
 CONV = {
     (1, False): (quantized.conv1d.default, quantized.conv1d_prepack),
     (2, False): (quantized.conv2d.new, quantized.conv2d_prepack),
@@ -117,23 +109,17 @@ CONV = {
 
 
 def _conv(s: Site) -> Any:
-    strides, pads, dilations, group = geometry(s)
-    target, prepack = CONV[len(strides), is_relu(s)]
-    packed = _packed(s, prepack, strides, pads, dilations, group)
+    geometry = Geometry.of(s).even()
+    target, prepack = CONV[len(geometry.strides), is_relu(s)]
+    packed = _packed(s, prepack, *geometry.arguments())
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
 
 
 def _conv_transpose(s: Site) -> Any:
-    strides, pads, dilations, group = geometry(s)
-    rank = len(strides)
-    prepack = (
-        quantized.conv_transpose1d_prepack,
-        quantized.conv_transpose2d_prepack,
-        quantized.conv_transpose3d_prepack,
-    )
-    targets = (quantized.conv_transpose1d, quantized.conv_transpose2d, quantized.conv_transpose3d)
-    packed = _packed(s, prepack[rank - 1], strides, pads, s.attribute("output_padding"), dilations, group)
-    return within_range(s, targets[rank - 1].default, s.x(0), packed, *scale_and_zero_point(s), relu=False)
+    strides, pads, output_padding, group, dilations = Geometry.of(s).arguments()
+    name = f"conv_transpose{len(strides)}d"
+    packed = _packed(s, getattr(quantized, f"{name}_prepack"), strides, pads, output_padding, dilations, group)
+    return within_range(s, getattr(quantized, name).default, s.x(0), packed, *scale_and_zero_point(s), relu=False)
 
 
 def _linear(s: Site) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor
 from ...model import DTYPES, pack
 from .dynamic import dynamic_linear_by_rule
 from .emit import Emitter, Lacks, Site
-from .native import by_kernels, geometry, quantized_weight
+from .native import by_kernels, quantized_weight
+from .windows import Geometry
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -58,14 +59,14 @@ CONV = {
 
 
 def _conv(s: Site) -> Any:
-    strides, pads, dilations, group = geometry(s)
-    transposed = s.node.operator.endswith("Transpose")
-    target, prepack = CONV[len(strides), transposed]
+    geometry = Geometry.of(s).even()
+    strides, pads, dilations, group, output_padding = geometry._replace(pads=geometry.pads[: len(geometry.strides)])
+    target, prepack = CONV[len(strides), output_padding is not None]
     bias = s.tensor(2) if s.has(2) else None
     if s.tensor(1).data is None or (bias is not None and (bias.data is None or bias.quantization is not None)):
         raise Lacks("torch packs constant weights and float biases only")
     value = None if bias is None else s.constant(2)
-    rest = [s.attribute("output_padding")] if transposed else []
+    rest = [] if output_padding is None else [output_padding]
     weight = quantized_weight(s, 1)
     packed = by_kernels(s, lambda: prepack(weight, value, strides, pads, *rest, dilations, group))
     return s.result(target, s.x(0), _derived(s, "packed", packed), bool(s.attribute("reduce_range")))

@@ -9,7 +9,7 @@ import torch
 from .emit import Emitter, Lacks, Site
 from .floats import resize_arguments, scale_shape
 from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
-from .reference import plain_window, window
+from .windows import of_rank, plain_window, window
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -66,15 +66,13 @@ def _max_pool(s: Site) -> Any:
     kernel, strides, pads, dilations, ceil = window(s)
     if len(kernel) == 3:
         raise Lacks("torch has no quantized max_pool3d")
-    target = (aten.max_pool1d.default, aten.max_pool2d.default)[len(kernel) - 1]
-    return s.result(target, s.x(0), kernel, strides, pads, dilations, ceil)
+    return s.result(of_rank("max_pool", len(kernel)), s.x(0), kernel, strides, pads, dilations, ceil)
 
 
 def _average_pool(s: Site) -> Any:
     kernel, strides, pads, ceil = plain_window(s)
     same_grid(s)
-    target = (aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)[len(kernel) - 1]
-    count_pads = bool(s.attribute("count_include_pad"))
+    target, count_pads = of_rank("avg_pool", len(kernel)), bool(s.attribute("count_include_pad"))
     return within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)
 
 
@@ -84,10 +82,7 @@ def _global_average_pool(s: Site) -> Any:
 
 def _adaptive(s: Site, size: list[int]) -> Any:
     same_grid(s)
-    targets = (aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
-    if not 1 <= len(size) <= 3:
-        raise Lacks("torch pools 1 to 3 dimensions")
-    return within_range(s, targets[len(size) - 1], s.x(0), size, relu=False)
+    return within_range(s, of_rank("adaptive_avg_pool", len(size)), s.x(0), size, relu=False)
 
 
 def _mean(s: Site) -> Any:

@@ -26,8 +26,9 @@ from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .processor import overflows
 from .products import PRODUCTS, real_bias
-from .reference import REFERENCE, window
+from .reference import REFERENCE
 from .weights import WEIGHTS
+from .windows import Geometry, window
 
 aten, onednn = torch.ops.aten, torch.ops.onednn
 
@@ -58,22 +59,19 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
 
 
 def _conv(s: Site) -> Any:
-    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
-    rank = len(strides)
-    if pads[:rank] != pads[rank:] or rank not in CONV:
-        raise Lacks("oneDNN pads both sides equally here")
-    kernel = s.attribute("kernel_shape")
-    if kernel[-1] == 1 and max(kernel) > 1 and any(pads) and s.grid(0).zero_point:
+    window = Geometry.of(s).even()
+    rank, kernel = len(window.strides), s.attribute("kernel_shape")
+    if kernel[-1] == 1 and max(kernel) > 1 and any(window.pads) and s.grid(0).zero_point:
         raise Lacks("oneDNN pads kernels of width 1 with the wrong number (torch 2.13)")
     weight, scales, zero_points, bias = _weight(s)
-    geometry = (strides, pads[:rank], dilations, group)
+    geometry = window.arguments()
     x, name = s.grid(0), s.node.outputs[0]
     packed = onednn.qconv_prepack(weight, scales, x.scale, x.zero_point, *geometry, None)
     parameters = [
         s.builder.derive(f"{name}_{what}", value)
         for what, value in (("packed", packed), ("scales", scales), ("zero_points", zero_points))
     ]
-    call = (_channels_last(s, rank, group), x.scale, x.zero_point, *parameters, bias, *geometry)
+    call = (_channels_last(s, rank, window.group), x.scale, x.zero_point, *parameters, bias, *geometry)
     return _put_out(s, CONV[rank].default, call, fuses=rank < 3)
 
 

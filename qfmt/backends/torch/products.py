@@ -21,6 +21,7 @@ from ...ops.accumulation import exact_dtype, in_units_of_sums, whole
 from .arithmetic import REQUANTIZE, Step, after
 from .emit import CENTRED, Lacks, Site, Table
 from .processor import convolves_whole_numbers
+from .windows import Geometry
 
 mkldnn = torch.ops.mkldnn
 
@@ -54,7 +55,7 @@ class Weight:
         self.dense = dense
         self._packed: tuple[list[int], Tensor] = [], dense
 
-    def convolved(self, x: Tensor, pads: list[int], strides: list[int], dilations: list[int], group: int) -> Tensor:
+    def convolved(self, x: Tensor, strides: list[int], pads: list[int], dilations: list[int], group: int) -> Tensor:
         size, packed = self._packed
         if size != list(x.shape):
             size = list(x.shape)
@@ -64,46 +65,25 @@ class Weight:
         return result
 
 
-def conv_sums(
-    x: Tensor,
-    weight: Tensor | Weight,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    group: int,
-    parts: int = 1,
-) -> Tensor:
+def conv_sums(x: Tensor, weight: Tensor | Weight, geometry: Geometry, parts: int = 1) -> Tensor:
     """Σ x · w; padding adds nothing. The channels of a group are added up in so many parts."""
-    rank = len(strides)
-    if pads[:rank] != pads[rank:]:
-        x, pads = functional.pad(x, torch_pads(pads)), [0] * rank
-    if rank == 2:
+    rank, transposed = len(geometry.strides), geometry.output_padding is not None
+    if not transposed and geometry.pads[:rank] != geometry.pads[rank:]:
+        x, geometry = functional.pad(x, torch_pads(geometry.pads)), geometry._replace(pads=[0] * 2 * rank)
+    if not transposed and rank == 2:
         x = x.contiguous(memory_format=torch.channels_last)
+    group = geometry.group
     if isinstance(weight, Weight):
         if sum_dtype(torch.float32) == torch.float32 and x.numel() and not torch.compiler.is_compiling():
-            return _added(weight.convolved(x, pads[:rank], strides, dilations, group * parts), group, parts)
+            return _added(weight.convolved(x, *geometry.arguments(parts)), group, parts)
         weight = weight.dense
     kind = sum_dtype(weight.dtype)
-    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
-    geometry = (strides, pads[:rank], dilations, group * parts)
-    return _added(convolve(x.to(kind), weight.to(kind), None, *geometry), group, parts)
+    sums = (PAINT if transposed else CONVOLVE)[rank - 1](x.to(kind), weight.to(kind), None, *geometry.arguments(parts))
+    return _added(sums, group, parts)
 
 
-def conv_transpose_sums(
-    x: Tensor,
-    weight: Tensor,
-    strides: list[int],
-    pads: list[int],
-    output_padding: list[int],
-    dilations: list[int],
-    group: int,
-    parts: int = 1,
-) -> Tensor:
-    """Each x paints a kernel."""
-    rank, kind = len(strides), sum_dtype(weight.dtype)
-    paint = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
-    geometry = (strides, pads[:rank], output_padding, group * parts, dilations)
-    return _added(paint(x.to(kind), weight.to(kind), None, *geometry), group, parts)
+CONVOLVE = (functional.conv1d, functional.conv2d, functional.conv3d)
+PAINT = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
 
 def linear_sums(x: Tensor, weight: Tensor) -> Tensor:
@@ -164,37 +144,9 @@ def constant_weight(s: Site) -> tuple[Any, Operand]:
 # The stated rule
 
 
-def conv(
-    x: Tensor,
-    weight: Tensor,
-    steps: list[Step],
-    low: int,
-    high: int,
-    strides: list[int],
-    pads: list[int],
-    dilations: list[int],
-    group: int,
-    parts: int,
-) -> Tensor:
+def conv(x: Tensor, weight: Tensor, steps: list[Step], low: int, high: int, geometry: Geometry, parts: int) -> Tensor:
     """Sums, the steps of a requantize rule, the range of the output; all less their zero points."""
-    return after(conv_sums(x, weight, strides, pads, dilations, group, parts), steps).clamp_(low, high)
-
-
-def conv_transpose(
-    x: Tensor,
-    weight: Tensor,
-    steps: list[Step],
-    low: int,
-    high: int,
-    strides: list[int],
-    pads: list[int],
-    output_padding: list[int],
-    dilations: list[int],
-    group: int,
-    parts: int,
-) -> Tensor:
-    sums = conv_transpose_sums(x, weight, strides, pads, output_padding, dilations, group, parts)
-    return after(sums, steps).clamp_(low, high)
+    return after(conv_sums(x, weight, geometry, parts), steps).clamp_(low, high)
 
 
 def linear(x: Tensor, weight: Tensor, steps: list[Step], low: int, high: int) -> Tensor:
@@ -296,28 +248,11 @@ def held(s: Site, weight: Tensor) -> Any:
 
 
 def _conv(s: Site) -> Any:
-    strides, pads, dilations, group = (s.attribute(name) for name in ("strides", "pads", "dilations", "group"))
-    rank = spatial(s)
-    weight, parts = float_weight(*constant_weight(s), group)
-    finish = _finish(s, [-1, *[1] * rank])
-    return s.result(conv, s.x(0), held(s, weight), *finish, strides, pads, dilations, group, parts)
-
-
-def spatial(s: Site) -> int:
-    rank = len(s.attribute("strides"))
-    if rank > 3:
-        raise Lacks("torch has windows of at most three dimensions")
-    return rank
-
-
-def _conv_transpose(s: Site) -> Any:
-    a = {name: s.attribute(name) for name in ("strides", "pads", "output_padding", "dilations", "group")}
-    rank = spatial(s)
-    if a["pads"][:rank] != a["pads"][rank:]:
-        raise Lacks("crops the two sides differently")
-    weight, parts = float_weight(*constant_weight(s), a["group"], transposed=True)
-    finish = _finish(s, [-1, *[1] * rank], a["group"])
-    return s.result(conv_transpose, s.x(0), held(s, weight), *finish, *a.values(), parts)
+    geometry = Geometry.of(s)
+    transposed = geometry.output_padding is not None
+    weight, parts = float_weight(*constant_weight(s), geometry.group, transposed=transposed)
+    finish = _finish(s, [-1, *(1 for _ in geometry.strides)], geometry.group if transposed else 1)
+    return s.result(conv, s.x(0), held(s, weight), *finish, geometry, parts)
 
 
 def _linear(s: Site) -> Any:
@@ -335,5 +270,5 @@ def _matmul(s: Site) -> Any:
 
 PRODUCTS = Table(
     "reference", CENTRED,
-    {"Conv": _conv, "ConvTranspose": _conv_transpose, "qfmt.Linear": _linear, "MatMul": _matmul}.get,
+    {"Conv": _conv, "ConvTranspose": _conv, "qfmt.Linear": _linear, "MatMul": _matmul}.get,
 )  # fmt: skip

@@ -17,11 +17,13 @@ from ...ops.geometry import Window, bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
+from .floats import REAL, operands
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
 from .products import PRODUCTS
 from .values import torch_dtype
+from .windows import plain_window, window
 
 # Products and sums of elements, means
 
@@ -74,10 +76,9 @@ def average_pool(
     """By a mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     values = centred(x, grid, torch.float64)
     given = zip(kernel, strides, (1,) * len(pads), pads, pads, strict=True)
-    windows = [Window(*numbers, ceil) for numbers in given]
     counts = torch.ones(())
-    for window, size in zip(windows, x.shape[2:], strict=True):
-        counts = counts.unsqueeze(-1) * torch.from_numpy(window.counts(size, count_pads))
+    for numbers, size in zip(given, x.shape[2:], strict=True):
+        counts = counts.unsqueeze(-1) * torch.from_numpy(Window(*numbers, ceil).counts(size, count_pads))
     return mean(window_sums(values, kernel, strides, pads, ceil), counts, grid, rule)
 
 
@@ -147,24 +148,6 @@ def max_pool(
     return pool(wide, kernel, strides, pads, dilations, ceil).to(x.dtype)
 
 
-def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
-    """Kernel, strides, pads, dilations and ceil_mode as torch takes them; Lacks where it does not."""
-    kernel, pads = s.attribute("kernel_shape"), s.attribute("pads")
-    rank = len(kernel)
-    halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
-    if pads[:rank] != pads[rank:] or not halves or rank > 3:
-        raise Lacks("torch does not support this window")
-    return kernel, s.attribute("strides"), pads[:rank], s.attribute("dilations"), bool(s.attribute("ceil_mode"))
-
-
-def plain_window(s: Site) -> tuple[list[int], list[int], list[int], bool]:
-    """The same of an average, which torch takes without dilations."""
-    kernel, strides, pads, dilations, ceil = window(s)
-    if any(step != 1 for step in dilations):
-        raise Lacks("torch does not support this window")
-    return kernel, strides, pads, ceil
-
-
 def _max_pool(s: Site) -> Any:
     return s.result(max_pool, s.x(0), *window(s))
 
@@ -205,21 +188,8 @@ def _clip(s: Site) -> Any:
 
 aten = torch.ops.aten
 
-ELEMENTWISE: dict[str, Any] = {
-    "Add": aten.add.Tensor,
-    "Sub": aten.sub.Tensor,
-    "Mul": aten.mul.Tensor,
-    "Div": aten.div.Tensor,
-    "Min": aten.minimum.default,
-    "Max": aten.maximum.default,
-    "Neg": aten.neg.default,
-    "Abs": aten.abs.default,
-    "Round": aten.round.default,
-    "Reciprocal": aten.reciprocal.default,
-    "QuantizeLinear": None,
-    "DequantizeLinear": None,
-    "Concat": None,
-}
+EXACT = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Neg", "Abs", "Round", "Reciprocal", "QuantizeLinear",
+         "DequantizeLinear", "Concat", "PRelu")  # fmt: skip
 
 
 def real(s: Site, index: int) -> Any:
@@ -239,37 +209,10 @@ def rounded(s: Site, value: Any) -> Any:
 
 
 def _computes(s: Site) -> Any:
-    if (
-        s.is_float
-        and any(s.tensor(i).dtype != "float32" for i in range(len(s.node.inputs)))
-        and s.node.operator == "Div"
-    ):
+    integers = s.is_float and any(s.tensor(i).dtype != "float32" for i in range(len(s.node.inputs)))
+    if integers and s.node.operator == "Div":
         raise Lacks("divides integers")
-    operands = [real(s, index) for index in range(len(s.node.inputs))]
-    target = ELEMENTWISE[s.node.operator]
-    if target is None:
-        return rounded(s, operands[0])
-    alone = len(operands) == 1 and s.node.operator not in ("Min", "Max")
-    value = s.call(target, operands[0]) if alone else operands[0]
-    for operand in operands[1:]:
-        value = s.call(target, value, operand)
-    return rounded(s, value)
-
-
-def _concat(s: Site) -> Any:
-    operands = [real(s, index) for index in range(len(s.node.inputs))]
-    return rounded(s, s.call(aten.cat.default, operands, s.attribute("axis")))
-
-
-def _prelu(s: Site) -> Any:
-    if s.node.rule not in QUANTIZE and not s.is_float:
-        raise Lacks(f"does not support the rule {s.node.rule!r}")
-    x, slope = real(s, 0), real(s, 1)
-    return rounded(s, s.call(prelu, x, slope))
-
-
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x > 0, x, x * slope)
+    return rounded(s, REAL[s.node.operator](s, operands(s, lambda index: real(s, index))))
 
 
 def _cast(s: Site) -> Any:
@@ -280,7 +223,7 @@ def _cast(s: Site) -> Any:
 
 REFERENCE_EMITTERS: dict[str, Emitter] = {
     **MOVES,
-    **dict.fromkeys(ELEMENTWISE, _computes),
+    **dict.fromkeys(EXACT, _computes),
     "Mul": _mul,
     "Add": _add,
     "qfmt.DynamicLinear": dynamic_linear_by_rule,
@@ -291,8 +234,6 @@ REFERENCE_EMITTERS: dict[str, Emitter] = {
     "MaxPool": _max_pool,
     "Relu": _relu,
     "Clip": _clip,
-    "Concat": _concat,
-    "PRelu": _prelu,
     "Cast": _cast,
 }
 

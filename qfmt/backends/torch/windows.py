@@ -1,0 +1,67 @@
+"""Windows as torch takes them: those of convolutions, and those of pools."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from .emit import Lacks, Site
+
+
+class Geometry(NamedTuple):
+    """The windows of a convolution, as they stand in generated code; a transposed one has `output_padding`."""
+
+    strides: list[int]
+    pads: list[int]
+    dilations: list[int]
+    group: int
+    output_padding: list[int] | None = None
+
+    @classmethod
+    def of(cls, s: Site) -> Geometry:
+        """Those of a node; Lacks where torch has no such windows: it pads both sides of a transposed one equally."""
+        transposed = "output_padding" in s.node.attributes
+        made = cls(*(s.attribute(name) for name in cls._fields[: 4 + transposed]))
+        if len(made.strides) > 3:
+            raise Lacks("torch has windows of at most three dimensions")
+        return made.even() if transposed else made
+
+    def even(self) -> Geometry:
+        """The same, if both sides are padded equally; Lacks if they are not."""
+        rank = len(self.strides)
+        if self.pads[:rank] != self.pads[rank:]:
+            raise Lacks("torch pads both sides equally")
+        return self
+
+    def arguments(self, parts: int = 1) -> tuple[Any, ...]:
+        """Torch's, of windows that are padded equally, each group in so many parts."""
+        pads, group = self.pads[: len(self.strides)], self.group * parts
+        if self.output_padding is None:
+            return self.strides, pads, self.dilations, group
+        return self.strides, pads, self.output_padding, group, self.dilations
+
+
+def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
+    """Kernel, strides, pads, dilations and ceil_mode of a pool as torch takes them; Lacks where it does not."""
+    kernel, pads = s.attribute("kernel_shape"), s.attribute("pads")
+    rank = len(kernel)
+    halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    if pads[:rank] != pads[rank:] or not halves or rank > 3:
+        raise Lacks("torch does not support this window")
+    return kernel, s.attribute("strides"), pads[:rank], s.attribute("dilations"), bool(s.attribute("ceil_mode"))
+
+
+def plain_window(s: Site) -> tuple[list[int], list[int], list[int], bool]:
+    """The same of an average, which torch takes without dilations."""
+    kernel, strides, pads, dilations, ceil = window(s)
+    if any(step != 1 for step in dilations):
+        raise Lacks("torch does not support this window")
+    return kernel, strides, pads, ceil
+
+
+def of_rank(name: str, rank: int) -> Any:
+    """`aten::avg_pool2d` and its like, for one to three spatial dimensions."""
+    if not 1 <= rank <= 3:
+        raise Lacks("torch pools 1 to 3 dimensions")
+    return getattr(torch.ops.aten, f"{name}{rank}d").default
