@@ -8,7 +8,7 @@ import pytest
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.frontends import ENGINES
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
-from qfmt.frontends.torch import LIFTS, InputSpec, Lifter, Refine, attempts
+from qfmt.frontends.torch import InputSpec, Lifter, Refine, attempts, lifts
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.ops import OPERATORS
 from qfmt.ops.spelling import MISSING, spellings
@@ -223,7 +223,7 @@ def test_defaults_of_spellings_are_torchs_own() -> None:
 def test_registered_calls_exist_in_torch() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers quantized_decomposed
-    for target in LIFTS:
+    for target in lifts:
         if not target.startswith(("prim::", "torchao::", "qfmt::")):  # torchao takes seconds to import
             assert torch._C._jit_get_schemas_for_operator(target), target
 

@@ -23,7 +23,7 @@ from onnx_backend import Case
 
 import qfmt
 from qfmt.frontends.onnx import quantized, standard  # noqa: F401  (they register what they import)
-from qfmt.frontends.onnx.importer import IMPORTS
+from qfmt.frontends.onnx.importer import imports
 from qfmt.ops import OPERATORS
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -75,7 +75,7 @@ def outcome(case: Case) -> Outcome:
             if trouble := case.disagreement(prepared.run(inputs), outputs):
                 return Outcome(case, "wrong", trouble)
     except qfmt.QfmtError as error:
-        unknown = not case.operators <= OPERATORS.keys() | IMPORTS.keys()
+        unknown = not case.operators <= OPERATORS.keys() | imports.keys()
         return Outcome(case, "unknown" if unknown else "refused", str(error))
     return Outcome(case, "passed")
 

@@ -11,6 +11,7 @@ from ..arithmetic import f32, rescale
 from ..errors import QfmtError
 from ..model import DTYPES, numpy_dtype
 from .accumulation import centred
+from .functions import function
 from .registry import (
     QUANTIZE_ENGINES,
     QUANTIZE_RULES,
@@ -61,13 +62,7 @@ def add(a: Array, b: Array) -> Array:
     return np.add(a, b)
 
 
-@operator(
-    "Sub",
-    14,
-    "A B -> C",
-    shape=broadcast,
-    quantized=Quantized.COMPUTES,
-)
+@operator("Sub", 14, "A B -> C", shape=broadcast, quantized=Quantized.COMPUTES)
 def sub(a: Array, b: Array) -> Array:
     """C = A - B."""
     return np.subtract(a, b)
@@ -125,40 +120,15 @@ def power(x: Array, y: Array) -> Array:
     return np.power(x, y).astype(x.dtype, copy=False)
 
 
-@operator("Sqrt", 13, "X -> Y", shape=same, quantized=Quantized.COMPUTES, torch=("aten::sqrt(self:X)",))
-def square_root(x: Array) -> Array:
-    """Y = √X."""
-    return np.sqrt(x)
-
-
-@operator("Exp", 13, "input -> output", shape=same, quantized=Quantized.COMPUTES, torch=("aten::exp(self:input)",))
-def exponential(x: Array) -> Array:
-    """output = e to the power of input."""
-    return np.exp(x)
-
-
-@operator("Log", 13, "input -> output", shape=same, quantized=Quantized.COMPUTES, torch=("aten::log(self:input)",))
-def logarithm(x: Array) -> Array:
-    """output = the natural logarithm of input."""
-    return np.log(x)
-
-
-@operator("Neg", 13, "X -> Y", shape=same, quantized=Quantized.COMPUTES)
-def negate(x: Array) -> Array:
-    """Y = -X."""
-    return np.negative(x)
-
-
-@operator("Abs", 13, "X -> Y", shape=same, quantized=Quantized.COMPUTES, torch=("aten::abs(self:X)",))
-def absolute(x: Array) -> Array:
-    """Y = |X|."""
-    return np.abs(x)
-
-
-@operator("Reciprocal", 13, "X -> Y", shape=same, quantized=Quantized.COMPUTES, torch=("aten::reciprocal(self:X)",))
-def reciprocal(x: Array) -> Array:
-    """Y = 1 / X."""
-    return x.dtype.type(1) / x
+for _entry in (
+    ("Sqrt", 13, np.sqrt, "Y = √X.", "X -> Y", "aten::sqrt(self:X)"),
+    ("Exp", 13, np.exp, "output = e to the power of input.", "input -> output", "aten::exp(self:input)"),
+    ("Log", 13, np.log, "output = the natural logarithm of input.", "input -> output", "aten::log(self:input)"),
+    ("Neg", 13, np.negative, "Y = -X.", "X -> Y"),
+    ("Abs", 13, np.abs, "Y = |X|.", "X -> Y", "aten::abs(self:X)"),
+    ("Reciprocal", 13, lambda x: x.dtype.type(1) / x, "Y = 1 / X.", "X -> Y", "aten::reciprocal(self:X)"),
+):
+    function(__name__, *_entry)
 
 
 @operator(
@@ -227,13 +197,7 @@ def cast(x: Array, *, saturate: int, to: str) -> Array:
     return x.astype(kind)
 
 
-@operator(
-    "Identity",
-    23,
-    "input -> output",
-    shape=same,
-    quantized=Quantized.MOVES,
-)
+@operator("Identity", 23, "input -> output", shape=same, quantized=Quantized.MOVES)
 def identity(x: Array) -> Array:
     """output = input."""
     return x

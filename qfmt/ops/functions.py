@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .registry import Quantized, operator, optional
-from .shapes import same
+from .shapes import broadcast, same
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,16 +26,31 @@ def _softsign(x: Array) -> Array:
     return x / (x.dtype.type(1) + np.abs(x))
 
 
-def _function(
-    name: str, version: int, function: Callable[[Array], Array], meaning: str, signature: str = "input -> output"
+def function(
+    family: str,
+    name: str,
+    version: int,
+    compute: Callable[..., Array],
+    meaning: str,
+    signature: str = "input -> output",
+    torch: str = "",
+    dtype: str = "",
 ) -> None:
-    """An operator that is one function of NumPy."""
+    """An operator of a module that is one function of NumPy, on real numbers unless a `dtype` is stated."""
 
-    def reference(x: Array) -> Array:
-        return function(x)
+    def reference(*inputs: Array) -> Array:
+        return compute(*inputs)
 
-    reference.__doc__ = meaning
-    operator(name, version, signature, shape=same, quantized=Quantized.COMPUTES)(reference)
+    reference.__doc__, reference.__module__ = meaning, family
+    operator(
+        name,
+        version,
+        signature,
+        shape=broadcast if len(signature.partition("->")[0].split()) > 1 else same,
+        quantized=Quantized.FLOAT_ONLY if dtype else Quantized.COMPUTES,
+        dtype=dtype or "same",
+        torch=(torch,) if torch else (),
+    )(reference)
 
 
 for _entry in (
@@ -57,7 +72,7 @@ for _entry in (
     ("Floor", 13, np.floor, "Y = the greatest integer that is less than or equal to X.", "X -> Y"),
     ("Round", 22, np.rint, "Y = the integer nearest to X; ties go to the even one.", "X -> Y"),
 ):
-    _function(*_entry)
+    function(__name__, *_entry)
 
 
 @operator(

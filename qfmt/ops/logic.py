@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .functions import function
 from .registry import Quantized, operator, optional, required
 from .shapes import broadcast, same
 
@@ -16,42 +16,23 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-def _function(
-    name: str, version: int, function: Callable[..., Array], meaning: str, signature: str = "A B -> C"
-) -> None:
-    """An operator that is one function of NumPy; bits give bits, everything else gives truth."""
-
-    def reference(*inputs: Array) -> Array:
-        return function(*inputs)
-
-    reference.__doc__ = meaning
-    operator(
-        name,
-        version,
-        signature,
-        shape=broadcast if signature == "A B -> C" else same,
-        quantized=Quantized.FLOAT_ONLY,
-        dtype="same" if name.startswith("Bitwise") else "bool",
-    )(reference)
-
-
 for _entry in (
-    ("Equal", 19, np.equal, "C = A = B, a bool."),
-    ("Greater", 13, np.greater, "C = A > B, a bool."),
-    ("GreaterOrEqual", 16, np.greater_equal, "C = A ≥ B, a bool."),
-    ("Less", 13, np.less, "C = A < B, a bool."),
-    ("LessOrEqual", 16, np.less_equal, "C = A ≤ B, a bool."),
-    ("And", 7, np.logical_and, "C = A and B."),
-    ("Or", 7, np.logical_or, "C = A or B."),
-    ("Xor", 7, np.logical_xor, "C = A or B, but not both."),
-    ("Not", 1, np.logical_not, "Y = not X.", "X -> Y"),
-    ("IsNaN", 20, np.isnan, "Y = whether X is not a number.", "X -> Y"),
-    ("BitwiseAnd", 18, np.bitwise_and, "C = the bitwise AND of A and B."),
-    ("BitwiseOr", 18, np.bitwise_or, "C = the bitwise OR of A and B."),
-    ("BitwiseXor", 18, np.bitwise_xor, "C = the bitwise XOR of A and B."),
-    ("BitwiseNot", 18, np.invert, "Y = the bitwise complement of X.", "X -> Y"),
+    ("Equal", 19, np.equal, "C = A = B, a bool.", "A B -> C", "", "bool"),
+    ("Greater", 13, np.greater, "C = A > B, a bool.", "A B -> C", "", "bool"),
+    ("GreaterOrEqual", 16, np.greater_equal, "C = A ≥ B, a bool.", "A B -> C", "", "bool"),
+    ("Less", 13, np.less, "C = A < B, a bool.", "A B -> C", "", "bool"),
+    ("LessOrEqual", 16, np.less_equal, "C = A ≤ B, a bool.", "A B -> C", "", "bool"),
+    ("And", 7, np.logical_and, "C = A and B.", "A B -> C", "", "bool"),
+    ("Or", 7, np.logical_or, "C = A or B.", "A B -> C", "", "bool"),
+    ("Xor", 7, np.logical_xor, "C = A or B, but not both.", "A B -> C", "", "bool"),
+    ("Not", 1, np.logical_not, "Y = not X.", "X -> Y", "", "bool"),
+    ("IsNaN", 20, np.isnan, "Y = whether X is not a number.", "X -> Y", "", "bool"),
+    ("BitwiseAnd", 18, np.bitwise_and, "C = the bitwise AND of A and B.", "A B -> C", "", "same"),
+    ("BitwiseOr", 18, np.bitwise_or, "C = the bitwise OR of A and B.", "A B -> C", "", "same"),
+    ("BitwiseXor", 18, np.bitwise_xor, "C = the bitwise XOR of A and B.", "A B -> C", "", "same"),
+    ("BitwiseNot", 18, np.invert, "Y = the bitwise complement of X.", "X -> Y", "", "same"),
 ):
-    _function(*_entry)
+    function(__name__, *_entry)
 
 
 @operator(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import QfmtError, RunError
 from ..model import Attribute, Dimension, Node, Quantization, Shape, attribute_kind
@@ -281,6 +281,20 @@ def has(node: Node, traits: Trait) -> bool:
     """Whether the operator of a node is known and has one of the traits."""
     entry = OPERATORS.get(node.operator)
     return entry is not None and bool(entry.traits & traits)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ByName(dict[str, Function]):
+    """Functions by the names of what they are for; called with names, it registers the decorated function for them."""
+
+    def __call__(self, *names: str) -> Callable[[Function], Function]:
+        def register(function: Function) -> Function:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return register
 
 
 def required(kind: str, meaning: str) -> AttributeSpec:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ...model import DTYPES, Node, Tensor, numpy_dtype
 from ...ops import OPERATORS, Operator, Trait
+from ...ops.registry import ByName
 from .constants import onnx_dtype
 from .foreign import write_foreign
 from .kernels import NO_TYPE, working_type
@@ -119,58 +120,28 @@ VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 Lower = Callable[[Site], "ir.Value | Sequence[ir.Value] | None"]
 """Emits what computes a node: the real numbers of its outputs. None: it has defined the outputs itself."""
 
-LOWER: dict[str, Lower] = {}
+Sum = Callable[[Site], ir.Value]
+
+lowers: ByName[Lower] = ByName()
 """What is written for operators that are not ONNX's own, or not just so."""
 
+lowers_before: ByName[Lower] = ByName()
+"""What is written where the opset does not have the operator yet."""
 
-def lowers(*operators: str) -> Callable[[Lower], Lower]:
-    def register(function: Lower) -> Lower:
-        LOWER.update(dict.fromkeys(operators, function))
-        return function
-
-    return register
-
-
-BY_INTEGERS: dict[str, Lower] = {}
+by_integers: ByName[Lower] = ByName()
 """What is written for operators on integers, in the form of those; it gives None where there is none."""
 
-
-def by_integers(*operators: str) -> Callable[[Lower], Lower]:
-    def register(function: Lower) -> Lower:
-        BY_INTEGERS.update(dict.fromkeys(operators, function))
-        return function
-
-    return register
-
-
-SUMS: dict[str, Callable[[Site], ir.Value]] = {}
+adds_up: ByName[Sum] = ByName()
 """What is written for nodes that give exact sums of integers, as int32."""
 
-
-def adds_up(*operators: str) -> Callable[[Callable[[Site], ir.Value]], Callable[[Site], ir.Value]]:
-    def register(function: Callable[[Site], ir.Value]) -> Callable[[Site], ir.Value]:
-        SUMS.update(dict.fromkeys(operators, function))
-        return function
-
-    return register
-
-
-AMONG_INTEGERS: dict[str, Lower] = {}
+among_integers: ByName[Lower] = ByName()
 """What is written for operators that move or clamp integers, in integer-only networks; None: nothing."""
 
 
-def among_integers(*operators: str) -> Callable[[Lower], Lower]:
-    def register(function: Lower) -> Lower:
-        AMONG_INTEGERS.update(dict.fromkeys(operators, function))
-        return function
-
-    return register
-
-
 def _sums(site: Site) -> None:
-    if site.node.operator not in SUMS:
+    if site.node.operator not in adds_up:
         raise Lacks("computes integer sums that no operator of ONNX computes")
-    value = SUMS[site.node.operator](site)
+    value = adds_up[site.node.operator](site)
     site.builder.name(value, site.name)
     site.builder.define(site.node.outputs[0], value)
 
@@ -189,7 +160,7 @@ def lower(builder: Builder, node: Node) -> None:
         return None
     else:
         site.on_integers = _moves_integers(site)
-        made = LOWER.get(node.operator, one_to_one)(site)
+        made = _real(site)
     if made is None:
         return None
     values = [made] if isinstance(made, ir.Value) else list(made)
@@ -212,21 +183,30 @@ def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
     dtype = site.tensor(0).dtype
     site.working = working_type(site.node.operator, dtype)
     site.on_integers = True
-    made = AMONG_INTEGERS[site.node.operator](site) if site.node.operator in AMONG_INTEGERS else None
+    among = among_integers.get(site.node.operator)
+    made = among(site) if among is not None else None
     if made is not None:
         return made
     site.on_integers = site.only_moves and site.working != NO_TYPE
     site.working = site.working if site.on_integers else ""
     if not site.on_integers and _computed_on_integers(site):
         return None
-    return LOWER.get(site.node.operator, one_to_one)(site)
+    return _real(site)
+
+
+def _real(site: Site) -> ir.Value | Sequence[ir.Value] | None:
+    """By what is registered for the operator; else by ONNX's own of that name."""
+    name = site.node.operator
+    if name in lowers_before and schema(name, site.opset) is None:
+        return lowers_before[name](site)
+    return lowers.get(name, one_to_one)(site)
 
 
 def _computed_on_integers(site: Site) -> bool:
     """Whether a node has been written by an operator on integers."""
-    if site.builder.form != "qoperator" or site.node.operator not in BY_INTEGERS:
+    if site.builder.form != "qoperator" or site.node.operator not in by_integers:
         return False
-    made = BY_INTEGERS[site.node.operator](site) if site.output().quantization is not None else None
+    made = by_integers[site.node.operator](site) if site.output().quantization is not None else None
     if made is None:
         return False
     (value,) = [made] if isinstance(made, ir.Value) else made

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...ops import OPERATORS
-from .lowering import Site, lowers, one_to_one, plain, typed_inputs
+from .lowering import Site, lowers, lowers_before, one_to_one, plain, typed_inputs
 from .opsets import Lacks, schema
 
 
@@ -25,26 +25,20 @@ def number(site: Site, value: float) -> ir.Value:
     return site.constant("constant", np.array(value, np.float32))
 
 
-@lowers("HardSwish")
-def hard_swish(site: Site) -> ir.Value | Sequence[ir.Value]:
-    if site.opset >= 14:
-        return one_to_one(site)
+@lowers_before("HardSwish")
+def hard_swish(site: Site) -> ir.Value:
     x = site.real(0)
     return site.emit("Mul", x, site.emit("HardSigmoid", x, alpha=1 / 6, beta=0.5))
 
 
-@lowers("Mish")
-def mish(site: Site) -> ir.Value | Sequence[ir.Value]:
-    if site.opset >= 18:
-        return one_to_one(site)
+@lowers_before("Mish")
+def mish(site: Site) -> ir.Value:
     x = site.real(0)
     return site.emit("Mul", x, site.emit("Tanh", site.emit("Softplus", x)))
 
 
-@lowers("Gelu")
-def gelu(site: Site) -> ir.Value | Sequence[ir.Value]:
-    if site.opset >= 20:
-        return one_to_one(site)
+@lowers_before("Gelu")
+def gelu(site: Site) -> ir.Value:
     x = site.real(0)
     if site.attributes["approximate"] == "tanh":
         cube = site.emit("Mul", site.emit("Mul", x, x), x)
@@ -63,11 +57,9 @@ def swish(site: Site) -> ir.Value:
     return site.emit("Mul", x, site.emit("Sigmoid", x if alpha == 1 else site.emit("Mul", x, number(site, alpha))))
 
 
-@lowers("LayerNormalization", "RMSNormalization")
-def layer_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
+@lowers_before("LayerNormalization", "RMSNormalization")
+def layer_normalization(site: Site) -> ir.Value:
     """Of opset 17 and 23: means, and what is done with them."""
-    if schema(site.node.operator, site.opset) is not None:
-        return one_to_one(site)
     x, shape, axis = site.real(0), site.tensor(0).shape, site.attributes["axis"]
     if shape is None and axis >= 0:
         raise Lacks("requires a known input rank")

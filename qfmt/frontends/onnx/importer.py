@@ -10,6 +10,7 @@ from ...budget import Budget
 from ...errors import QfmtError, SourceError
 from ...model import Attribute, Graph, Node, Shape, Tensor
 from ...ops import OPERATORS
+from ...ops.registry import ByName
 from .emitting import Call, Emitter
 from .tensors import described, dtype_by_schema, dtype_of, stored
 
@@ -19,25 +20,15 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-IMPORTS: dict[str, Callable[..., Any]] = {}
-"""What the modules beside this one register: "Op" or "domain.Op" → function (importer, call)."""
+imports: ByName[Callable[..., Any]] = ByName()
+"""Functions (importer, call) for ONNX operators: "Op" or "domain.Op". They return NotImplemented for a form that is not
+supported."""
 
 UNSOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 """What comes of a node that lacks an input or an attribute, or has one of another type."""
 
 DOMAINS = {"": "", "ai.onnx": ""}
 """The default domain under both of its names."""
-
-
-def imports(*operators: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function for ONNX operators. It returns NotImplemented for a form that is not supported."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for operator in operators:
-            IMPORTS[operator] = function
-        return function
-
-    return register
 
 
 class Importer(Emitter):
@@ -113,7 +104,7 @@ class Importer(Emitter):
 
     def dispatch(self, call: Call) -> None:
         """The meaning of a node: the function registered for it, else the operator of that name, else opaque."""
-        function = IMPORTS.get(f"{call.domain}.{call.operator}" if call.domain else call.operator)
+        function = imports.get(f"{call.domain}.{call.operator}" if call.domain else call.operator)
         if function is not None and function(self, call) is not NotImplemented:
             return
         if not call.domain and self.one_to_one(call):

@@ -20,11 +20,11 @@ from . import (
     tables,
     weights,
 )
-from .lift import LIFTS, Lifter
+from .lift import Lifter, lifts
 from .values import InputSpec, Refine, TensorValue
 
 __all__ = [
-    "LIFTS",
+    "lifts",
     "InputSpec",
     "Lifter",
     "Refine",

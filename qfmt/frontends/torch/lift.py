@@ -18,6 +18,7 @@ from typing import Any
 from ...budget import Budget
 from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
 from ...model import Attribute, Graph, Model
+from ...ops.registry import ByName
 from ...ops.spelling import spellings
 from ...passes.edits import without_unread
 from .calls import MEANINGLESS, Place, Value, meaningless
@@ -27,19 +28,8 @@ from .signatures import check_arguments
 from .values import TensorValue, Unsupported
 from .views import VIEWS, check_unchanged, share
 
-LIFTS: dict[str, Callable[..., Any]] = {}
-"""What the modules beside this one register: torch target → function (lifter, *arguments) → result."""
-
-
-def lifts(*targets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the meaning of torch calls; its parameters carry torch's names."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            LIFTS[target] = function
-        return function
-
-    return register
+lifts: ByName[Callable[..., Any]] = ByName()
+"""What torch calls mean: torch target → function (lifter, *arguments) → result; parameters carry torch's names."""
 
 
 class Lifter(Shaper):
@@ -126,8 +116,8 @@ class Lifter(Shaper):
         return self.unsupported(target)
 
     def _one(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if name in LIFTS:
-            function = LIFTS[name]
+        if name in lifts:
+            function = lifts[name]
             check_arguments(name, function, args, kwargs)
             result = function(self, *args, **kwargs)
             if result is not NotImplemented:
@@ -178,7 +168,7 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
 
 def is_known(target: str) -> bool:
     """Whether a call has a meaning here, in some form of its arguments at least."""
-    return any(name in LIFTS or name in spellings() for name, _ in _variants(target))
+    return any(name in lifts or name in spellings() for name, _ in _variants(target))
 
 
 def _variants(target: str) -> list[tuple[str, bool]]:
