@@ -106,7 +106,7 @@ def _bias(rng: Rng, tensors: dict[str, Tensor], name: str, attributes: Any) -> t
     x, w = tensors["x0"].quantization, tensors["x1"].quantization
     if x is None or w is None or rng.random() < 0.6:
         return "float32", None
-    groups = int(attributes["group"]) if name == "ConvTranspose" else 1
+    groups = int(attributes["group"]) if name == "ConvTranspose" and w.is_per_channel else 1
     scales = tuple(float(np.float32(x.scale[0] * scale)) for scale in w.scale * groups)
     axis = 0 if w.is_per_channel else None
     return "int32", Quantization(scales, (0,) * len(scales), -(2**31), 2**31 - 1, axis=axis)

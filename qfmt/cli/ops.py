@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,11 +19,18 @@ if TYPE_CHECKING:
 
 @click.command(short_help="List the operators that qfmt knows.")
 @click.argument("name", required=False)
+@click.option("--matrix", "matrix_", is_flag=True, help="Print where each can come from, and go to.")
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
-def command(name: str | None, json_: bool) -> None:
+def command(name: str | None, matrix_: bool, json_: bool) -> None:
     """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS
 
+    if matrix_:
+        cells = _matrix()
+        chosen_cells = cells if name is None else {name: cells[name]} if name in cells else {}
+        if chosen_cells:
+            as_json(chosen_cells) if json_ else _edges(chosen_cells)
+            return
     if name is None:
         chosen = sorted(OPERATORS.values(), key=lambda operator: (operator.family, operator.name))
         as_json([_facts(operator) for operator in chosen]) if json_ else _list(chosen)
@@ -37,6 +47,24 @@ def command(name: str | None, json_: bool) -> None:
 def _spellings(operator: Operator) -> list[str]:
     """The names under which an operator is found: its own, and those in PyTorch."""
     return [operator.name, *(spelling.partition("(")[0] for spelling in operator.torch)]
+
+
+def _matrix() -> dict[str, dict[str, str]]:
+    """Of each operator, why an edge does not support it; empty where it does. tools/operators.py asks the edges."""
+    path = Path(__file__).parent.parent / "ops" / "matrix.json"
+    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _edges(cells: Mapping[str, Mapping[str, str]]) -> None:
+    """A row for each operator; of a single one a line for each edge, with the reason."""
+    if len(cells) == 1:
+        (row,) = cells.values()
+        pairs([(edge, reason or "yes") for edge, reason in row.items()])
+        return
+    edges = next(iter(cells.values()))
+    columns = [Column("operator", style="bold"), *(Column(edge.removeprefix("to torch, ")) for edge in edges)]
+    table(columns, [[name, *("-" if row[edge] else "yes" for edge in edges)] for name, row in cells.items()])
 
 
 def _list(operators: list[Operator]) -> None:

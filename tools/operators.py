@@ -1,0 +1,239 @@
+"""The matrix of operators and edges, qfmt/ops/matrix.json, from what really passes; `qfmt ops --matrix` prints it.
+
+    python tools/operators.py              # rewrite the file
+    python tools/operators.py --check
+    python tools/operators.py Conv Gelu    # print the rows of some operators
+
+A cell is empty where the edge supports the operator, else it says why not. Each is a network of one node, from the
+random cases of tests/operator_cases.py: as soon as one of them passes, the edge supports the operator. The sources of
+PyTorch are read instead: an operator is there if a call of torch is spelled as it, or is lifted to it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import numpy as np  # noqa: E402
+import onnx  # noqa: E402
+import torch  # noqa: E402
+from operator_cases import CASES, SOME_GRID  # noqa: E402
+from test_to_torch_operators import one_node  # noqa: E402
+
+import qfmt  # noqa: E402
+import qfmt.backends.torch.processor as processor  # noqa: E402
+from qfmt.errors import InexpressibleNodesError, NoIntegerFormError, QfmtError  # noqa: E402
+from qfmt.model import Graph, Model, Node, Quantization, Tensor  # noqa: E402
+from qfmt.ops import OPERATORS, Quantized  # noqa: E402
+from qfmt.passes import lower_integer  # noqa: E402
+from qfmt.passes.hazards import WEIGHTS  # noqa: E402
+from qfmt.rules import graph_violations  # noqa: E402
+
+MATRIX = ROOT / "qfmt" / "ops" / "matrix.json"
+FEW, MANY = 6, 60
+"""Random cases of each operator: more of those with many forms and rules, of which an edge may have few."""
+
+ENGINES = ("reference", "native", "onednn", "qdq")
+
+Try = Callable[[Model], str]
+"""What stands against a network of one node at an edge; "" if nothing does."""
+
+
+def case(name: str, kind: str, seed: int) -> Model:
+    """A network of one node, all of whose sizes are known."""
+    model, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
+    tensors = {
+        key: replace(tensor, shape=inputs[key].shape) if key in inputs else tensor
+        for key, tensor in model.tensors.items()
+    }
+    made = model.replace(graph=replace(model.graph, tensors=tensors))
+    if OPERATORS[name].quantized is Quantized.WEIGHTS:
+        return on_weights(made, inputs)
+    return requantizing(made) if name == "qfmt.Requantize" else made
+
+
+def on_weights(model: Model, inputs: dict[str, np.ndarray[Any, Any]]) -> Model:
+    """The same with its weights as constants on a grid."""
+    (node,) = model.nodes
+    tensors = dict(model.tensors)
+    places = WEIGHTS.get(node.operator, (0,))
+    for name in (node.inputs[index] for index in places):
+        values = inputs[name] if name in inputs else tensors[name].array
+        grid = Quantization.per_tensor(0.05, 0, "int8")
+        tensors[name] = Tensor.constant(name, np.clip(np.rint(values / 0.05), -128, 127).astype(np.int8), grid)
+    given = tuple(name for name in model.graph.inputs if tensors[name].data is None)
+    node = replace(node, rule=OPERATORS[node.operator].rules[0])
+    return model.replace(graph=replace(model.graph, inputs=given, nodes=(node,), tensors=tensors))
+
+
+def requantizing(model: Model) -> Model:
+    """The same with a grid of its output, and the rule that its parameters are of."""
+    (node,) = model.nodes
+    output = replace(model.tensors["y0"], quantization=SOME_GRID)
+    node = replace(node, rule=OPERATORS[node.operator].rules[0])
+    return model.replace(graph=replace(model.graph, nodes=(node,), tensors={**model.tensors, "y0": output}))
+
+
+def attempts(name: str, kinds: Iterable[str], tried: Try) -> str:
+    """Empty if one of the random cases passes, else what most of them lack."""
+    found: Counter[str] = Counter()
+    has_forms = OPERATORS[name].quantized in (Quantized.ACCUMULATES, Quantized.OWN, Quantized.MOVES)
+    for index, kind in enumerate(kinds):
+        for seed in range(MANY if has_forms else FEW):
+            try:
+                model = case(name, kind, seed)
+                broken = graph_violations(model)
+                reason = broken[0].what if broken else tried(model)
+            except (InexpressibleNodesError, NoIntegerFormError) as error:
+                reason = min(error.reasons)
+            except QfmtError as error:
+                reason = error.what
+            if not reason:
+                return ""
+            found[reason] += index == 0
+    return found.most_common(1)[0][0]
+
+
+@cache
+def lifted() -> set[str]:
+    """Operators that a call of torch becomes: spelled, or named in the code of the frontend for torch."""
+    names = {name for name, entry in OPERATORS.items() if entry.torch}
+    for path in sorted((ROOT / "qfmt" / "frontends" / "torch").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        compared = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
+        words = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in compared)
+        names.update(str(word.value) for word in words if word.value in OPERATORS)
+    return names
+
+
+def of_integers(name: str) -> str:
+    """The kind of cases of an operator among integers: some take no quantized tensors, they stand among such."""
+    return "float" if OPERATORS[name].quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS) else "8 bits"
+
+
+def from_torch(name: str) -> str:
+    return "" if name in lifted() else "no call of torch is read as it"
+
+
+def from_onnx(name: str) -> str:
+    """An operator of ONNX is read as what it is called; qfmt's own are found in what is written of them."""
+    if onnx.defs.has(name.removeprefix("ai.onnx.")):
+        return ""
+    return attempts(name, ("float", "8 bits"), _comes_back)
+
+
+def _comes_back(model: Model) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        onnx.save(model.to_onnx(), path)
+        again = qfmt.convert(path)
+    there = any(node.operator == model.nodes[0].operator for node in again.nodes)
+    return "" if there else "is written as other operators, and read as these"
+
+
+def to_onnx(name: str) -> str:
+    return attempts(name, ("float", "8 bits"), _written)
+
+
+def _written(model: Model) -> str:
+    onnx.checker.check_model(model.to_onnx())
+    return ""
+
+
+def by_torch(engine: str, kind: str = "") -> Callable[[str], str]:
+    def compute(model: Model) -> str:
+        rows = model.to_torch(engine).report()
+        return "; ".join(f"by {row.computed_by}: {row.reason}" for row in rows)
+
+    return lambda name: attempts(name, (kind or of_integers(name),), compute)
+
+
+def in_integers(name: str) -> str:
+    return attempts(name, (of_integers(name), "8 bits"), _lowered)
+
+
+def _lowered(model: Model) -> str:
+    if OPERATORS[model.nodes[0].operator].quantized is not Quantized.INTEGERS:
+        lower_integer(among_quantized(model), exact=True)
+    return ""
+
+
+def among_quantized(model: Model) -> Model:
+    """The model with a DequantizeLinear before each input of real numbers, and beside all one more, of one number."""
+    if any(tensor.quantization for tensor in model.tensors.values()):
+        return model
+    grid, version = Quantization.per_tensor(0.1, 3, "int8"), OPERATORS["DequantizeLinear"].version
+    tensors: dict[str, Tensor] = {**model.tensors, "beside": Tensor("beside", "float32", ())}
+    inputs = {name: f"{name}.integers" for name in (*model.graph.inputs, "beside") if tensors[name].dtype == "float32"}
+    nodes = [Node("DequantizeLinear", (own,), (name,), version=version) for name, own in inputs.items()]
+    tensors |= {own: Tensor(own, "int8", tensors[name].shape, quantization=grid) for name, own in inputs.items()}
+    given = [inputs.get(name, name) for name in (*model.graph.inputs, "beside")]
+    graph = Graph(tuple(given), (*model.graph.outputs, "beside"), (*nodes, *model.nodes), tensors)
+    return model.replace(graph=graph)
+
+
+def in_c(name: str) -> str:
+    return attempts(name, (of_integers(name), "8 bits"), _in_c)
+
+
+def _in_c(model: Model) -> str:
+    own = OPERATORS[model.nodes[0].operator].quantized is Quantized.INTEGERS
+    with tempfile.TemporaryDirectory() as folder:
+        (model if own else lower_integer(among_quantized(model), exact=True)).to_c(Path(folder) / "c", name="c")
+    return ""
+
+
+EDGES: dict[str, Callable[[str], str]] = {
+    "from PyTorch": from_torch,
+    "from ONNX": from_onnx,
+    "to ONNX": to_onnx,
+    "to torch, float32": by_torch("native", "float"),
+    **{f"to torch, {engine}": by_torch(engine) for engine in ENGINES},
+    "integer-only": in_integers,
+    "to C": in_c,
+}
+
+
+def row(name: str) -> dict[str, str]:
+    if name not in CASES:
+        return dict.fromkeys(EDGES, "no case")
+    return {edge: ask(name) for edge, ask in EDGES.items()}
+
+
+def matrix(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The cells of each operator: "" or a reason. Kernels that could overflow on this processor count as there."""
+    torch.backends.quantized.engine = "fbgemm"
+    before, processor.saturates = processor.saturates, lambda *_: False
+    try:
+        return {name: row(name) for name in names}
+    finally:
+        processor.saturates = before
+
+
+def main(arguments: list[str]) -> int:
+    names = [each for each in arguments if each in OPERATORS]
+    found: Any = matrix(names or sorted(OPERATORS))
+    rows = (f" {json.dumps(name)}: {json.dumps(cells, ensure_ascii=False)}" for name, cells in found.items())
+    text = "{\n" + ",\n".join(rows) + "\n}\n"
+    if names:
+        print(text, end="")
+    elif "--check" in arguments:
+        return int(text != MATRIX.read_text(encoding="utf-8"))
+    else:
+        MATRIX.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
