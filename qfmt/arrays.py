@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .errors import QfmtError
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    Array = NDArray[np.generic]
+Array: TypeAlias = "NDArray[Any]"
+"""An array of any element type: a name for annotations, which needs no NumPy."""
 
 
 class DType(NamedTuple):

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .arrays import Data, StoredArray
+from .arrays import Array, Data, StoredArray
 from .errors import QfmtError
 from .quantization import Quantization
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-
-    Array = NDArray[np.generic]
 
 Dimension = int | str | None
 """A size; or a name, equal wherever it stands in a graph (`"N"`); or None: not known."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arithmetic import QUANTIZE, dequantize, quantize
+from .arrays import Array
 from .errors import QfmtError, RunError
 from .model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
@@ -17,9 +18,7 @@ from .ops.rescaling import multiply_add_divide
 from .ops.shapes import affordable
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Array = NDArray[Any]
+    from numpy.typing import ArrayLike
 
 
 def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:

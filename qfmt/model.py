@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .arrays import DTYPES, INT32, ArrayData, Data, DType, StoredArray, first_holding, numpy_dtype, pack, unpack
+from .arrays import DTYPES, INT32, Array, ArrayData, Data, DType, StoredArray, first_holding, numpy_dtype, pack, unpack
 from .errors import QfmtError
 from .graph import (
     Attribute,
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from .backends.torch.module import QuantizedModule
-
-    Array = NDArray[np.generic]
 
 __all__ = [
     "DTYPES",

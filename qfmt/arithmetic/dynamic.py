@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import RunError
 from ..model import Quantization
 from .grids import f32, fma, named, quantize
@@ -14,7 +15,6 @@ from .grids import f32, fma, named, quantize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array = NDArray[Any]
     Floats = NDArray[np.float32]
 
 SMALLEST_SCALE = float(f32(6.1e-5))

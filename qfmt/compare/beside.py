@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import DTYPES, Model, Node, Tensor
@@ -17,11 +18,7 @@ from .classes import Counts, classify, distance, same_numbers
 from .running import SideBySide
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..frontends.witness import Computed
-
-    Array = NDArray[Any]
 
 
 class BesideRule(SideBySide):

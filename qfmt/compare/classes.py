@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_dtypes import finfo
 
 from ..arithmetic import MEAN, REQUANTIZE, f32
+from ..arrays import Array
 from ..frontends import RUNTIMES
 from ..model import DTYPES, Node, Tensor
 from ..ops import OPERATORS, Operand, Quantized
 from .saturation import can_overflow, saturated
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 CLOSE = 1e-5
 """How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order.

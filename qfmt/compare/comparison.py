@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..arithmetic import dequantize
+from ..arrays import Array
 from ..errors import RunError
 from ..frontends import engine_of
 from ..frontends.isolation.parent import EngineDied
@@ -23,11 +24,9 @@ from .running import SideBySide
 from .words import quantization_words, values_differ
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from ..frontends.witness import Witness
-
-    Array = NDArray[Any]
 
 
 LISTED = 3

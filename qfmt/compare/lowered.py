@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arithmetic import dequantize, quantize
+from ..arrays import Array
 from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
@@ -27,11 +28,9 @@ from .report import NodeComparison, WeightComparison
 from .words import tensor_words, values_differ
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from ..frontends.witness import Witness
-
-    Array = NDArray[Any]
 
 KEY, SOURCE_KEY = "integer_only", "lowered_from"
 

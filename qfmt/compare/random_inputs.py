@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS
 from ..passes.likely import likely_shape
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 SEED = 0
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
@@ -16,11 +17,7 @@ from .classes import Counts, classify, distance, same_numbers
 from .difference import node_name
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..frontends.witness import Computed
-
-    Array = NDArray[Any]
 
 
 @dataclass

@@ -9,20 +9,15 @@ in the node, and two products of the sum together leave int16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..interpreter import execute
 from ..model import Node, Tensor
 from ..ops import Operand
 from ..ops.overflow import AnyPair, computed_by
 from ..passes.hazards import KERNELS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Iterator[Array]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
+from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, Node, Quantization, Shape
 from .registry import Operand, Result
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 EXACT_IN_FLOAT64 = 1 << 53
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import clamp, f32, quantize, rescale
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .accumulation import centred
 from .functions import erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
 from .shapes import bounded, broadcast_pair, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _relu_integer(x: Operand, *, result: Result) -> Array:

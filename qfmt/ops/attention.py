@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape, numpy_dtype
 from .registry import Inference, Quantized, operator, optional
 from .shapes import same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:

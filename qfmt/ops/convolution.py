@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, stored_zero, whole, with_bias
@@ -16,11 +17,6 @@ from .geometry import check_window, tap, windows
 from .overflow import Kernel, as_computed
 from .registry import Inference, Operand, Quantized, Result, Sums, operator, optional, required
 from .shapes import check_bias
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 ATTRIBUTES = {
     "dilations": required("ii", "step between taps, one per spatial dimension"),

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape, numpy_dtype
 from .registry import Inference, Quantized, operator, optional
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _count(start: Array, limit: Array, delta: Array) -> int:

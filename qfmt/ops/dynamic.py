@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import DYNAMIC, dequantize, quantize_dynamically
+from ..arrays import Array
 from ..model import numpy_dtype
 from .accumulation import real, real_sums, requantize_sums
 from .convolution import (
@@ -32,11 +33,6 @@ from .registry import (
     operator,
     optional,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 REDUCE_RANGE = {"reduce_range": optional(0, "1: the range of the input is spread over 0..127 instead of 0..255")}
 PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last axis, has a grid of its own")}

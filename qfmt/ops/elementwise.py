@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import f32, rescale
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import DTYPES, numpy_dtype
 from .accumulation import centred
@@ -25,11 +25,6 @@ from .registry import (
     required,
 )
 from .shapes import broadcast, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _add_integer(a: Operand, b: Operand, *, result: Result) -> Array:

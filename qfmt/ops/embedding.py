@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import LOOKUP, f32, fma, named
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import LOOKUP_RULES, Inference, Operand, Quantized, by_engine, operator, optional
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 Add = Callable[[Any, Any, Any], Any]
 """(totals, indices, per_sample_weights) → the totals, each with one row of the table more."""

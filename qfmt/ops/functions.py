@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import erf as _erf
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from .registry import Quantized, operator, optional
 from .shapes import broadcast, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def erf(x: Array) -> Array:

@@ -10,19 +10,15 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import product
 from math import lcm, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays import Array
 from ..budget import Budget
 from ..errors import QfmtError
 from ..model import INT32, Dimension, Node, Tensor
 from .shapes import affordable, axis_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 ONE_SIZE = ("GlobalAveragePool", "ReduceMean")
 """Means over whole axes: one window, of all their elements."""

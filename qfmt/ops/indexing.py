@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .registry import Inference, Quantized, operator, optional, required
 from .shapes import along_axis, axis_of, integers, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTION = optional(

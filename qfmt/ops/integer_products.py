@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import quantize_dynamically
+from ..arrays import Array
 from ..model import Shape
 from .convolution import ATTRIBUTES, conv, conv_shape, of_convolution
 from .linear import matmul_shape
 from .overflow import as_computed, of_product
 from .registry import Inference, Quantized, operator
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:

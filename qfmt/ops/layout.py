@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import Inference, Quantized, Trait, operator, optional, required
 from .shapes import axis_of, broadcast_pair, integers, is_present, length
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _elements(shape: tuple[Dimension, ...]) -> Dimension:

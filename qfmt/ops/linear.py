@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import fma
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import as_stored, centred, exact_dtype, requantize_sums, whole, with_bias
@@ -27,11 +27,6 @@ from .registry import (
     required,
 )
 from .shapes import broadcast_pair, check_bias
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def linear_shape(given: Inference) -> list[Shape]:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
+from ..arrays import Array
 from .functions import function
 from .registry import Quantized, operator, optional, required
 from .shapes import broadcast, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
-
 
 for _entry in (
     ("Equal", 19, np.equal, "C = A = B, a bool.", "A B -> C", "", "bool"),

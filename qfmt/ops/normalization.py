@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arithmetic import clamp, f32, fma, quantize
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Quantization, Shape
 from .accumulation import centred
@@ -24,11 +24,6 @@ from .registry import (
     required,
 )
 from .shapes import along_axis, axis_of, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 EPSILON = optional(1e-5, "added to the variance")
 

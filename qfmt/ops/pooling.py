@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import MEAN, clamp, f32, named
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .accumulation import centred, whole
@@ -27,11 +28,6 @@ from .registry import (
     required,
 )
 from .shapes import affordable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 WINDOW = {
     "ceil_mode": optional(0, "1: a last, partial window counts, too"),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import ml_dtypes
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import DTYPES, Shape, numpy_dtype
 from .registry import QUANTIZE_RULES, Inference, Quantized, by_engine, operator, optional, required
 from .shapes import axis_of, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 @operator(

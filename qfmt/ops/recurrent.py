@@ -8,22 +8,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import f32
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .accumulation import real
 from .dynamic import REDUCE_RANGE, linear_integer
 from .linear import linear
 from .registry import Inference, Operand, Quantized, operator, optional
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 Product = Callable[[Any, Any, Any], Any]
 """(x, weight, bias) → x · weightᵀ + bias"""

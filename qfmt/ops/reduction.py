@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .pooling import MEAN_RULES, mean_over, sum_over
 from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional
 from .shapes import axis_of, integers, is_present
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _reduce_shape(given: Inference) -> list[Shape]:

@@ -15,15 +15,13 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import Attribute, Dimension, Node, Quantization, Shape, attribute_kind
 from .shapes import broadcast, same
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 class Quantized(enum.Enum):

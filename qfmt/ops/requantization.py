@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import FIXED_POINT, clamp
+from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import Shape
 from .accumulation import int32_sums
 from .registry import AttributeSpec, Inference, Operand, Quantized, Result, Trait, operator, optional, required
 from .shapes import axis_of, broadcast, broadcast_pair, same
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 THRESHOLDS = "thresholds"
 RULES = (*FIXED_POINT, THRESHOLDS)

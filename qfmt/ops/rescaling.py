@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..arithmetic import clamp
+from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import Shape
 from .accumulation import whole
@@ -23,11 +24,6 @@ from .registry import (
     required,
 )
 from .shapes import broadcast_pair
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 RULE = "multiply_add_divide"
 

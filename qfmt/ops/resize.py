@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import floor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arithmetic import clamp, f32, fma
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import (
@@ -23,11 +24,6 @@ from .registry import (
     optional,
 )
 from .shapes import axis_of, is_present
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _resize_shape(given: Inference) -> list[Shape]:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
 from .registry import Inference, Quantized, operator, optional
 from .resize import cubic_kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _sample_shape(given: Inference) -> list[Shape]:

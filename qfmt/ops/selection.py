@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from ..arithmetic import dequantize, quantize
+from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
 from .shapes import axis_of, integers, is_present
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 def _concat_shape(given: Inference) -> list[Shape]:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import Array
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
 from ..ops.accumulation import terms_of
 from ..ops.overflow import INT16, PairSums, farthest
 from ..rules import require_sound
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 TAPS_FIRST, TAPS_OF_FOURS, CHANNELS_FIRST = PairSums(), PairSums(fill=4), PairSums(channels_last=False)
 HALVES = PairSums(fill=4, halves=range(257, 769))

@@ -7,16 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..arrays import Array
 from ..model import DTYPES, INT32, Node, Tensor
 from .nodes import MEANING
 from .rule import first_of, quoted
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..ops import Operator
-
-    Array = NDArray[Any]
 
 KNOWN = ("reach_low", "reach_high", "differs")
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import QfmtError
 from ...model import Node
 from .kernels import kernel, kernel_text
 from .plan import Operand, Plan, channels_last
 from .products import Folded, constant_weights, dot_rows, finished, folded, target_of, title_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 UNROLLED = 25
 """Taps of a depthwise filter up to which they are one expression."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +17,6 @@ from .loops import Dimension, Walk, indented, merged, nest
 from .names import comment
 from .plan import Operand as Parameter
 from .plan import Plan, View, plain
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 TOGETHER = 256
 """Sums that are requantized together: they stay in the cache, and in registers where there are many."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from ...arrays import Array
 from .check import check, fitting
 from .header import arguments, header
 from .memory import place
@@ -11,11 +10,6 @@ from .plan import Operand, Plan, Step, arena_type
 from .runner import main, makefile
 from .static import C_TYPES
 from .text import array_of, text_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 CHUNK = 3_000_000
 """Numbers of weights in one file: compilers need a gigabyte for ten million."""

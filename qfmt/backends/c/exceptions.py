@@ -8,17 +8,12 @@ for the sums between a threshold and that of the line. Both are compared on all 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...passes.lowering.fits import Lines, nearest_lines, thresholds_of
 from ...passes.lowering.steps import Steps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 SLOTS = 16
 """Of one channel at most; one with more is counted."""

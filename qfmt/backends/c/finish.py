@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,6 @@ from .kernels import kernel
 from .numbers import Numbers, numbers_of
 from .plan import Plan
 from .static import Value
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

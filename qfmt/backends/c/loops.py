@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
+
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from .plan import Plan
-
-    Array = NDArray[Any]
 
 COUNTERS = "ijklmopq"
 

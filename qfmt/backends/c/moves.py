@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import QfmtError, first_line
 from ...interpreter import execute
 from ...model import Node
@@ -21,11 +22,6 @@ from .loops import Dimension, Walk, nest
 from .names import comment
 from .plan import Buffer, Plan, View, plain
 from .plan import Operand as Parameter
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 MOVERS = {
     "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Transpose": (0,), "Squeeze": (0,), "Unsqueeze": (0,),

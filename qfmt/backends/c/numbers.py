@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
 from ...ops.requantization import LARGEST_ADD
 from .exceptions import Reach, mended, slots_for
 from .plan import Plan
 from .static import Value
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 KINDS = {"multiplier": np.int32, "shift": np.uint8, "add": np.int64}

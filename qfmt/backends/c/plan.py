@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import DestinationError
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
     Order = tuple[int, ...]
 
 ALIGNMENT = 64

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm, prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
 from ...ops.geometry import Window, bins, windows
@@ -15,11 +15,6 @@ from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Operand, Plan, View, channels_last
 from .products import finished, target_of, title_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
 """Operators that take one of the inputs, and how it compares with the others."""

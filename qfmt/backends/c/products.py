@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
 from ...ops import Operand as Integers
@@ -21,11 +22,6 @@ from .finish import Finish, follower
 from .kernels import kernel, kernel_text
 from .names import comment
 from .plan import Operand, Plan, View, plain
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 UNITS = (64, 32, 16)
 """Rows of weights are filled up with zeros to a multiple of one of these, so that loops have no remainder."""

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...budget import Budget
 from ...errors import DestinationError, QfmtError
 from ...interpreter import execute, place
@@ -18,11 +18,6 @@ from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
 from ...passes.likely import shape_options
 from ...passes.sizes import inferred
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 Shapes = Mapping[str, Sequence[int]]
 

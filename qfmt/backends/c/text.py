@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from .static import C_TYPES
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 COLUMNS = 118
 """Of a line of code or comment."""

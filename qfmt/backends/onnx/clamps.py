@@ -6,22 +6,17 @@ Bounds and constants become integers of the grid here, and the neighbours that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
+from ...arrays import Array
 from ...model import DTYPES, Tensor, numpy_dtype
 from ...ops.resize import neighbours_along
 from .grids import grid_of
 from .lowering import Site, among_integers, one_to_one, plain
 from .older import padded, reduced
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 
 @among_integers("Relu")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from ...arrays import Array
 from ...model import DTYPES, Tensor
 from ...ops import Operand
 from ...ops.accumulation import whole
 from .constants import onnx_dtype
 from .lowering import Site
 from .same_types import OFFSETS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 INT32 = int(ir.DataType.INT32)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product as pairs
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ...arrays import Array
 from ...model import INT32 as LARGEST
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
@@ -19,11 +19,6 @@ from .lowering import Site, adds_up, written_attributes
 from .opsets import Lacks
 from .parts import Part, of_constant, of_tensor
 from .pools import bin_members
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 INT64 = int(ir.DataType.INT64)
 INT32 = int(ir.DataType.INT32)

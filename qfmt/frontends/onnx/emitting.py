@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays import Array
 from ...budget import AT_ONCE, Budget
 from ...errors import QfmtError, SourceError
 from ...interpreter import execute
@@ -17,11 +18,6 @@ from ...ops.quantization import is_static
 from ...ops.shapes import tells_sizes
 from ...passes.constants import unused
 from .tensors import shape_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
 """Of constants: the passes make quantized constants of them."""

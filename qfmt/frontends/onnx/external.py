@@ -13,17 +13,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import SourceError
 from ...regular import refusal
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 SHARED = 1 << 20
 """Bytes that tensors may have beyond twice the size of the files that they lie in. Tied weights share their bytes; a

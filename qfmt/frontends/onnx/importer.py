@@ -16,9 +16,6 @@ from .tensors import described, dtype_by_schema, dtype_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 imports: ByName[Callable[..., Any]] = ByName()
 """Functions (importer, call) for ONNX operators: "Op" or "domain.Op". They return NotImplemented for a form that is not

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays import Array
 from ...model import DTYPES, Attribute, first_holding, numpy_dtype
 from .emitting import Call
 from .importer import Importer, imports
 from .quantized import DEQUANTIZE, QUANTIZE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 

@@ -4,18 +4,14 @@ package's reference."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import MissingPackageError, RunError, first_line
 from ...model import DTYPES
 from .spelled import opset_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 REFERENCE = "reference"
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arithmetic import dequantize
+from ...arrays import Array
 from ...errors import MissingPackageError, RunError, SourceError
 from ...model import Model, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
@@ -24,11 +25,6 @@ from .convert import convert_onnx
 from .external import Files, open_proto, take_large
 from .runtime import REFERENCE
 from .spelled import in_standard_operators
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 OUTPUT = -1
 """In _GRIDS: the first output."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import MissingPackageError, RunError, first_line
 from ...model import numpy_dtype
 from ..torchscript.folding import fold, on_values
@@ -19,9 +20,6 @@ from .values import DTYPE_CODES
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
 
 INSTALL = "run `pip install '.[torch]'` in a checkout of qfmt"
 

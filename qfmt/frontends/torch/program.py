@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...arrays import Array
 from ...errors import QfmtError, RunError
 from ..isolation.wire import record
 from ..stored import PerTensor, StoredTensor
@@ -14,11 +15,7 @@ from .calls import Packed, PackedState
 from .tape import Slot, Tape
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ...model import Quantization
-
-    Array = NDArray[Any]
 
 record(Slot)
 
