@@ -17,7 +17,7 @@ from ..stored import StoredTensor
 from ..torch.calls import Place, Recorder, Value
 from ..torchscript.source import charge_parsing, check_chains
 from .arithmetic import OPERATORS, computed
-from .functional import FUNCTIONS, Call
+from .functional import FUNCTIONS, Call, spelled
 from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, caller, method
 from .tree import Module
@@ -261,8 +261,9 @@ class _Walker:
             return self._builtin(last, args, kwargs, node)
         if package in ("_operator", "operator"):
             return self._operator(last, args, node)
-        if package == "torch.nn.functional" and last in FUNCTIONS:
-            return self._bound(FUNCTIONS[last], (self._recording(), *args), kwargs)
+        function = (FUNCTIONS.get(last) or spelled(last)) if package == "torch.nn.functional" else None
+        if function is not None:
+            return self._bound(function, (self._recording(), *args), kwargs)
         if package.startswith("torch.ops."):
             return self._recording()(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
         if name == "torch._assert" and len(args) == 2:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import SourceError
+from ...ops.spelling import MISSING, spellings
 from ..torch.products import many
 
 Call = Callable[..., Any]
@@ -152,6 +153,20 @@ def threshold(call: Call, input: Any, threshold: float, value: float, inplace: b
     return call("aten::threshold", input, threshold, value)
 
 
+def spelled(name: str) -> Callable[..., Any] | None:
+    """A function that is the operator of the same name: its parameters, but for those that are fixed, and `inplace`."""
+    (form, *_) = spellings().get(f"aten::{name}", [None])
+    if form is None:
+        return None
+    names = [each.torch_name for each in form.parameters if each.required is MISSING]
+
+    def function(call: Call, *args: Any, **kwargs: Any) -> Any:
+        given = {names[0] if key == "input" else key: value for key, value in kwargs.items() if key != "inplace"}
+        return call(f"aten::{name}", *(args[:-1] if len(args) == len(names) + 1 else args), **given)
+
+    return function
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "adaptive_avg_pool1d": adaptive_avg_pool(1),
     "adaptive_avg_pool2d": adaptive_avg_pool(2),
@@ -163,31 +178,22 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "avg_pool2d": avg_pool(2),
     "avg_pool3d": avg_pool(3),
     "batch_norm": batch_norm,
-    "celu": lambda call, input, alpha=1.0, inplace=False: call("aten::celu", input, alpha),
     "dropout": dropout,
     "dropout2d": dropout,
-    "elu": lambda call, input, alpha=1.0, inplace=False: call("aten::elu", input, alpha),
-    "gelu": lambda call, input, approximate="none": call("aten::gelu", input, approximate=approximate),
     "group_norm": group_norm,
     "hardsigmoid": lambda call, input, inplace=False: call("aten::hardsigmoid", input),
-    "hardswish": lambda call, input, inplace=False: call("aten::hardswish", input),
     "hardtanh": lambda call, input, min_val=-1.0, max_val=1.0, inplace=False: call(
         "aten::hardtanh", input, min_val, max_val
     ),
     "interpolate": interpolate,
     "layer_norm": layer_norm,
-    "leaky_relu": lambda call, input, negative_slope=0.01, inplace=False: call(
-        "aten::leaky_relu", input, negative_slope
-    ),
     "log_softmax": log_softmax,
     "max_pool1d": max_pool(1),
     "max_pool2d": max_pool(2),
     "max_pool3d": max_pool(3),
-    "mish": lambda call, input, inplace=False: call("aten::mish", input),
     "pad": pad,
     "relu": lambda call, input, inplace=False: call("aten::relu", input),
     "relu6": lambda call, input, inplace=False: call("aten::relu6", input),
-    "selu": lambda call, input, inplace=False: call("aten::selu", input),
     "sigmoid": lambda call, input: call("aten::sigmoid", input),
     "silu": lambda call, input, inplace=False: call("aten::silu", input),
     "softmax": softmax,

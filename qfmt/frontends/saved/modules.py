@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from ...errors import SourceError
+from ...ops.spelling import MISSING, spellings
 from ..torch.calls import Place, Recorder
 from ..torch.values import DTYPE_CODES
 from . import recurrent
@@ -97,6 +99,8 @@ def _meaning(module: Module) -> Callable[..., Any]:
         return SPECIAL[module.kind]
     if module.kind in OPERATORS:
         return _operator
+    if module.kind.lower() in alike():
+        return _alike
     if place in ("quantized", "dynamic") and "Conv" in name and "transposed" in module.attributes:
         return _convolution if place == "quantized" else _dynamic_convolution
     raise UnknownModule(f"the code of {_shown(module)} is not in the file", where=module.path)
@@ -105,6 +109,26 @@ def _meaning(module: Module) -> Callable[..., Any]:
 def _operator(call: Call, module: Module, x: Any) -> Any:
     target, *names = OPERATORS[module.kind].split()
     return call(target, x, *(module[name] for name in names))
+
+
+def _alike(call: Call, module: Module, x: Any) -> Any:
+    """A scale of the output may be called just `scale`."""
+    target, names = alike()[module.kind.lower()]
+    short = {name: name if name in module.attributes else name.removeprefix("output_") for name in names}
+    return call(target, x, **{name: module[own] for name, own in short.items()})
+
+
+@cache
+def alike() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Modules that are called as the operator that they are, in small letters: "nn.leakyrelu" → aten::leaky_relu, and
+    its parameters after the tensor, which the attributes of the module have the names of."""
+    places = {"aten": "nn", "quantized": "quantized"}
+    found = {}
+    for target, (spelled, *_) in spellings().items():
+        package, _, name = target.partition("::")
+        names = (each.torch_name for each in spelled.parameters[1:] if each.required is MISSING)
+        found[f"{places[package]}.{name.replace('_', '')}"] = target, tuple(names)
+    return found
 
 
 def _convolution(call: Call, module: Module, x: Any) -> Any:
@@ -243,16 +267,9 @@ OPERATORS: dict[str, str] = {
     "nn.Sigmoid": "aten::sigmoid",
     "nn.Tanh": "aten::tanh",
     "nn.Hardsigmoid": "aten::hardsigmoid",
-    "nn.Hardswish": "aten::hardswish",
     "nn.SiLU": "aten::silu",
-    "nn.Mish": "aten::mish",
-    "nn.SELU": "aten::selu",
-    "nn.ELU": "aten::elu alpha",
-    "nn.CELU": "aten::celu alpha",
-    "nn.LeakyReLU": "aten::leaky_relu negative_slope",
     "nn.PReLU": "aten::prelu weight",
     "nn.Softplus": "aten::softplus beta threshold",
-    "nn.Linear": "aten::linear weight bias",
     "nn.LayerNorm": "aten::layer_norm normalized_shape weight bias eps",
     "nn.GroupNorm": "aten::group_norm num_groups weight bias eps",
     "nn.Flatten": "aten::flatten start_dim end_dim",
@@ -269,9 +286,6 @@ OPERATORS: dict[str, str] = {
     },
     "quantized.DeQuantize": "aten::dequantize",
     "quantized.ReLU6": "quantized::relu6",
-    "quantized.Hardswish": "quantized::hardswish scale zero_point",
-    "quantized.ELU": "quantized::elu scale zero_point alpha",
-    "quantized.Sigmoid": "quantized::sigmoid output_scale output_zero_point",
     "quantized.PReLU": "quantized::prelu weight scale zero_point",
     "quantized.LayerNorm": "quantized::layer_norm normalized_shape weight bias eps scale zero_point",
     "quantized.GroupNorm": "quantized::group_norm num_groups weight bias eps scale zero_point",
@@ -295,9 +309,6 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.LeakyReLU": lambda call, module, x: call(
         "quantized::leaky_relu", x, module["negative_slope"], False, module["scale"], module["zero_point"]
     ),
-    "quantized.Softmax": lambda call, module, x: call(
-        "quantized::softmax", x, module["dim"], module["scale"], module["zero_point"]
-    ),
     "quantized.Dropout": _unchanged,
     "quantized.Embedding": _embedding,
     "quantized.EmbeddingBag": _embedding_bag,
@@ -308,7 +319,6 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "dynamic.LinearReLU": _dynamic_linear("_relu"),
     "nn.Identity": _unchanged,
     **{f"nn.{name}": _dropout for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")},
-    "nn.GELU": _function("gelu", "approximate"),
     "nn.Softsign": _function("softsign"),
     "nn.Softmax": _softmax("softmax"),
     "nn.LogSoftmax": _softmax("log_softmax"),
