@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from .emit import Emitter, Lacks, Site
-from .floats import resize_arguments, scale_shape
-from .ranges import is_relu, same_grid, scale_and_zero_point, within_range
-from .windows import of_rank, plain_window, window
+from .floats import REAL, operands, resize_arguments, scale_shape
+from .ranges import clamped, is_relu, same_grid, scale_and_zero_point, within_range
+from .windows import of_rank, window
 
 aten, quantized = torch.ops.aten, torch.ops.quantized
 
@@ -69,25 +69,10 @@ def _max_pool(s: Site) -> Any:
     return s.result(of_rank("max_pool", len(kernel)), s.x(0), kernel, strides, pads, dilations, ceil)
 
 
-def _average_pool(s: Site) -> Any:
-    kernel, strides, pads, ceil = plain_window(s)
+def _kept(s: Site) -> Any:
+    """A mean, on the grid of its input: the kernel of real numbers takes quantized tensors, too."""
     same_grid(s)
-    target, count_pads = of_rank("avg_pool", len(kernel)), bool(s.attribute("count_include_pad"))
-    return within_range(s, target, s.x(0), kernel, strides, pads, ceil, count_pads, relu=False)
-
-
-def _global_average_pool(s: Site) -> Any:
-    return _adaptive(s, [1] * (s.rank() - 2))
-
-
-def _adaptive(s: Site, size: list[int]) -> Any:
-    same_grid(s)
-    return within_range(s, of_rank("adaptive_avg_pool", len(size)), s.x(0), size, relu=False)
-
-
-def _mean(s: Site) -> Any:
-    same_grid(s)
-    return within_range(s, aten.mean.dim, s.x(0), s.axes(), bool(s.attribute("keepdims")), relu=False)
+    return clamped(s, REAL[s.node.operator](s, operands(s, s.x)))
 
 
 def _resize(s: Site) -> Any:
@@ -111,9 +96,6 @@ MAP_EMITTERS: dict[str, Emitter] = {
     "GroupNormalization": _group_norm,
     "InstanceNormalization": _instance_norm,
     "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
-    "GlobalAveragePool": _global_average_pool,
-    "qfmt.AdaptiveAveragePool": lambda s: _adaptive(s, s.attribute("output_size")),
-    "ReduceMean": _mean,
     "Resize": _resize,
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool", "ReduceMean"), _kept),
 }

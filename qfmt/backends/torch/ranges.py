@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...model import DTYPES
+from .arithmetic import Grid
 from .emit import Lacks, Site
 
 aten = torch.ops.aten
@@ -38,8 +39,20 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True) -> An
     low = grid.zero_point if relu and is_relu(s) else limits.minimum
     if (grid.minimum, grid.maximum) == (low, limits.maximum):
         return s.result(target, *arguments)
-    bounds = [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
-    return s.result(aten.clamp.default, s.call(target, *arguments), *bounds)
+    return s.result(aten.clamp.default, s.call(target, *arguments), *_bounds(grid))
+
+
+def clamped(s: Site, value: Any) -> Any:
+    """The value in the range of the output, on whose grid it is."""
+    grid, limits = s.out_grid, DTYPES[s.out.dtype]
+    if (grid.minimum, grid.maximum) == (limits.minimum, limits.maximum):
+        return value
+    return s.result(aten.clamp.default, value, *_bounds(grid))
+
+
+def _bounds(grid: Grid) -> list[float]:
+    """The range as real numbers."""
+    return [(bound - grid.zero_point) * grid.scale for bound in (grid.minimum, grid.maximum)]
 
 
 def same_grid(s: Site) -> None:
