@@ -84,6 +84,11 @@ def test_windows_that_meet_padding_alone() -> None:
         except QfmtError:
             continue
         met = np.arange(out)[:, None] * stride - head + np.arange(kernel) * dilation
+        inside, padded = (met >= 0) & (met < size), (met >= -head) & (met < size + tail)
+        first, taps = window.met(size)
+        assert np.array_equal(taps, inside.sum(1)) and np.array_equal(taps, window.counts(size, 0))
+        assert np.array_equal(first, np.where(taps > 0, np.where(inside, met, size).min(1, initial=size), 0))
+        assert np.array_equal(window.counts(size, 1), padded.sum(1))
         apart = not ((met >= 0) & (met < size)).any(1).all() or max(head, tail) > dilation * (kernel - 1)
         expected = bool(head + tail) and apart
         try:

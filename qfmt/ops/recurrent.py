@@ -142,7 +142,7 @@ def _lstm(
     ),
     dtype="float32",
 )
-def lstm(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]:
+def lstm(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
     """One layer in one direction. H and C start as H_0 and C_0, or as zeros; for each step x of X, with
     [i, f, g, o] = (H · W_hhᵀ + B_hh) + (x · W_ihᵀ + B_ih), a quarter of the columns each:
 
@@ -152,7 +152,7 @@ def lstm(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array
     f32(1 / f32(1 + e)) with e the float32 nearest to exp(-x), and tanh(x) the float32 nearest to it; the other
     operations are those of float32.
     """
-    return _lstm(linear, *operands, reverse=reverse)  # type: ignore[arg-type]
+    return _lstm(linear, *operands, reverse=reverse)
 
 
 def _gru_step(x: Array, h: Array, state: Array) -> Array:
@@ -182,7 +182,7 @@ def _gru(
     integer=_quantized(_gru, "Products as in qfmt.LSTM."),
     dtype="float32",
 )
-def gru(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]:
+def gru(*operands: Any, reduce_range: int, reverse: int) -> list[Array]:
     """One layer in one direction. H starts as H_0, or as zeros; for each step x of X, with
     [xr, xz, xn] = x · W_ihᵀ + B_ih and [hr, hz, hn] = H · W_hhᵀ + B_hh, a third of the columns each:
 
@@ -192,7 +192,7 @@ def gru(*operands: Array | None, reduce_range: int, reverse: int) -> list[Array]
     X is [steps, batch, inputs], W_ih [3 · size, inputs], W_hh [3 · size, size], H [batch, size]; σ and tanh as in
     qfmt.LSTM.
     """
-    return _gru(linear, *operands, reverse=reverse)  # type: ignore[arg-type]
+    return _gru(linear, *operands, reverse=reverse)
 
 
 # Cells
@@ -215,9 +215,9 @@ def _lstm_cell(
     integer=_quantized(_lstm_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
-def lstm_cell(*operands: Array | None, reduce_range: int) -> tuple[Array, Array]:
+def lstm_cell(*operands: Any, reduce_range: int) -> tuple[Array, Array]:
     """One step of qfmt.LSTM: X is [batch, inputs], H and C are [batch, size]."""
-    return _lstm_cell(linear, *operands)  # type: ignore[arg-type]
+    return _lstm_cell(linear, *operands)
 
 
 def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, h: Any) -> Array:
@@ -235,9 +235,9 @@ def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh:
     integer=_quantized(_gru_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
-def gru_cell(*operands: Array | None, reduce_range: int) -> Array:
+def gru_cell(*operands: Any, reduce_range: int) -> Array:
     """One step of qfmt.GRU: X is [batch, inputs], H is [batch, size]."""
-    return _gru_cell(linear, *operands)  # type: ignore[arg-type]
+    return _gru_cell(linear, *operands)
 
 
 def _rnn_cell(
@@ -258,9 +258,9 @@ def _rnn_cell(
     integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
-def rnn_cell(*operands: Array | None, reduce_range: int, activation: str) -> Array:
+def rnn_cell(*operands: Any, reduce_range: int, activation: str) -> Array:
     """H_1 = activation((H_0 · W_hhᵀ + B_hh) + (X · W_ihᵀ + B_ih)), H_0 zeros if absent.
 
     X is [batch, inputs], H_0 is [batch, size]; tanh is that of qfmt.LSTM.
     """
-    return _rnn_cell(linear, *operands, activation=activation)  # type: ignore[arg-type]
+    return _rnn_cell(linear, *operands, activation=activation)

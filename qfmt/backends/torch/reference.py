@@ -103,6 +103,8 @@ def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) ->
 def _kept_grid(s: Site) -> Grid:
     """The grid of a mean, which is that of its input."""
     q = s.tensor(0).quantization
+    if s.node.rule in QUANTIZE or s.is_float:
+        raise Lacks("sums floats")
     if q is None or not q.same_grid(s.out.quantization) or q.is_per_channel:
         raise Lacks("changes the grid")
     if s.node.rule not in MEAN:
@@ -111,28 +113,22 @@ def _kept_grid(s: Site) -> Grid:
 
 
 def _global_average(s: Site) -> Any:
-    if s.node.rule in QUANTIZE or s.is_float:
-        raise Lacks("sums floats")
     return s.result(reduce_mean, s.x(0), None, True, _kept_grid(s), s.node.rule)
 
 
 def _reduce_mean(s: Site) -> Any:
-    if s.node.rule in QUANTIZE or s.is_float:
-        raise Lacks("sums floats")
-    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), _kept_grid(s), s.node.rule)
+    grid = _kept_grid(s)
+    return s.result(reduce_mean, s.x(0), s.axes(), bool(s.attribute("keepdims")), grid, s.node.rule)
 
 
 def _adaptive_average_pool(s: Site) -> Any:
-    if s.node.rule in QUANTIZE or s.is_float:
-        raise Lacks("sums floats")
     return s.result(adaptive_average_pool, s.x(0), s.attribute("output_size"), _kept_grid(s), s.node.rule)
 
 
 def _average_pool(s: Site) -> Any:
-    if s.node.rule in QUANTIZE or s.is_float:
-        raise Lacks("sums floats")
+    grid = _kept_grid(s)
     kernel, strides, pads, ceil = plain_window(s)
-    count_pads, grid = bool(s.attribute("count_include_pad")), _kept_grid(s)
+    count_pads = bool(s.attribute("count_include_pad"))
     return s.result(average_pool, s.x(0), kernel, strides, pads, ceil, count_pads, grid, s.node.rule)
 
 
