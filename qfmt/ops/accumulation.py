@@ -158,7 +158,7 @@ def terms_of(node: Node, w: Array) -> Array:
 
 
 def columns(node: Node, w: Array) -> Array:
-    """The same as [outputs, products of one sum]; of several matrices, their widest sums of either sign."""
+    """The same as [outputs, products of one sum]; of multiple matrices, their widest sums of either sign."""
     if w.ndim > 2 and "kernel_shape" not in node.attributes:
         lead = tuple(range(w.ndim - 2))
         return np.stack([np.maximum(w, 0).sum(-2).max(lead), np.minimum(w, 0).sum(-2).min(lead)], axis=1)
