@@ -25,23 +25,29 @@ def command(name: str | None, matrix_: bool, json_: bool) -> None:
     """List the operators that qfmt knows, or describe the operator NAME."""
     from ..ops import OPERATORS
 
+    every = sorted(OPERATORS.values(), key=lambda operator: (operator.family, operator.name))
+    chosen = every if name is None else [_found(name)]
     if matrix_:
         cells = _matrix()
-        chosen_cells = cells if name is None else {name: cells[name]} if name in cells else {}
-        if chosen_cells:
-            as_json(chosen_cells) if json_ else _edges(chosen_cells)
-            return
-    if name is None:
-        chosen = sorted(OPERATORS.values(), key=lambda operator: (operator.family, operator.name))
+        rows = {operator.name: cells[operator.name] for operator in chosen}
+        as_json(rows) if json_ else _edges(rows)
+    elif name is None:
         as_json([_facts(operator) for operator in chosen]) if json_ else _list(chosen)
-        return
+    else:
+        as_json(_facts(chosen[0])) if json_ else _explain(chosen[0])
+
+
+def _found(name: str) -> Operator:
+    """The operator of that name, or of that name in PyTorch."""
+    from ..ops import OPERATORS
+
     known = {spelling: operator for operator in OPERATORS.values() for spelling in _spellings(operator)}
     if name not in known:
         near = near_names(name, sorted(known))
         raise QfmtError(
             f"no operator {name!r}", hint=f"similar: {', '.join(near)}" if near else "`qfmt ops` lists them"
         )
-    as_json(_facts(known[name])) if json_ else _explain(known[name])
+    return known[name]
 
 
 def _spellings(operator: Operator) -> list[str]:
