@@ -3,33 +3,8 @@
 Importing this package fills the table `OPERATORS`.
 """
 
-from . import (
-    activation,
-    attention,
-    convolution,
-    creation,
-    dynamic,
-    elementwise,
-    embedding,
-    functions,
-    indexing,
-    integer_products,
-    layout,
-    linear,
-    logic,
-    normalization,
-    onnx_recurrent,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    requantization,
-    rescaling,
-    resize,
-    sampling,
-    selection,
-    softmax,
-)
+from importlib import import_module
+
 from .registry import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, Trait, UnknownRank, has
 
 __all__ = [
@@ -42,30 +17,13 @@ __all__ = [
     "Result",
     "Trait",
     "UnknownRank",
-    "activation",
-    "attention",
-    "convolution",
-    "creation",
-    "dynamic",
-    "elementwise",
-    "embedding",
-    "functions",
     "has",
-    "indexing",
-    "integer_products",
-    "layout",
-    "linear",
-    "logic",
-    "normalization",
-    "onnx_recurrent",
-    "pooling",
-    "quantization",
-    "recurrent",
-    "reduction",
-    "requantization",
-    "rescaling",
-    "resize",
-    "sampling",
-    "selection",
-    "softmax",
 ]
+
+for _module in (
+    "activation", "attention", "convolution", "creation", "dynamic", "elementwise", "embedding", "functions",
+    "indexing", "integer_products", "layout", "linear", "logic", "normalization", "onnx_recurrent", "pooling",
+    "quantization", "recurrent", "reduction", "requantization", "rescaling", "resize", "sampling", "selection",
+    "softmax",
+):  # fmt: skip
+    import_module(f".{_module}", __name__)

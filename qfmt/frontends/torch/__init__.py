@@ -1,25 +1,7 @@
 """From torch calls to nodes: one lifter for every form in which PyTorch keeps a network."""
 
-from . import (
-    attention,
-    chosen,
-    creation,
-    decomposed,
-    dynamic,
-    functions,
-    indexing,
-    layouts,
-    logic,
-    norms,
-    pointwise,
-    pools,
-    products,
-    queries,
-    recurrent,
-    sequences,
-    tables,
-    weights,
-)
+from importlib import import_module
+
 from .lift import Lifter, lifts
 from .values import InputSpec, Refine, TensorValue
 
@@ -29,22 +11,10 @@ __all__ = [
     "Lifter",
     "Refine",
     "TensorValue",
-    "attention",
-    "chosen",
-    "creation",
-    "decomposed",
-    "dynamic",
-    "functions",
-    "indexing",
-    "layouts",
-    "logic",
-    "norms",
-    "pointwise",
-    "pools",
-    "products",
-    "queries",
-    "recurrent",
-    "sequences",
-    "tables",
-    "weights",
 ]
+
+for _module in (
+    "attention", "chosen", "creation", "decomposed", "dynamic", "functions", "indexing", "layouts", "logic", "norms",
+    "pointwise", "pools", "products", "queries", "recurrent", "sequences", "tables", "weights",
+):  # fmt: skip
+    import_module(f".{_module}", __name__)
