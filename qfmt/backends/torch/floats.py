@@ -9,7 +9,7 @@ import torch
 
 from ...ops.resize import neighbours_along
 from ...ops.shapes import axis_of
-from .emit import PLAIN, Emitter, Lacks, Site, Table
+from .emit import PLAIN, Lacks, Site, Table
 from .moves import MOVES
 from .products import torch_pads
 from .spelled import Kernel, spelled
@@ -294,24 +294,16 @@ NUMBERS = {"ReduceMean": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "Cli
 """Operators that read only their first inputs as tensors; the others are parameters, known now."""
 
 
-def _float(operator: str) -> Emitter | None:
-    if operator in MOVES:
-        return lambda s: MOVES[operator](_only_floats(s))
-    if operator not in REAL:
-        return None
-    return lambda s: REAL[operator](_only_floats(s), operands(s, s.x))
-
-
-def _only_floats(s: Site) -> Site:
+def _float(s: Site) -> Any:
     if not s.is_float:
         raise Lacks("is quantized")
-    return s
+    return MOVES[s.node.operator](s) if s.node.operator in MOVES else computed(s, Site.x)
 
 
-def operands(s: Site, each: Callable[[int], Any]) -> list[Any]:
-    """The inputs that are tensors, each by a function of its place."""
+def computed(s: Site, real: Callable[[Site, int], Any]) -> Any:
+    """What torch computes of the inputs that are tensors, as real numbers, which a function of their places gives."""
     count = NUMBERS.get(s.node.operator, len(s.node.inputs))
-    return [each(index) if s.has(index) else None for index in range(count)]
+    return REAL[s.node.operator](s, [real(s, index) if s.has(index) else None for index in range(count)])
 
 
-FLOAT = Table("float", PLAIN, _float)
+FLOAT = Table("float", PLAIN, dict.fromkeys((*REAL, *MOVES), _float).get)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .emit import Emitter, Lacks, Site
-from .floats import REAL, operands, resize_arguments, scale_shape
+from .floats import computed, resize_arguments, scale_shape
 from .ranges import clamped, is_relu, same_grid, scale_and_zero_point, within_range
 from .windows import of_rank, window
 
@@ -72,7 +72,7 @@ def _max_pool(s: Site) -> Any:
 def _kept(s: Site) -> Any:
     """A mean, on the grid of its input: the kernel of real numbers takes quantized tensors, too."""
     same_grid(s)
-    return clamped(s, REAL[s.node.operator](s, operands(s, s.x)))
+    return clamped(s, computed(s, Site.x))
 
 
 def _resize(s: Site) -> Any:

@@ -20,7 +20,7 @@ from . import arithmetic
 from .arithmetic import Grid
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import FLOAT, REAL, operands
+from .floats import FLOAT, REAL, computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
@@ -321,20 +321,14 @@ ONEDNN_EMITTERS: dict[str, Emitter] = {
 }
 
 
-def _computes(operator: str) -> Emitter | None:
+def _computes(s: Site) -> Any:
     """Dequantize, compute as torch does, quantize."""
-    if operator not in REAL:
-        return None
-
-    def emit(s: Site) -> Any:
-        value = REAL[operator](s, operands(s, lambda index: real(s, index)))
-        return value if s.out.quantization is None else by_rule(s, value)
-
-    return emit
+    value = computed(s, real)
+    return value if s.out.quantization is None else by_rule(s, value)
 
 
 ONEDNN = Table("onednn", PLAIN, ONEDNN_EMITTERS.get)
-COMPUTES = Table("torch's float kernels", PLAIN, _computes)
+COMPUTES = Table("torch's float kernels", PLAIN, dict.fromkeys(REAL, _computes).get)
 ONEDNN_ENGINE = Engine(
     "onednn", (ONEDNN, FLOAT, WEIGHTS, LOOK_UP, INTEGERS, PRODUCTS, REFERENCE, COMPUTES, NUMPY), own=5
 )

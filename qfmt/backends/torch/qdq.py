@@ -18,7 +18,7 @@ from ...model import DTYPES
 from .arithmetic import Grid
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import FLOAT, REAL, operands
+from .floats import FLOAT, REAL, computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
@@ -97,21 +97,16 @@ def _dynamic_linear(s: Site) -> Any:
     return s.call(aten.linear.default, *operands, s.x(2) if s.has(2) else None)
 
 
-def _between(operator: str) -> Emitter | None:
-    if operator == "qfmt.DynamicLinear":
-        return _dynamic_linear
-    if operator in MOVES and operator not in ("ReduceMax", "ReduceMin"):
-        return MOVES[operator]
-    if operator not in REAL:
-        return None
-
-    def emit(s: Site) -> Any:
-        if s.is_float:
-            raise Lacks("is not quantized")
-        return _integers(s, REAL[operator](s, operands(s, lambda index: _real(s, index))))
-
-    return emit
+def _between(s: Site) -> Any:
+    if s.is_float:
+        raise Lacks("is not quantized")
+    return _integers(s, computed(s, _real))
 
 
-QDQ = Table("qdq", PLAIN, _between)
+QDQ_EMITTERS: dict[str, Emitter] = {
+    **MOVES,
+    **dict.fromkeys(REAL, _between),
+    "qfmt.DynamicLinear": _dynamic_linear,
+}
+QDQ = Table("qdq", PLAIN, QDQ_EMITTERS.get)
 QDQ_ENGINE = Engine("qdq", (QDQ, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, PRODUCTS, REFERENCE, NUMPY), own=4, traceable=True)

@@ -17,7 +17,7 @@ from ...ops.geometry import Window, bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import REAL, operands
+from .floats import computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
@@ -208,7 +208,7 @@ def _computes(s: Site) -> Any:
     integers = s.is_float and any(s.tensor(i).dtype != "float32" for i in range(len(s.node.inputs)))
     if integers and s.node.operator == "Div":
         raise Lacks("divides integers")
-    return rounded(s, REAL[s.node.operator](s, operands(s, lambda index: real(s, index))))
+    return rounded(s, computed(s, real))
 
 
 def _cast(s: Site) -> Any:

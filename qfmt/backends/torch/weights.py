@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from ...arithmetic import dequantize
-from .emit import PLAIN, Emitter, Lacks, Site, Table
-from .floats import REAL, operands
+from .emit import PLAIN, Lacks, Site, Table
+from .floats import REAL, computed
 
 
 def _real(s: Site, index: int) -> Any:
@@ -34,16 +34,10 @@ def real_constant(s: Site, index: int) -> Any:
     return s.builder.derive(f"{tensor.name}_real", torch.from_numpy(np.asarray(values)))
 
 
-def _on_weights(operator: str) -> Emitter | None:
-    if operator not in REAL:
-        return None
-
-    def emit(s: Site) -> Any:
-        if s.is_float or s.out.quantization is not None:
-            raise Lacks("is quantized, but not in its weights")
-        return REAL[operator](s, operands(s, lambda index: _real(s, index)))
-
-    return emit
+def _on_weights(s: Site) -> Any:
+    if s.is_float or s.out.quantization is not None:
+        raise Lacks("is quantized, but not in its weights")
+    return computed(s, _real)
 
 
-WEIGHTS = Table("torch's float kernels", PLAIN, _on_weights, any_grid=True)
+WEIGHTS = Table("torch's float kernels", PLAIN, dict.fromkeys(REAL, _on_weights).get, any_grid=True)
