@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_networks
 import onnx_witness
 import pytest
 from click.testing import CliRunner
@@ -228,6 +230,30 @@ def test_a_changed_weight_is_found(tmp_path: Path) -> None:
     graph = replace(network.graph, tensors={**network.graph.tensors, "w": changed})
     report = qfmt.verify(tmp_path / "m.onnx", network.replace(graph=graph), given)
     assert not report.ok and [each.name for each in report.weights if not each.ok] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "engine"),
+    [
+        ("cnn", "qoperator u8s8", "onnxruntime"),
+        ("mlp", "qdq u8s8 per channel", "onnxruntime:all"),
+        ("mlp", "dynamic", "onnxruntime"),
+    ],
+)
+def test_verify_of_networks_of_onnx_runtimes_own_tools(name: str, form: str, engine: str, tmp_path: Path) -> None:
+    """Exit status 0 everywhere, and one line that says how many outputs are off because kernels saturate."""
+    make = onnx_networks.dynamic if form == "dynamic" else partial(onnx_networks.static, form=form)
+    path = str(make(name, folder=tmp_path))
+    done = CliRunner().invoke(main, ["verify", path, path, "--engine", engine], catch_exceptions=False)
+    lines = done.stdout.splitlines()
+    told = [line for line in lines if "clip sums of two products to 16 bits" in line]
+    assert (done.exit_code, len(told), "overflows" in lines[-1]) == (0, saturates(), saturates()), done.stdout
+    for line in told:
+        counted = re.fullmatch(
+            r".*; ([0-9,]+) outputs differ for it, all recomputed; `--engine reference` does not", line
+        )
+        assert counted, line
+        tell(f"ONNX Runtime, verify of {name}, {form}: {counted[1]} outputs saturate, all as recomputed")
 
 
 def test_the_command(tmp_path: Path) -> None:

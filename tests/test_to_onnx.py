@@ -36,6 +36,9 @@ NETWORKS = [
 ]  # fmt: skip
 """Between them they have every operator of statically quantized networks."""
 
+ENGINES = {"plain": "onnxruntime", "fused": "onnxruntime:all"}
+"""Level → what `verify` calls it."""
+
 
 @pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any]:
@@ -71,20 +74,28 @@ def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
     return Model(Graph(tuple(seen), node.outputs, (node,), tensors), engine=model.engine)
 
 
-def test_a_network_gives_what_others_give(network: tuple[Model, Any]) -> None:
-    """As a whole: the first differences are rounding ties, those behind them follow from these."""
+def test_a_network_gives_what_others_give(network: tuple[Model, Any], tmp_path: Path) -> None:
+    """As a whole: the first differences are rounding ties, those behind them follow from these.
+
+    Means of 8 integers are half-way once in 8, and float32 with the calibrated scale rounds them; which scales and
+    weights torch gets here depends on the processor. So ties are proven, and only where a fusion computes in another
+    way, as QLinearSoftmax from a table, they are counted.
+    """
     model, inputs = network
     proto = onnx_kernels.exact_here(model)
     onnx.checker.check_model(proto, full_check=True)
+    onnx.save(proto, tmp_path / "m.onnx")
+    reports = {level: qfmt.verify(tmp_path / "m.onnx", model, inputs, engine=ENGINES[level]) for level in ENGINES}
+    assert reports["plain"].ok, reports["plain"].first_wrong
     tallies = {level: witness.Tally() for level in witness.LEVELS}
     ours = model.run(inputs)
     for level, tally in tallies.items():
         for name, theirs in zip(model.graph.outputs, witness.runtime(proto, inputs, level), strict=True):
             tally.add(ours[name], theirs, name, step=_step(model, name))
     print("", *(f"{level}: {tally}" for level, tally in tallies.items()), sep="\n")
-    for tally in tallies.values():
+    for level, tally in tallies.items():
         assert tally.equal + tally.one + tally.close >= 0.99 * tally.total - 1, tally.faults
-        assert tally.equal + tally.close >= 0.75 * tally.total
+        assert reports[level].ok or tally.equal + tally.close >= 0.75 * tally.total
 
 
 def _step(model: Model, name: str) -> float:

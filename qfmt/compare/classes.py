@@ -210,7 +210,8 @@ def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floa
 def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
     array, quantization = operand
     if quantization is None:
-        return array.astype(kind) if array.dtype.kind == "f" else array
+        # float64 stays as it is: the scales of Resize determine the shape of its result
+        return array.astype(kind) if array.dtype.kind == "f" and array.dtype != np.float64 else array
     scales = quantization.scales(array.ndim).astype(f32).astype(kind)
     real: Array = (array.astype(np.float64) - quantization.zero_points(array.ndim)).astype(kind) * scales
     return real
