@@ -249,9 +249,7 @@ def test_verify_of_networks_of_onnx_runtimes_own_tools(name: str, form: str, eng
     told = [line for line in lines if "clip sums of two products to 16 bits" in line]
     assert (done.exit_code, len(told), "overflows" in lines[-1]) == (0, saturates(), saturates()), done.stdout
     for line in told:
-        counted = re.fullmatch(
-            r".*; ([0-9,]+) outputs differ for it, all recomputed; `--engine reference` does not", line
-        )
+        counted = re.search(r" ([0-9,]+) outputs differ for it, all recomputed; `--engine reference` does not$", line)
         assert counted, line
         tell(f"ONNX Runtime, verify of {name}, {form}: {counted[1]} outputs saturate, all as recomputed")
 
