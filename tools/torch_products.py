@@ -20,7 +20,8 @@ CONVOLUTIONS = {
     "Conv 3x3, depthwise": ("Conv", (16, 1, 3, 3), 16, 0), "Conv 5x5, depthwise": ("Conv", (16, 1, 5, 5), 16, 2),
     "Conv 3x3, a group a channel": ("Conv", (32, 1, 3, 3), 16, 0),
     "ConvTranspose 3x3": ("ConvTranspose", (16, 16, 3, 3), 1, 0),
-    "ConvTranspose, groups of 8": ("ConvTranspose", (32, 8, 3, 3), 4, 0),
+    "ConvTranspose 3x3, 5 channels": ("ConvTranspose", (5, 5, 3, 3), 1, 0),
+    "ConvTranspose, groups of 3": ("ConvTranspose", (12, 3, 3, 3), 4, 0),
 }  # fmt: skip
 """Name → operator, shape of the weight, groups, padding."""
 
