@@ -23,7 +23,7 @@ from qfmt.interpreter import execute
 
 
 def main() -> None:
-    """Counts: outputs, off, saturated, at ties, overflow possible, wrong."""
+    """Counts: outputs, off, saturated, at ties or close, overflow possible, wrong."""
     warnings.simplefilter("ignore")
     rng, counts = np.random.default_rng(5), {}
     for product in products():
@@ -31,7 +31,7 @@ def main() -> None:
         (mine,) = execute(node, operands, [output])
         found = classify(node, operands, output, mine, theirs, product.column)
         off = int((mine != theirs).sum())
-        judged = found.saturated, found.tie, found.overflow, found.wrong
+        judged = found.saturated, found.tie + found.close, found.overflow, found.wrong
         counts[f"{product.column} {product.row}"] = (mine.size, off, *judged)
     print(json.dumps(counts))
 
