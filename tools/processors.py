@@ -39,6 +39,7 @@ PROCESSORS = {
 
 CHOSEN = (
     "tests/test_overflow.py",
+    "--deselect=tests/test_overflow.py::test_torch_as_on_a_processor_without_vnni",  # hides instructions by itself
     "tests/test_overflow_onnx.py",
     "tests/test_to_onnx_sums.py::test_sums",
     "tests/test_recurrent.py::test_cells",
