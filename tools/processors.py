@@ -89,7 +89,7 @@ def main() -> int:
         return 2
     if rest == ["sums"]:
         return run(PROCESSORS[name], ["tools/engines.py", "--sums", "5000"])
-    options = ["-n0", "-q", "-p", "no:cacheprovider", "-o", "timeout=3000"]
+    options = ["-n0", "-q", "-p", "no:cacheprovider", "-o", "timeout=3000", "--hypothesis-profile=ci"]
     return run(PROCESSORS[name], ["-c", STARTED, "PYTHON", *options, *(rest or CHOSEN)])
 
 
