@@ -23,15 +23,13 @@ from .registry import (
     operator,
     optional,
 )
-from .shapes import axis_of, is_present
+from .shapes import axis_of
 
 
 def _resize_shape(given: Inference) -> list[Shape]:
     x, a = given.known(0), given.attributes
     scales, sizes = given.values[2], given.values[3] if len(given.values) > 3 else None
     axes = _axes(a, len(x))
-    if not _is_given(given, 2) and not _is_given(given, 3):
-        raise QfmtError("Resize needs scales or sizes")
     for values in (scales, sizes):
         if values is not None and np.size(values) and np.shape(values) != (len(axes),):
             raise QfmtError(f"Resize needs {len(axes)} scales or sizes, one per dimension, not {np.size(values)}")
@@ -48,12 +46,6 @@ def _resize_shape(given: Inference) -> list[Shape]:
         for axis, (out, _) in zip(axes, _kept([x[i] for i in axes], sizes, a), strict=True):  # type: ignore[misc]
             result[axis] = out
     return [tuple(result)]
-
-
-def _is_given(given: Inference, index: int) -> bool:
-    """Whether there are scales, or sizes: an empty constant is none."""
-    value = given.values[index] if index < len(given.values) else None
-    return is_present(given, index) and (value is None or np.size(value) > 0)
 
 
 def _scaled(size: Dimension, scale: float) -> Dimension:
@@ -181,9 +173,9 @@ def neighbours_along(
     """Axis → which elements a Resize by the nearest takes along it, for each that changes. One of `scales` and `sizes`
     is empty.
 
-    None if that is not known: sizes of the input are open, factors depend on each other, or there are too many.
+    None if that is not known: sizes of the input are open, factors depend on each other, or there are too many or none.
     """
-    if shape is None or a["keep_aspect_ratio_policy"] != "stretch":
+    if shape is None or not (len(scales) or len(sizes)) or a["keep_aspect_ratio_policy"] != "stretch":
         return None
     found = {}
     for place, axis in enumerate(a["axes"] or range(len(shape))):
