@@ -29,11 +29,11 @@ from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError, RunError, SourceError, UnsafePickleError
 from qfmt.frontends.pickles import harmless_or_inert, unpickle
-from qfmt.frontends.saved.convert import convert_saved
-from qfmt.frontends.saved.file import Saved
 from qfmt.frontends.sniff import root_of
 from qfmt.frontends.stored import Storage
-from qfmt.frontends.torch.attempts import Given
+from qfmt.frontends.torch.inputs import Given
+from qfmt.frontends.torch.saved.file import Saved
+from qfmt.frontends.torch.saved.source import convert_saved
 from qfmt.frontends.zips import Zip
 from qfmt.model import Model, Quantization, Tensor
 

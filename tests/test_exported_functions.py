@@ -14,10 +14,10 @@ from networks import flat, quiet  # noqa: E402
 
 from qfmt import Model  # noqa: E402
 from qfmt.errors import SourceError  # noqa: E402
-from qfmt.frontends.exported.archive import Archive  # noqa: E402
-from qfmt.frontends.exported.convert import convert_program  # noqa: E402
-from qfmt.frontends.exported.program import read_program  # noqa: E402
-from qfmt.frontends.torch.attempts import Given  # noqa: E402
+from qfmt.frontends.torch.exported.archive import Archive  # noqa: E402
+from qfmt.frontends.torch.exported.program import read_program  # noqa: E402
+from qfmt.frontends.torch.exported.source import convert_program  # noqa: E402
+from qfmt.frontends.torch.inputs import Given  # noqa: E402
 
 F = torch.nn.functional
 

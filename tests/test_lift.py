@@ -8,8 +8,12 @@ import pytest
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.frontends import ENGINES
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
-from qfmt.frontends.torch import InputSpec, Lifter, Refine, attempts, lifts
+from qfmt.frontends.torch import inputs
 from qfmt.frontends.torch.calls import Packed, Place
+from qfmt.frontends.torch.lifter import Lifter
+from qfmt.frontends.torch.lifts import LIFTS
+from qfmt.frontends.torch.spelling import MISSING, spellings
+from qfmt.frontends.torch.values import InputSpec, Refine
 from qfmt.ops import OPERATORS
 from qfmt.ops.spelling import MISSING, spellings
 
@@ -35,7 +39,7 @@ def packed_conv(path: str, out: int = 4, channels: int = 3) -> Packed:
 
 
 def quantized(lift: Lifter, spec: InputSpec = IMAGE, scale: float = 0.5, zero_point: int = 3) -> object:
-    x = lift.add_input(spec)
+    x = lift.builder.add_input(spec)
     return lift.call("aten::quantize_per_tensor", (x, scale, zero_point, 13), {}, at("quant"))
 
 
@@ -68,7 +72,7 @@ def test_a_concatenation_does_not_inherit_the_relu_of_its_first_input() -> None:
 
 def test_an_in_place_operator_changes_what_every_holder_of_the_tensor_sees() -> None:
     lift = Lifter("fbgemm")
-    x = lift.add_input(IMAGE)
+    x = lift.builder.add_input(IMAGE)
     before = lift.call("aten::add", (x, 1.0), {}, HERE)
     lift.call("aten::relu_", (before,), {}, HERE)
     model = lift.finish([lift.call("aten::mul", (before, 2.0), {}, HERE)])
@@ -92,8 +96,8 @@ def test_a_rank_that_nothing_confirms_is_told() -> None:
         x = recorder.call("aten::quantize_per_tensor", (values["x"], 0.5, 3, 13), {}, HERE)
         return recorder.call("quantized::conv2d", (x, packed_conv("c"), 0.25, 7), {}, HERE)
 
-    assert attempts.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
-    assert attempts.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
+    assert inputs.lift(asks, "fbgemm", [InputSpec("x")]).assumed == {"x": 4}
+    assert inputs.lift(convolves, "fbgemm", [InputSpec("x")]).assumed == {}
 
 
 def convolves(recorder: Lifter, values: dict[str, object]) -> object:
@@ -103,9 +107,9 @@ def convolves(recorder: Lifter, values: dict[str, object]) -> object:
 
 def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
     specs = [InputSpec("x", ("N", "N", "H", "N")), InputSpec("y", (None, "N"))]
-    lifter = attempts.lift(convolves, "fbgemm", specs).lifter
-    assert [lifter.tensors[key].shape[:2] for key in lifter.inputs] == [(3, 3), (None, 3)]
-    assert lifter.tensors[lifter.inputs[0]].shape[3] == 3
+    lifter = inputs.lift(convolves, "fbgemm", specs).lifter
+    assert [lifter.builder.tensors[key].shape[:2] for key in lifter.builder.inputs] == [(3, 3), (None, 3)]
+    assert lifter.builder.tensors[lifter.builder.inputs[0]].shape[3] == 3
 
 
 @pytest.mark.parametrize(
@@ -126,19 +130,19 @@ def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
 )
 def test_what_is_said_about_an_input_and_makes_no_sense(shapes: object, quantization: object, message: str) -> None:
     with pytest.raises(SourceError, match=f"^{message}"):
-        attempts.Given.checked("fbgemm", shapes, quantization).specs([InputSpec("x")])
+        inputs.Given.checked("fbgemm", shapes, quantization).specs([InputSpec("x")])
 
 
 def test_numbers_of_numpy_are_sizes() -> None:
     quantization = {"x": (np.float32(0.5), np.int8(3), "int8")}
-    given = attempts.Given.checked("fbgemm", {"x": [np.int64(1), "C", None]}, quantization)
+    given = inputs.Given.checked("fbgemm", {"x": [np.int64(1), "C", None]}, quantization)
     assert given.shapes == {"x": (1, "C", None)} and type(given.shapes["x"][0]) is int
     assert given.quantization == {"x": (0.5, 3, "int8")} and type(given.quantization["x"][1]) is int
 
 
 def test_a_view_by_the_batch_size_copies_the_dimension() -> None:
     lift = Lifter("fbgemm")
-    x = lift.add_input(IMAGE)
+    x = lift.builder.add_input(IMAGE)
     batch = lift.call("aten::size", (x, 0), {}, HERE)
     model = lift.finish([lift.call("aten::view", (x, [batch, -1]), {}, HERE)])
     assert [node.operator for node in model.nodes] == ["Reshape"]
@@ -151,7 +155,7 @@ def test_a_view_by_the_batch_size_copies_the_dimension() -> None:
 def test_a_view_by_sizes_that_no_dimension_copies_is_computed_when_run() -> None:
     """Channel shuffle: [n, groups, c / groups, h, w], transpose, back."""
     lift = Lifter("fbgemm")
-    x = lift.add_input(InputSpec("x", ("N", 4, "H", "W")))
+    x = lift.builder.add_input(InputSpec("x", ("N", 4, "H", "W")))
     n, c, h, w = lift.call("aten::size", (x,), {}, HERE)
     y = lift.call("aten::view", (x, [n, 2, c // 2, h, w]), {}, HERE)
     y = lift.call("aten::transpose", (y, 1, 2), {}, HERE)
@@ -165,7 +169,7 @@ def test_a_view_by_sizes_that_no_dimension_copies_is_computed_when_run() -> None
 
 def test_calls_on_constants_are_computed_while_lifting() -> None:
     lift = Lifter("fbgemm")
-    x = lift.add_input(InputSpec("x", ("N", 2)))
+    x = lift.builder.add_input(InputSpec("x", ("N", 2)))
     weight = stored(np.arange(6, dtype=np.float32).reshape(3, 2), None, "fc.weight")
     turned = lift.call("aten::t", (weight,), {}, HERE)
     model = lift.finish([lift.call("aten::matmul", (x, turned), {}, HERE)])
@@ -175,7 +179,7 @@ def test_calls_on_constants_are_computed_while_lifting() -> None:
 
 def test_every_unsupported_operator_is_listed_with_its_place() -> None:
     lift = Lifter("fbgemm")
-    y = lift.call("aten::made_up", (lift.add_input(IMAGE),), {}, at("head"))
+    y = lift.call("aten::made_up", (lift.builder.add_input(IMAGE),), {}, at("head"))
     z = lift.call("aten::relu", (y,), {}, at("head.act"))
     w = lift.call("quantized::also_made_up", (z, z), {}, at("tail"))
     with pytest.raises(UnsupportedOperatorsError) as caught:
@@ -187,7 +191,7 @@ def test_every_unsupported_operator_is_listed_with_its_place() -> None:
 def test_an_unquantized_input_to_a_quantized_call_is_refused_where_it_is() -> None:
     lift = Lifter("fbgemm")
     with pytest.raises(SourceError, match=r"conv1.*not quantized"):
-        lift.call("quantized::conv2d", (lift.add_input(IMAGE), packed_conv("c"), 0.25, 7), {}, at("conv1"))
+        lift.call("quantized::conv2d", (lift.builder.add_input(IMAGE), packed_conv("c"), 0.25, 7), {}, at("conv1"))
 
 
 def test_spellings_name_the_parameters_of_torchs_own_schemas() -> None:
@@ -232,6 +236,6 @@ def test_registered_calls_exist_in_torch() -> None:
 def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
     for operator in OPERATORS.values():
         assert not operator.engines or operator.engines[engine] in operator.rules, operator.name
-    lifter = attempts.lift(convolves, engine, [InputSpec("x")]).lifter
-    expected = [OPERATORS[node.operator].engines[engine] for node in lifter.nodes]
-    assert [node.rule for node in lifter.nodes] == expected
+    lifter = inputs.lift(convolves, engine, [InputSpec("x")]).lifter
+    expected = [OPERATORS[node.operator].engines[engine] for node in lifter.builder.nodes]
+    assert [node.arithmetic for node in lifter.builder.nodes] == expected

@@ -20,8 +20,8 @@ from torch.ao.nn.quantized import dynamic as nnqd
 
 from qfmt.frontends.stored import PerChannel, StoredTensor
 from qfmt.frontends.torch.calls import Packed
-from qfmt.frontends.torchscript.archive import Archive
-from qfmt.frontends.torchscript.evaluator import evaluate
+from qfmt.frontends.torch.torchscript.archive import Archive
+from qfmt.frontends.torch.torchscript.evaluator import evaluate
 
 KINDS = ("trace", "script", "freeze")
 
@@ -343,7 +343,7 @@ def test_neither_torch_nor_code_of_the_archive_is_loaded(shared_data: Path) -> N
     program = """
 import sys
 sys.modules["torch"] = None
-from qfmt.frontends.torchscript import archive, evaluator
+from qfmt.frontends.torch.torchscript import archive, evaluator
 from qfmt.frontends.torch.calls import Value
 
 class Notes:

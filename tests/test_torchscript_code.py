@@ -18,8 +18,8 @@ from torch.nn import functional as F  # noqa: N812
 
 import qfmt
 from qfmt.errors import ControlFlowError, SourceError
-from qfmt.frontends.torchscript.archive import Archive
-from qfmt.frontends.torchscript.evaluator import evaluate
+from qfmt.frontends.torch.torchscript.archive import Archive
+from qfmt.frontends.torch.torchscript.evaluator import evaluate
 
 
 class Pair(NamedTuple):

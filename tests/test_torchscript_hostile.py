@@ -20,8 +20,8 @@ from test_pickles import Runs, text
 
 from qfmt.errors import MissingFileError, QfmtError, SourceError, UnsafePickleError
 from qfmt.frontends.sniff import KINDS, sniff
-from qfmt.frontends.torchscript.archive import Archive
-from qfmt.frontends.torchscript.evaluator import evaluate
+from qfmt.frontends.torch.torchscript.archive import Archive
+from qfmt.frontends.torch.torchscript.evaluator import evaluate
 
 MODULE = b"\x80\x02c__torch__\nM\n)\x81}b."
 NOTHING = b"\x80\x02)."

@@ -115,14 +115,14 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
         return OnnxWitness(path, file, engine)
     if kind == "torch_export":
-        from ..frontends.exported.witness import witness as of_program
+        from ..frontends.torch.exported.witness import witness as of_program
 
         return of_program(path, file, engine)
     if kind in (*SAVED, "safetensors"):
-        from ..frontends.saved.witness import witness as of_saved
+        from ..frontends.torch.saved.witness import witness as of_saved
 
         return of_saved(path, file, engine)
-    from ..frontends.torchscript.witness import witness as of_archive
+    from ..frontends.torch.torchscript.witness import witness as of_archive
 
     return of_archive(path, file, engine)
 

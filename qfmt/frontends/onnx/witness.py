@@ -19,11 +19,11 @@ from ...ops import OPERATORS, Trait, has
 from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
 from ..sniff import sha256_of
-from ..torch.attempts import Given
+from ..torch.inputs import Given
 from ..witness import Computed, integers_of, is_array
-from .convert import convert_onnx
 from .external import Files, open_proto, take_large
 from .runtime import REFERENCE
+from .source import convert_onnx
 from .spelled import in_standard_operators
 
 OUTPUT = -1

@@ -35,6 +35,12 @@ class Place(NamedTuple):
     line: int
     variable: str
 
+    @property
+    def where(self) -> str:
+        """As errors say it."""
+        position = f"{self.file}:{self.line}" if self.file else ""
+        return f"module {self.scope} ({position})" if self.scope and position else self.scope or position
+
     def __str__(self) -> str:
         position = f"{self.file}:{self.line}" if self.file else ""
         return " ".join(part for part in (self.scope, position and f"({position})") if part) or "the root module"

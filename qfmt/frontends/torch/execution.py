@@ -11,11 +11,11 @@ import numpy as np
 from ...arrays import Array
 from ...errors import MissingPackageError, RunError, first_line
 from ...model import numpy_dtype
-from ..torchscript.folding import fold, on_values
 from ..witness import Computed
-from .lift import is_known
+from .lifter import is_known
 from .program import Call, Constant, Made, Program, Stored
 from .tape import Slot
+from .torchscript.folding import fold, on_values
 from .values import DTYPE_CODES
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import numpy as np
 from ...model import DTYPES, numpy_dtype
 
 if TYPE_CHECKING:
-    from .emitting import Emitter
+    from .building import Builder
     from .values import TensorValue
 
 
-def operands(lift: Emitter, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:
+def operands(lift: Builder, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:
     """Two operands, tensors or numbers, as tensors of one type; quantized ones stay what they are."""
     if isinstance(a, int | float) and not isinstance(b, int | float):
         y, x = _beside(lift, lift.tensor(b), a)
@@ -22,14 +22,14 @@ def operands(lift: Emitter, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:
     return _beside(lift, x, b) if isinstance(b, int | float) else _alike(lift, x, lift.tensor(b))
 
 
-def _beside(lift: Emitter, x: TensorValue, number: float) -> tuple[TensorValue, TensorValue]:
+def _beside(lift: Builder, x: TensorValue, number: float) -> tuple[TensorValue, TensorValue]:
     kind = 0 if isinstance(number, bool) else 1 if isinstance(number, int) else 2
     if x.quantization is None and _kind(x.dtype) < kind:
         x = lift.emit("Cast", [x], {"to": ("bool", "int64", "float32")[kind]})
     return x, lift.constant(np.array(number).astype("float32" if x.quantization is not None else numpy_dtype(x.dtype)))
 
 
-def _alike(lift: Emitter, x: TensorValue, y: TensorValue) -> tuple[TensorValue, TensorValue]:
+def _alike(lift: Builder, x: TensorValue, y: TensorValue) -> tuple[TensorValue, TensorValue]:
     if x.dtype == y.dtype or x.quantization is not None or y.quantization is not None:
         return x, y
     kinds, scalars = (_kind(x.dtype), _kind(y.dtype)), (x.shape == (), y.shape == ())

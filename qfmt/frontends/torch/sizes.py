@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...errors import SourceError
 from .calls import Value
 
 if TYPE_CHECKING:
-    from .lift import Lifter
     from .values import TensorValue
 
 
@@ -34,11 +32,3 @@ class Size(Value):
 
 class Unknown(Value):
     """A number or truth value that depends on the data: code that branches on it cannot be converted."""
-
-
-def size_arithmetic(lift: Lifter, operator: str, a: Any, b: Any) -> Any:
-    """A Size computed from sizes and integers; Div is rounded down, as sizes are not negative."""
-    for value in (a, b):
-        if not isinstance(value, Size | int):
-            raise SourceError("computes with a size in a way that is not supported", hint=lift.shape_hint)
-    return Size(lambda: lift.emit(operator, [lift.shape_tensor([a]), lift.shape_tensor([b])]))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .calls import Place, Value
-from .lift import Lifter
+from .lifter import Lifter
 from .values import TensorValue
 
 

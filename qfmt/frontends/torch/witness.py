@@ -14,8 +14,8 @@ from ...model import Model
 from .. import TORCH_ENGINES
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, is_computed
-from .attempts import Lifted
 from .execution import INSTALL
+from .inputs import Lifted
 from .program import Program, given, program
 from .tape import Tape
 
@@ -54,7 +54,7 @@ class TorchWitness:
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
         assert self.lifted is not None
         graph = self.model.graph
-        keys = zip(self.lifted.lifter.inputs, graph.inputs, strict=True)
+        keys = zip(self.lifted.lifter.builder.inputs, graph.inputs, strict=True)
         tensors = {key: given(inputs[name], self._input_grid(name)) for key, name in keys}
         return self._named(self.session.ask("run", tensors))
 

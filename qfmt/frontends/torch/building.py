@@ -1,0 +1,261 @@
+"""Nodes and tensors of a Model that is being made of torch calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...budget import Budget
+from ...errors import SourceError
+from ...interpreter import execute
+from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
+from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
+from ...ops.quantization import is_static
+from ...ops.shapes import keeps_shape, tells_sizes
+from ..stored import StoredTensor
+from .calls import Place, Value
+from .values import InputSpec, StoredData, TensorValue, Unsupported, stored_quantization
+
+_COSTLY = {
+    "convolution", "dynamic", "integer_products", "pooling", "resize", "sampling", "recurrent", "onnx_recurrent",
+    "attention",
+}  # fmt: skip
+"""Families of operators that stay nodes even where all is known: they take more than their inputs and outputs tell."""
+
+
+class Builder:
+    """Collects nodes and tensors; what is known of constants and shapes is worked out at once."""
+
+    def __init__(self, engine: str, assumed_rank: int, budget: Budget) -> None:
+        self.engine = engine
+        self.budget = budget
+        self.assumed_rank = assumed_rank
+        """Of an input of unknown rank, where something depends on it."""
+        self.confirmed: set[str] = set()
+        """Inputs whose rank a call did require."""
+        self.nodes: list[Node] = []
+        self.makers: dict[str, Node] = {}
+        """Keys of tensors → the nodes that compute them."""
+        self.tensors: dict[str, Tensor] = {}
+        self.inputs: list[str] = []
+        self.place = Place("", "", 0, "")
+        self.target = ""
+        """The call that nodes are emitted for, and where it stands."""
+        self.fused_relu = False
+        """Whether that call ends in a ReLU, as "quantized::conv2d_relu" does."""
+        self.dynamic: dict[str, Value] = {}
+        """Keys of tensors that were quantized on a grid of the moment → that grid: see `operators.runtime_grids`."""
+        self.unsupported_calls: dict[str, list[str]] = {}
+        """Calls without a meaning → where they stand."""
+        self.wanted: dict[str, str] = {}
+        """Keys of tensors → the names that the source gave them."""
+        self.examples: dict[str, tuple[int, ...]] = {}
+        """Key of an input → its shape in the trace."""
+        self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
+        self._keep_alive: list[object] = []
+
+    def add_input(self, spec: InputSpec) -> TensorValue:
+        """A graph input, in the order of `forward`'s arguments."""
+        value = self._new(spec.dtype, spec.shape, spec.quantization, origin=spec.name)
+        self.inputs.append(value.key)
+        self.wanted[value.key] = spec.name
+        if spec.example is not None:
+            self.examples[value.key] = spec.example
+        return value
+
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[Any],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        quantization: Quantization | None = None,
+        dtype: str | None = None,
+        outputs: int = 1,
+        like: str = "",
+        rule: str = "",
+        fold: bool = True,
+    ) -> Any:
+        """Add a node. Inputs may be TensorValue, StoredTensor, array, number or None (absent).
+
+        Its rounding rule, where it has one, is that of the engine for the operator, or for the operator `like`, or
+        `rule`.
+        The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now, but with
+        `fold=False`.
+        """
+        self.budget.node(len(inputs) + outputs)
+        entry = OPERATORS[operator]
+        values = [None if value is None else self.tensor(value) for value in inputs]
+        complete = entry.complete(attributes or {})
+        shapes = self._infer(operator, values, complete)
+        kinds = [dtype or self._dtype(operator, values, complete, i) for i in range(outputs)]
+        first = values[0]
+        origin = first.origin if first is not None and keeps_shape(entry) else ""
+        has_weights = any(value is not None and value.quantization is not None for value in values)
+        rounds = has_weights if entry.quantized is Quantized.WEIGHTS else quantization is not None
+        rule = (rule or OPERATORS[like or operator].engines.get(self.engine, "")) if rounds else ""
+        if entry.quantized is Quantized.MOVES:
+            quantization, rule = (first.quantization if first is not None else None), ""
+        results = [
+            self._new(kind, shapes[min(i, len(shapes) - 1)], quantization, origin) for i, kind in enumerate(kinds)
+        ]
+        node = Node(
+            operator=operator,
+            inputs=tuple("" if value is None else value.key for value in values),
+            outputs=tuple(result.key for result in results),
+            attributes=complete,
+            version=entry.version,
+            rule=rule,
+            scope=self.place.scope,
+            source_operator=self.target,
+        )
+        folded = self._fold(node) if fold else None
+        if folded is not None:
+            return folded if outputs > 1 else folded[0]
+        self.nodes.append(node)
+        self.makers.update(dict.fromkeys(node.outputs, node))
+        return results if outputs > 1 else results[0]
+
+    def tensor(self, value: Any) -> TensorValue:
+        """Anything that a torch call takes for a tensor, as a tensor of the graph."""
+        if isinstance(value, TensorValue):
+            return value
+        if isinstance(value, StoredTensor):
+            return self.stored(value)
+        if isinstance(value, bool | int | float | np.ndarray | np.generic):
+            return self.constant(value)
+        raise SourceError(f"{self.target} is called with {type(value).__name__} where a tensor is needed")
+
+    def constant(self, value: Any, quantization: Quantization | None = None) -> TensorValue:
+        """A constant that the lifter makes itself; Python floats become float32, integers int64."""
+        array = np.asarray(value)
+        if isinstance(value, float):
+            array = array.astype(np.float32)
+        result = self._new(array.dtype.name, tuple(array.shape), quantization)
+        self.tensors[result.key] = Tensor.constant(result.key, array, quantization)
+        return result
+
+    def stored(
+        self,
+        value: StoredTensor,
+        name: str = "",
+        aliases: Sequence[str] = (),
+        dtype: str = "",
+        quantization: Quantization | None = None,
+    ) -> TensorValue:
+        """A tensor of the archive as a constant of the graph, once, however often it is used; `dtype` narrows it.
+
+        `quantization` is what its integers mean, where the archive itself does not say.
+        """
+        key = (id(value), dtype, quantization)
+        if key in self._stored:
+            return self._stored[key]
+        quantization = quantization or stored_quantization(value)
+        result = self._new(dtype or value.dtype, value.shape, quantization)
+        known = dict.fromkeys((*value.names, *aliases))
+        wanted = name or next(iter(known), "")
+        self.tensors[result.key] = replace(
+            self.tensors[result.key],
+            data=StoredData(value, result.dtype),
+            aliases=tuple(sorted(known.keys() - {wanted, ""})),
+        )
+        self.wanted[result.key] = wanted
+        self._stored[key] = result
+        self._keep_alive.append(value)
+        return result
+
+    def name_like(self, value: TensorValue, source: TensorValue) -> None:
+        """A constant that was computed from a tensor of the source takes over its name and its aliases."""
+        self.wanted[value.key] = self.wanted.get(source.key, "")
+        self.tensors[value.key] = replace(self.tensors[value.key], aliases=self.tensors[source.key].aliases)
+
+    def reshaped_constant(
+        self, value: TensorValue, reshape: Callable[[tuple[int, ...]], tuple[int, ...]]
+    ) -> TensorValue:
+        """The same constant seen with another shape; it stays one tensor of the graph."""
+        tensor = self.tensors[value.key]
+        shape = reshape(static_shape(tensor))
+        self.tensors[value.key] = replace(tensor, shape=shape)
+        value.shape = shape
+        return value
+
+    def alias(self, value: TensorValue) -> TensorValue:
+        """Another handle on the same tensor: an in-place operator on the one leaves the other alone."""
+        return TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
+
+    def is_constant(self, value: TensorValue) -> bool:
+        return self.tensors[value.key].data is not None
+
+    def within(self, module: str) -> None:
+        """The present call is that of `module`, though the source, flattened, does not say so."""
+        if module.startswith(self.place.scope):
+            self.place = self.place._replace(scope=module)
+
+    def unsupported(self, target: str) -> Unsupported:
+        """Note a call without a meaning; all of them are reported together in the end."""
+        self.unsupported_calls.setdefault(target, []).append(self.place.where)
+        return Unsupported()
+
+    def _new(self, dtype: str, shape: Shape, quantization: Quantization | None, origin: str = "") -> TensorValue:
+        key = f"%{len(self.tensors)}"
+        self.tensors[key] = Tensor(key, dtype, shape, quantization=quantization)
+        return TensorValue(key, dtype, shape, quantization, origin)
+
+    def _infer(self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any]) -> list[Shape]:
+        known = [None if v is None else self.tensors[v.key] for v in values]
+        arrays = [t.array if t is not None and tells_sizes(t) else None for t in known]
+        pad = [None] * (len(OPERATORS[operator].inputs) - len(values))
+        shapes: list[Shape] = [None if v is None else v.shape for v in values]
+        try:
+            return OPERATORS[operator].infer(Inference([*shapes, *pad], attributes, [*arrays, *pad]))
+        except UnknownRank:
+            return [None]
+
+    def _dtype(
+        self, operator: str, values: Sequence[TensorValue | None], attributes: Mapping[str, Any], index: int
+    ) -> str:
+        dtypes = [None if value is None else value.dtype for value in values]
+        known = next(dtype for dtype in dtypes if dtype is not None) if any(dtypes) else "float32"
+        return OPERATORS[operator].output_dtype(index, dtypes, attributes) or known
+
+    def _fold(self, node: Node) -> list[TensorValue] | None:
+        """The outputs of a node all of whose inputs are constants, as constants."""
+        tensors = [self.tensors[key] if key else None for key in node.inputs]
+        if not tensors or any(tensor is not None and tensor.data is None for tensor in tensors):
+            return None
+        if OPERATORS[node.operator].family in _COSTLY:
+            return None
+        self._charge(node, [tensor for tensor in tensors if tensor is not None])
+        operands = [None if tensor is None else Operand(tensor.array, tensor.quantization) for tensor in tensors]
+        arrays = execute(node, operands, [self.tensors[key] for key in node.outputs])
+        folded = []
+        for key, array in zip(node.outputs, arrays, strict=True):
+            if _elements(self.tensors[key]) is None:
+                self.budget.allocate(array.nbytes)
+            tensor = self.tensors[key]
+            constant = Tensor.constant(key, array, tensor.quantization)
+            self.tensors[key] = constant
+            folded.append(TensorValue(key, constant.dtype, static_shape(constant), constant.quantization, ""))
+        return folded
+
+    def _charge(self, node: Node, inputs: Sequence[Tensor]) -> None:
+        """Count what folding a node takes, before it is computed."""
+        outputs = [self.tensors[key] for key in node.outputs]
+        read, written = (sum(_elements(tensor) or 0 for tensor in tensors) for tensors in (inputs, outputs))
+        terms = max((size for tensor in inputs for size in static_shape(tensor)), default=1)
+        self.budget.spend((read + written * (terms if OPERATORS[node.operator].family == "linear" else 1)) // 100)
+        self.budget.allocate(sum((_elements(tensor) or 0) * _itemsize(tensor) for tensor in outputs))
+
+
+def _elements(tensor: Tensor) -> int | None:
+    """How many elements a tensor has; None if that is not known."""
+    return prod(tensor.shape) if is_static(tensor.shape) else None
+
+
+def _itemsize(tensor: Tensor) -> int:
+    """Bytes of an element in an array, where even those of 4 bits have one."""
+    return max(DTYPES[tensor.dtype].bits // 8, 1)

@@ -1,0 +1,267 @@
+"""An exported program as calls of torch operators on named values: what torch's JSON says, and nothing more.
+
+The form: torch/_export/serde/schema.py, major version 8.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ....errors import SourceError
+from ....model import Dimension
+from .archive import DTYPES
+
+C10 = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
+    "bfloat16": 15, "float8_e5m2": 23, "float8_e4m3fn": 24, "uint16": 27, "uint32": 28, "uint64": 29,
+}  # fmt: skip
+"""The codes of element types that torch's operators take."""
+
+
+class Ref(NamedTuple):
+    """A value that an earlier call, an input or a stored tensor gave."""
+
+    name: str
+
+
+class Call(NamedTuple):
+    """One node. `target` is "namespace::name"; `outputs` are a name, a list of names, or a tuple of those."""
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: Any
+    scope: str
+
+
+class TensorType(NamedTuple):
+    dtype: str
+    shape: tuple[Dimension, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Calls in their order; also the body of an operator of higher order."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[Any, ...]
+    calls: tuple[Call, ...]
+    types: Mapping[str, TensorType]
+
+
+class StoredInput(NamedTuple):
+    """An input of the graph that the archive holds: `kind` "weights" or "constants", and its qualified name."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """`inputs` are those of the user, `stored` those that the archive holds, `fixed` those that have a known value.
+
+    `outputs` are what the user gets, `changed` (kind of thing, its name, the value that it gets) what else happens.
+    """
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    stored: Mapping[str, StoredInput]
+    fixed: Mapping[str, Any]
+    outputs: tuple[Any, ...]
+    changed: tuple[tuple[str, str, str], ...]
+
+
+def read_program(document: Any) -> Program:
+    """The Program that a JSON document describes. Raises SourceError where it makes no sense."""
+    try:
+        return _program(document["graph_module"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, OverflowError) as error:
+        what = f"the exported program is invalid ({type(error).__name__}: {str(error)[:100]})"
+        raise SourceError(what, hint="the file is damaged") from None
+    except RecursionError:
+        raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
+
+
+def _program(module: Any) -> Program:
+    signature = module["signature"]
+    inputs: list[str] = []
+    stored: dict[str, StoredInput] = {}
+    fixed: dict[str, Any] = {}
+    for spec in signature["input_specs"]:
+        _input(*_variant(spec), inputs, stored, fixed)
+    outputs: list[Any] = []
+    changed: list[tuple[str, str, str]] = []
+    for spec in signature["output_specs"]:
+        kind, body = _variant(spec)
+        if kind in ("user_output", "loss_output"):
+            outputs.append(_argument(body["arg"] if kind == "user_output" else {"as_tensor": body["arg"]}))
+        elif kind != "token":
+            target = next((str(body[key]) for key in body if key != "arg"), "")
+            changed.append((kind, target, str(body["arg"]["name"])))
+    return Program(_graph(module["graph"]), tuple(inputs), stored, fixed, tuple(outputs), tuple(changed))
+
+
+def _input(kind: str, body: Any, inputs: list[str], stored: dict[str, StoredInput], fixed: dict[str, Any]) -> None:
+    if kind == "user_input":
+        value = _argument(body["arg"])
+        if isinstance(value, Ref):
+            inputs.append(value.name)
+    elif kind in ("parameter", "buffer", "tensor_constant"):
+        name = str(body[f"{kind}_name"])
+        place = "weights" if kind == "parameter" or body.get("persistent") else "constants"
+        stored[str(body["arg"]["name"])] = StoredInput(place, name)
+    elif kind == "constant_input":
+        fixed[str(body["name"])] = _argument(body["value"])
+    elif kind != "token":
+        raise SourceError(f"takes an object of the kind {kind}, which is not supported", where=str(body)[:100])
+
+
+def _graph(body: Any) -> Graph:
+    return Graph(
+        inputs=tuple(_argument(argument).name for argument in body["inputs"] if "as_none" not in argument),
+        outputs=tuple(_argument(argument) for argument in body["outputs"]),
+        calls=tuple(map(_call, body["nodes"])),
+        types={str(name): _type(meta) for name, meta in body["tensor_values"].items()},
+    )
+
+
+def _call(node: Any) -> Call:
+    given = [(str(item["name"]), _argument(item["arg"]), item.get("kind")) for item in node["inputs"]]
+    outputs = [_argument(output) for output in node["outputs"]]
+    return Call(
+        target=_target(str(node["target"])),
+        args=tuple(value for _, value, kind in given if kind != 2),
+        kwargs={name: value for name, value, kind in given if kind == 2},
+        outputs=outputs[0] if len(outputs) == 1 else tuple(outputs),
+        scope=_scope(node["metadata"].get("nn_module_stack", "")),
+    )
+
+
+_PYTHON = {
+    "add": "aten::add", "sub": "aten::sub", "mul": "aten::mul", "floordiv": "aten::floor_divide",
+    "truediv": "aten::div", "neg": "aten::neg", "mod": "aten::remainder", "pow": "aten::pow",
+    "eq": "aten::eq", "ne": "aten::ne", "lt": "aten::lt", "le": "aten::le", "gt": "aten::gt", "ge": "aten::ge",
+    "getitem": "aten::__getitem__",
+}  # fmt: skip
+"""Operators of Python on sizes."""
+
+
+def _target(text: str) -> str:
+    """ "torch.ops.aten.conv2d.default" → "aten::conv2d". Overloads differ in the types of arguments only."""
+    parts = text.split(".")
+    if parts[:2] == ["torch", "ops"] and len(parts) in (4, 5):
+        return f"{parts[2]}::{parts[3]}"
+    if parts[0] in ("_operator", "operator") and parts[-1] in _PYTHON:
+        return _PYTHON[parts[-1]]
+    return "::".join(text.rpartition(".")[::2]).removeprefix("::")
+
+
+def _scope(stack: str) -> str:
+    """The path of the innermost module, of "key,path,type;key,path,type"."""
+    path = stack.rpartition(";")[2].split(",", 2)
+    return re.sub(r"@\d+$", "", path[1]) if len(path) == 3 else ""
+
+
+# -- arguments -------------------------------------------------------------------------------------------
+
+
+def _argument(body: Any) -> Any:
+    """A Python value; Refs for what is known by name."""
+    kind, value = _variant(body)
+    if kind not in _ARGUMENTS:
+        raise SourceError(f"an argument is of the kind {kind}, which is not supported")
+    return _ARGUMENTS[kind](value)
+
+
+def _variant(body: Any) -> tuple[str, Any]:
+    """Name and value of a union: a mapping with one entry."""
+    ((kind, value),) = body.items()
+    return str(kind), value
+
+
+def _number(value: Any) -> float:
+    """JSON has no infinity: torch writes it as a word."""
+    if isinstance(value, str):
+        return {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}[value]
+    return float(value)
+
+
+def _name(value: Any) -> Ref:
+    return Ref(str(value["name"]))
+
+
+def _symbol(value: Any) -> Any:
+    kind, inner = _variant(value)
+    return Ref(str(inner)) if kind == "as_name" else inner
+
+
+def _each(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    return lambda values: [read(value) for value in values]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _nothing(value: Any) -> None:
+    return None
+
+
+_ARGUMENTS: Mapping[str, Callable[[Any], Any]] = {
+    "as_none": _nothing,
+    "as_tensor": _name,
+    "as_tensors": _each(_name),
+    "as_nested_tensors": _each(_each(_name)),
+    "as_optional_tensor": _argument,
+    "as_optional_tensors": _each(_argument),
+    "as_int": int,
+    "as_ints": _each(int),
+    "as_int_lists": _each(_each(int)),
+    "as_float": _number,
+    "as_floats": _each(_number),
+    "as_float_lists": _each(_each(_number)),
+    "as_string": str,
+    "as_strings": _each(str),
+    "as_bool": bool,
+    "as_bools": _each(bool),
+    "as_sym_int": _symbol,
+    "as_sym_ints": _each(_symbol),
+    "as_sym_bool": _symbol,
+    "as_sym_bools": _each(_symbol),
+    "as_sym_float": _symbol,
+    "as_sym_floats": _each(_symbol),
+    "as_scalar_type": lambda code: C10[DTYPES[code]],
+    "as_memory_format": _nothing,
+    "as_layout": _nothing,
+    "as_device": lambda device: str(device["type"]),
+    "as_graph": lambda body: _graph(body["graph"]),
+    "as_operator": str,
+    "as_custom_obj": _name,
+}
+
+_PLAIN_SYMBOL = re.compile(r"(?:Symbol\('(\w+)'[^()]*\)|([A-Za-z_]\w*))")
+
+
+def _type(meta: Any) -> TensorType:
+    return TensorType(DTYPES.get(meta["dtype"], ""), tuple(map(_dimension, meta["sizes"])))
+
+
+def _dimension(size: Any) -> Dimension:
+    """A number, the name of a size, or None for one that is computed from others."""
+    if "as_int" in size:
+        return int(size["as_int"])
+    found = _PLAIN_SYMBOL.fullmatch(str(size["as_expr"]["expr_str"]))
+    return (found[1] or found[2]) if found else None
+
+
+def references(value: Any) -> Iterator[str]:
+    """The names of all values within an argument."""
+    if isinstance(value, Ref):
+        yield value.name
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from references(item)

@@ -1,0 +1,181 @@
+"""An exported program as a Model: its calls lifted, its pairs of quantize and dequantize folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from ....budget import Budget
+from ....errors import SourceError
+from ....model import Model, Shape
+from ....passes.earlier import quantize_earlier
+from ....passes.fold import fold_sandwiches
+from ..calls import Place, Recorder
+from ..inputs import Given, Lifted, lift
+from ..lifter import Lifter
+from ..saved.archive import producer
+from ..values import InputSpec, TensorValue
+from .archive import Archive
+from .names import is_in_place, live_values, recovered, written
+from .program import Call, Graph, Program, Ref, read_program, references
+
+QUANTIZE = (
+    "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao, and export what that returns; what"
+    " quantize_ quantized is converted before it is exported: qfmt.convert(model, example_inputs=(x,))"
+)
+
+_CHECKS = {
+    "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async", "aten::sym_constrain_range",
+    "aten::sym_constrain_range_for_size",
+}  # fmt: skip
+"""Calls that find out at run time whether the program was exported for such inputs."""
+
+_INLINED = {
+    "higher_order::wrap_with_set_grad_enabled": 1,
+    "higher_order::wrap_with_autocast": 4,
+}
+"""Operators of higher order that only call their body: the position of the body."""
+
+
+def convert_exported(
+    source: str | PathLike[str] | bytes, given: Given, description: Mapping[str, str], budget: Budget | None = None
+) -> Model:
+    """The Model of a `.pt2` archive. Raises SourceError if it is damaged, nothing is quantized, or more is wrong."""
+    archive = Archive(source, budget)
+    program = read_program(archive.program)
+    if not any(_is_quantized(call) for call in program.graph.calls):
+        raise SourceError("nothing in the program is quantized", hint=QUANTIZE)
+    return convert_program(archive, program, given, description)
+
+
+def convert_program(archive: Archive, program: Program, given: Given, description: Mapping[str, str]) -> Model:
+    """The same, whether anything is quantized or not."""
+    evaluation = Evaluation(archive, program)
+    lifted = evaluation.lift(given)
+    return finished(evaluation, lifted, given, description)
+
+
+def finished(evaluation: Evaluation, lifted: Lifted, given: Given, description: Mapping[str, str]) -> Model:
+    """What was lifted, with its pairs of quantize and dequantize folded."""
+    archive = evaluation.archive
+    source_keys = {
+        **description,
+        **lifted.notes,
+        "format": "exported_program",
+        "format_version": archive.version,
+        "framework": "pytorch",
+        "framework_version": str(archive.program.get("torch_version", "")),
+        "dropped_parameters": str(len(evaluation.unread) or ""),
+    }
+    known = {key: text for key, text in source_keys.items() if text}
+    model = lifted.lifter.finish(lifted.outputs, source=known, producer=producer())
+    graph = fold_sandwiches(quantize_earlier(model.graph), given.engine)
+    return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
+
+
+def _is_quantized(call: Call) -> bool:
+    namespace, _, name = call.target.partition("::")
+    inner = [graph for graph in call.args if isinstance(graph, Graph)]
+    return (
+        namespace in ("quantized_decomposed", "torchao", "qfmt")
+        or name.startswith("fake_quantize")
+        or any(_is_quantized(each) for graph in inner for each in graph.calls)
+    )
+
+
+def _refuse_state(program: Program, live: set[str]) -> None:
+    """A program whose outputs depend on something that it changes gives another result the next time."""
+    stored = {entry.name: value for value, entry in program.stored.items()}
+    in_place = [("in place", program.stored[value].name) for value in written(program)]
+    for kind, name in [*((kind, name) for kind, name, _ in program.changed), *in_place]:
+        if stored.get(name) in live or kind == "user_input_mutation":
+            what = "the program changes it at run time; a network in a file has no state"
+            raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
+
+
+class Evaluation:
+    """Hands the calls of a program to a recorder, any number of times."""
+
+    def __init__(self, archive: Archive, program: Program) -> None:
+        self.archive, self.program = archive, program
+        self.live = live = live_values(program)
+        _refuse_state(program, live)
+        read = {entry.name for value, entry in program.stored.items() if value in live}
+        self.unread = [name for name in archive.names("weights") if name not in read]
+        names = recovered(program, self.unread, lambda name: archive.shape("weights", name))
+        self.stored = {value: (entry, names.get(value, "")) for value, entry in program.stored.items() if value in live}
+
+    def inputs(self) -> list[InputSpec]:
+        types = self.program.graph.types
+        specs = []
+        for name in self.program.inputs:
+            if name not in types:
+                hint = "only tensors can be inputs: export the model with this argument fixed"
+                raise SourceError("the program takes a number as an input", where=f"input {name}", hint=hint)
+            shape: Shape = types[name].shape
+            specs.append(InputSpec(name, shape, types[name].dtype or "float32"))
+        return specs
+
+    def lift(self, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
+        """The calls lifted; `recorder` may put a listener before the lifter."""
+        return lift(self.run, given.engine, given.specs(self.inputs()), recorder, self.archive.budget)
+
+    def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:
+        values: dict[str, Any] = {**self.program.fixed, **inputs}
+        for value, (entry, name) in self.stored.items():
+            tensor = self.archive.tensor(entry.kind, entry.name)
+            if name and name not in tensor.names:
+                tensor.names.insert(0, name)
+            values[value] = tensor
+        self._calls(to, self.program.graph, values)
+        return [self._resolved(output, values) for output in self.program.outputs]
+
+    def _calls(self, to: Recorder, graph: Graph, values: dict[str, Any]) -> None:
+        for call in graph.calls:
+            self.archive.budget.spend()
+            if call.target in _CHECKS or (graph is self.program.graph and not self._is_live(call)):
+                continue
+            args = [self._resolved(argument, values) for argument in call.args]
+            if call.target in _INLINED:
+                result: Any = self._inlined(to, args[_INLINED[call.target] :], values)
+            else:
+                kwargs = {name: self._resolved(argument, values) for name, argument in call.kwargs.items()}
+                place = Place(call.scope, "", 0, next(references(call.outputs), ""))
+                result = to.call(call.target, tuple(args), kwargs, place)
+            _bind(call.outputs, result, values)
+
+    def _is_live(self, call: Call) -> bool:
+        """Whether an output depends on what the call computes or, in place, changes."""
+        changed = call.args[:1] if is_in_place(call.target) else ()
+        return any(name in self.live for name in (*references(call.outputs), *references(changed)))
+
+    def _inlined(self, to: Recorder, args: list[Any], values: Mapping[str, Any]) -> Any:
+        body, *given = args
+        self.archive.budget.spend(len(values))
+        inner = dict(values) | dict(zip(body.inputs, given, strict=True))
+        self._calls(to, body, inner)
+        results = [self._resolved(output, inner) for output in body.outputs]
+        return results if len(results) > 1 else results[0]
+
+    def _resolved(self, argument: Any, values: Mapping[str, Any]) -> Any:
+        if isinstance(argument, Ref):
+            if argument.name not in values:
+                raise SourceError("uses a value that no node computes", where=argument.name, hint="the file is damaged")
+            return values[argument.name]
+        if isinstance(argument, list | tuple):
+            return [self._resolved(item, values) for item in argument]
+        return argument
+
+
+def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
+    """Give the names of a call's outputs their values."""
+    if isinstance(outputs, Ref):
+        values[outputs.name] = result
+    elif isinstance(outputs, list | tuple):
+        results = result if isinstance(result, list | tuple) else [result] * len(outputs)
+        if len(results) < len(outputs):
+            raise SourceError(f"has {len(results)} results, but {len(outputs)} are used", hint="the file is damaged")
+        for output, each in zip(outputs, results, strict=False):
+            _bind(output, each, values)

@@ -1,0 +1,337 @@
+"""What PyTorch's own modules compute: the calls that a trace of each shows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from ....errors import SourceError
+from ..calls import Place, Recorder
+from ..saved.tree import MODULE, Module
+from ..values import DTYPE_CODES
+from . import recurrent
+from .functional import FUNCTIONS, Call, padded
+
+
+class UnknownModule(SourceError):
+    """A module whose code is neither in the file nor known."""
+
+
+def caller(recorder: Recorder, place: Place) -> Call:
+    """A function that records calls at a place."""
+
+    def call(target: str, *args: Any, **kwargs: Any) -> Any:
+        return recorder.call(target, args, kwargs, place)
+
+    return call
+
+
+def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
+    """What a module outputs. Raises UnknownModule if that is not known."""
+    module.budget.spend(MODULE)
+    if module.kind in CONTAINERS:
+        return CONTAINERS[module.kind](module, recorder, args, kwargs, place)
+    function, call = _meaning(module), caller(recorder, place._replace(scope=module.path))
+    try:
+        inspect.signature(function).bind(call, module, *args, **kwargs)
+    except TypeError:
+        what = f"a {module.kind} is called with arguments that are not supported"
+        raise SourceError(what, where=module.path) from None
+    return function(call, module, *args, **kwargs)
+
+
+def method(module: Module, name: str, recorder: Recorder, place: Place) -> Callable[..., Any]:
+    """A method of a module that is not called itself: `ff.add` of a QFunctional."""
+    if module.kind != "quantized.QFunctional" or name not in QFUNCTIONAL:
+        raise UnknownModule(f"`{name[:100]}` of {_shown(module)} is not known", where=module.path)
+    call = caller(recorder, place._replace(scope=module.path))
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        if name in ("add_scalar", "mul_scalar"):
+            return call(f"quantized::{name}", *args, **kwargs)
+        return call(f"quantized::{name}", *args, **kwargs, scale=module["scale"], zero_point=module["zero_point"])
+
+    return bound
+
+
+QFUNCTIONAL = ("add", "add_scalar", "mul", "mul_scalar", "cat", "add_relu", "matmul")
+
+
+def _shown(module: Module) -> str:
+    return module.class_name[:200]
+
+
+# -- modules of modules --------------------------------------------------------------------------------
+
+
+def _sequential(
+    module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
+) -> Any:
+    for child in module.children.values():
+        args, kwargs = (apply(child, recorder, args, kwargs, place),), {}
+    return args[0]
+
+
+def _quant_wrapper(
+    module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
+) -> Any:
+    for name in ("quant", "module", "dequant"):
+        args, kwargs = (apply(module.children[name], recorder, args, kwargs, place),), {}
+    return args[0]
+
+
+CONTAINERS: dict[str, Callable[..., Any]] = {"nn.Sequential": _sequential, "stubs.QuantWrapper": _quant_wrapper}
+"""Those whose forward is known for certain. "fx" is added by `code.py`."""
+
+INPUT_NAMES = {"stubs.QuantWrapper": "X", "quantized.Quantize": "X", "quantized.Linear": "x"}
+"""What forward calls its argument; elsewhere it is `input`."""
+
+
+# -- modules without others ----------------------------------------------------------------------------
+
+
+def _meaning(module: Module) -> Callable[..., Any]:
+    place, _, name = module.kind.partition(".")
+    if module.kind in SPECIAL:
+        return SPECIAL[module.kind]
+    if module.kind in OPERATORS:
+        return _operator
+    if module.kind.lower() in alike():
+        return _alike
+    if place in ("quantized", "dynamic") and "Conv" in name and "transposed" in module.attributes:
+        return _convolution if place == "quantized" else _dynamic_convolution
+    raise UnknownModule(f"the code of {_shown(module)} is not in the file", where=module.path)
+
+
+def _operator(call: Call, module: Module, x: Any) -> Any:
+    target, *names = OPERATORS[module.kind].split()
+    return call(target, x, *(module[name] for name in names))
+
+
+def _alike(call: Call, module: Module, x: Any) -> Any:
+    """A scale of the output may be called just `scale`."""
+    target, names = alike()[module.kind.lower()]
+    short = {name: name if name in module.attributes else name.removeprefix("output_") for name in names}
+    return call(target, x, **{name: module[own] for name, own in short.items()})
+
+
+@cache
+def alike() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Modules that are called as the operator that they are, in small letters: "nn.leakyrelu" → aten::leaky_relu, and
+    its parameters after the tensor, which the attributes of the module have the names of."""
+    places = {"aten": "nn", "quantized": "quantized"}
+    found = {}
+    for target, (spelled, *_) in spellings().items():
+        package, _, name = target.partition("::")
+        names = (each.torch_name for each in spelled.parameters[1:] if each.required is MISSING)
+        found[f"{places[package]}.{name.replace('_', '')}"] = target, tuple(names)
+    return found
+
+
+def _convolution(call: Call, module: Module, x: Any) -> Any:
+    relu = "_relu" if module.kind.startswith("quantized.ConvReLU") else ""
+    name = module.kind.removeprefix("quantized.")
+    if not relu and name.rstrip("123d") not in ("Conv", "ConvTranspose"):
+        raise UnknownModule(f"what {_shown(module)} computes is not known", where=module.path)
+    rank = len(module["stride"])
+    if module["padding_mode"] != "zeros":
+        x = padded(call, x, module["padding"][:rank], module["padding_mode"])
+    target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d{relu}"
+    return call(target, x, module.packed, module["scale"], module["zero_point"])
+
+
+def _dynamic_convolution(call: Call, module: Module, input: Any, reduce_range: bool = True) -> Any:
+    rank = len(module["stride"])
+    if module["padding_mode"] != "zeros":
+        input = padded(call, input, module["padding"][:rank], module["padding_mode"])
+    target = f"quantized::conv{'_transpose' if module['transposed'] else ''}{rank}d_dynamic"
+    return call(target, input, module.packed, reduce_range)
+
+
+def _embedding(call: Call, module: Module, indices: Any) -> Any:
+    return call(f"quantized::embedding_{_bits(module)}", module.packed, indices)
+
+
+def _embedding_bag(
+    call: Call,
+    module: Module,
+    indices: Any,
+    offsets: Any = None,
+    per_sample_weights: Any = None,
+    compressed_indices_mapping: Any = None,
+) -> Any:
+    rest = (per_sample_weights, compressed_indices_mapping, module["include_last_offset"])
+    target = f"quantized::embedding_bag_{_bits(module)}"
+    return call(target, module.packed, indices, offsets, False, 0, module["pruned_weights"], *rest)
+
+
+def _bits(module: Module) -> str:
+    return "4bit" if getattr(module["dtype"], "name", "") == "quint4x2" else "byte"
+
+
+def _quantize(call: Call, module: Module, x: Any) -> Any:
+    codes = {"qint8": 12, "quint8": 13, "qint32": 14}
+    code = codes.get(getattr(module["dtype"], "name", ""), 0)
+    if DTYPE_CODES.get(code) is None or not code:
+        raise SourceError("quantizes to an unknown type", where=module.path)
+    return call("aten::quantize_per_tensor", x, module["scale"], module["zero_point"], code)
+
+
+def _packed_linear(target: str) -> Callable[[Call, Module, Any], Any]:
+    def linear(call: Call, module: Module, x: Any) -> Any:
+        return call(target, x, module.packed, module["scale"], module["zero_point"])
+
+    return linear
+
+
+def _dynamic_linear(relu: str) -> Callable[[Call, Module, Any], Any]:
+    def linear(call: Call, module: Module, x: Any) -> Any:
+        kind = getattr(module.packed, "kind", "")
+        if kind == "linear_fp16":
+            return call(f"quantized::linear{relu}_dynamic_fp16", x, module.packed)
+        reduce_range = (module.attributes.get("version") or 0) >= 4
+        return call(f"quantized::linear{relu}_dynamic", x, module.packed, reduce_range)
+
+    return linear
+
+
+def _batch_norm(call: Call, module: Module, x: Any) -> Any:
+    statistics = module["running_mean"], module["running_var"]
+    momentum = module["momentum"] or 0.0
+    rest = False, momentum, module["eps"], True
+    return call("aten::batch_norm", x, module["weight"], module["bias"], *statistics, *rest)
+
+
+def _instance_norm(call: Call, module: Module, x: Any) -> Any:
+    statistics = module.attributes.get("running_mean"), module.attributes.get("running_var")
+    own = not module["track_running_stats"]
+    weights = module["weight"], module["bias"]
+    return call("aten::instance_norm", x, *weights, *statistics, own, module["momentum"] or 0.0, module["eps"])
+
+
+def _float_convolution(call: Call, module: Module, x: Any) -> Any:
+    rank, padding = len(module["kernel_size"]), module["padding"]
+    if module["padding_mode"] != "zeros":
+        x, padding = padded(call, x, padding, module["padding_mode"]), 0
+    rest = module["stride"], padding, module["dilation"], module["groups"]
+    return call(f"aten::conv{rank}d", x, module["weight"], module["bias"], *rest)
+
+
+def _float_transposed(call: Call, module: Module, x: Any) -> Any:
+    rest = module["stride"], module["padding"], module["output_padding"], module["groups"], module["dilation"]
+    return call(f"aten::conv_transpose{len(module['kernel_size'])}d", x, module["weight"], module["bias"], *rest)
+
+
+def _unflatten(call: Call, module: Module, x: Any) -> Any:
+    return call("aten::unflatten", x, module["dim"], list(module["unflattened_size"]))
+
+
+def _upsample(call: Call, module: Module, x: Any) -> Any:
+    given = (module[name] for name in ("size", "scale_factor", "mode", "align_corners"))
+    return FUNCTIONS["interpolate"](call, x, *given, module.attributes.get("recompute_scale_factor"))
+
+
+def _function(name: str, *attributes: str) -> Callable[[Call, Module, Any], Any]:
+    def function(call: Call, module: Module, x: Any) -> Any:
+        return FUNCTIONS[name](call, x, *(module[attribute] for attribute in attributes))
+
+    return function
+
+
+def _padding(mode: str) -> Callable[[Call, Module, Any], Any]:
+    def pad(call: Call, module: Module, x: Any) -> Any:
+        return FUNCTIONS["pad"](call, x, module["padding"], mode, module.attributes.get("value"))
+
+    return pad
+
+
+def _softmax(name: str) -> Callable[[Call, Module, Any], Any]:
+    return lambda call, module, x: FUNCTIONS[name](call, x, module["dim"])
+
+
+def _unchanged(call: Call, module: Module, x: Any) -> Any:
+    return x
+
+
+def _dropout(call: Call, module: Module, x: Any) -> Any:
+    return call("aten::dropout", x, module["p"], False)
+
+
+OPERATORS: dict[str, str] = {
+    "nn.ReLU": "aten::relu",
+    "nn.ReLU6": "aten::hardtanh min_val max_val",
+    "nn.Hardtanh": "aten::hardtanh min_val max_val",
+    "nn.Sigmoid": "aten::sigmoid",
+    "nn.Tanh": "aten::tanh",
+    "nn.Hardsigmoid": "aten::hardsigmoid",
+    "nn.SiLU": "aten::silu",
+    "nn.PReLU": "aten::prelu weight",
+    "nn.Softplus": "aten::softplus beta threshold",
+    "nn.LayerNorm": "aten::layer_norm normalized_shape weight bias eps",
+    "nn.GroupNorm": "aten::group_norm num_groups weight bias eps",
+    "nn.Flatten": "aten::flatten start_dim end_dim",
+    "nn.PixelShuffle": "aten::pixel_shuffle upscale_factor",
+    "nn.PixelUnshuffle": "aten::pixel_unshuffle downscale_factor",
+    "nn.ChannelShuffle": "aten::channel_shuffle groups",
+    **{
+        f"nn.MaxPool{rank}d": f"aten::max_pool{rank}d kernel_size stride padding dilation ceil_mode"
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"nn.AvgPool{rank}d": f"aten::avg_pool{rank}d kernel_size stride padding ceil_mode count_include_pad"
+        for rank in (1, 2, 3)
+    },
+    "quantized.DeQuantize": "aten::dequantize",
+    "quantized.ReLU6": "quantized::relu6",
+    "quantized.PReLU": "quantized::prelu weight scale zero_point",
+    "quantized.LayerNorm": "quantized::layer_norm normalized_shape weight bias eps scale zero_point",
+    "quantized.GroupNorm": "quantized::group_norm num_groups weight bias eps scale zero_point",
+    **{
+        f"quantized.InstanceNorm{rank}d": "quantized::instance_norm weight bias eps scale zero_point"
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"quantized.{kind}{rank}d": f"quantized::batch_norm{rank}d{relu} "
+        "weight bias running_mean running_var eps scale zero_point"
+        for rank in (2, 3)
+        for kind, relu in (("BatchNorm", ""), ("BNReLU", "_relu"))
+    },
+}
+"""Modules that are one call: the operator, and the attributes that follow the tensor in it."""
+
+SPECIAL: dict[str, Callable[..., Any]] = {
+    "quantized.Quantize": _quantize,
+    "quantized.Linear": _packed_linear("quantized::linear"),
+    "quantized.LinearReLU": _packed_linear("quantized::linear_relu"),
+    "quantized.LeakyReLU": lambda call, module, x: call(
+        "quantized::leaky_relu", x, module["negative_slope"], False, module["scale"], module["zero_point"]
+    ),
+    "quantized.Dropout": _unchanged,
+    "quantized.Embedding": _embedding,
+    "quantized.EmbeddingBag": _embedding_bag,
+    "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
+    "dynamic.LSTM": recurrent.lstm,
+    "dynamic.GRU": recurrent.gru,
+    "dynamic.Linear": _dynamic_linear(""),
+    "dynamic.LinearReLU": _dynamic_linear("_relu"),
+    "nn.Identity": _unchanged,
+    **{f"nn.{name}": _dropout for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")},
+    "nn.Softsign": _function("softsign"),
+    "nn.Softmax": _softmax("softmax"),
+    "nn.LogSoftmax": _softmax("log_softmax"),
+    "nn.Unflatten": _unflatten,
+    **{f"nn.{name}": _upsample for name in ("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")},
+    **{f"nn.BatchNorm{rank}d": _batch_norm for rank in (1, 2, 3)},
+    **{f"nn.AdaptiveAvgPool{rank}d": _function(f"adaptive_avg_pool{rank}d", "output_size") for rank in (1, 2, 3)},
+    **{f"nn.AdaptiveMaxPool{rank}d": _function(f"adaptive_max_pool{rank}d", "output_size") for rank in (1, 2, 3)},
+    "nn.Threshold": _function("threshold", "threshold", "value"),
+    **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},
+    **{f"nn.Conv{rank}d": _float_convolution for rank in (1, 2, 3)},
+    **{f"nn.ConvTranspose{rank}d": _float_transposed for rank in (1, 2, 3)},
+    **{f"nn.{name}Pad{rank}d": _padding("constant") for name in ("Constant", "Zero") for rank in (1, 2, 3)},
+    **{f"nn.ReflectionPad{rank}d": _padding("reflect") for rank in (1, 2, 3)},
+    **{f"nn.ReplicationPad{rank}d": _padding("replicate") for rank in (1, 2, 3)},
+}
+"""Modules that are called in a way of their own."""

@@ -1,0 +1,228 @@
+"""Lifting the calls of a network about whose inputs not everything is known: learn, and start again.
+
+A front end says how its `forward` is evaluated on a recorder; here the inputs are made, and the lift is
+restarted whenever a call reveals more about the rank or the sizes of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import index
+from typing import Any, NamedTuple
+
+from ...budget import Budget
+from ...errors import BudgetError, SourceError
+from ...model import DTYPES, Dimension, Model, Quantization, Shape
+from ...rules.quantization import is_float32_scale
+from ..stored import StoredTensor
+from . import shapes
+from .calls import Recorder, Value
+from .lifter import Lifter
+from .values import InputSpec, Refine, TensorValue, narrowest
+
+LIKELY_RANKS = (4, 2, 3, 5, 1)
+"""Tried in this order where the code asks for the rank of an input before anything tells it."""
+
+REFINEMENTS = 32
+"""More restarts than any network needs: each one learns the rank or a size of an input."""
+
+Evaluate = Callable[[Recorder, Mapping[str, TensorValue]], Any]
+"""Runs `forward`: every call to the recorder, the inputs by name; gives what `forward` returns."""
+
+
+class Lifted(NamedTuple):
+    """A network whose calls were lifted: the lifter, the listener, and what `forward` returned."""
+
+    lifter: Lifter
+    recorder: Recorder
+    outputs: list[Value | StoredTensor]
+    assumed: Mapping[str, int]
+    """Ranks of inputs that were assumed, and that nothing in the network confirmed."""
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What the file should say of that: source keys of spec.md."""
+        ranks = ", ".join(f"{name}={rank}" for name, rank in self.assumed.items())
+        return {"assumed_ranks": ranks} if ranks else {}
+
+
+class Given(NamedTuple):
+    """What the user says about the network: see `qfmt.convert`."""
+
+    engine: str
+    shapes: Mapping[str, Shape] = {}
+    quantization: Mapping[str, tuple[float, int, str]] = {}
+
+    @classmethod
+    def checked(cls, engine: str, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Given:
+        """From what a caller passed, which may be anything; SourceError, placed at the input, if it makes no sense."""
+        return cls(
+            engine,
+            {name: _given_shape(name, shape) for name, shape in shapes.items()},
+            {name: _given_quantization(name, numbers) for name, numbers in quantization.items()},
+        )
+
+    @classmethod
+    def like(cls, file: Model, engine: str, names: Sequence[str]) -> Given:
+        """What a file says of its inputs, for the network that it was made from: its inputs, by `names`, in order.
+
+        Nothing if it has another number of them.
+        """
+        tensors = [file.tensors[name] for name in file.graph.inputs]
+        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
+        quantized = {
+            name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
+            for name, tensor in like.items()
+            if tensor.quantization is not None
+        }
+        return cls(engine, {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}, quantized)
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse statements about an input that the network does not have."""
+        for name in (*self.shapes, *self.quantization):
+            if name not in names:
+                hint = f"its inputs are {', '.join(names)}" if names else "it has none"
+                raise SourceError(f"the network has no input {name!r}", hint=hint)
+
+    def specs(self, inputs: Sequence[InputSpec]) -> list[InputSpec]:
+        """The inputs, with what the user says about them."""
+        self.check_names([spec.name for spec in inputs])
+        return [self._spec(spec) for spec in inputs]
+
+    def _spec(self, spec: InputSpec) -> InputSpec:
+        if spec.name in self.shapes:
+            spec = replace(spec, shape=self.shapes[spec.name])
+        if spec.name not in self.quantization:
+            return spec
+        scale, zero_point, dtype = self.quantization[spec.name]
+        where = f"input {spec.name}"
+        if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+            raise SourceError(f"a quantized input cannot be {dtype}", where=where)
+        if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+            raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
+        grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
+        return replace(spec, dtype=dtype, quantization=grid)
+
+
+def _given_shape(name: str, shape: Any) -> tuple[Dimension, ...]:
+    try:
+        if isinstance(shape, str):
+            raise TypeError
+        sizes = tuple(size if size is None or isinstance(size, str) else index(size) for size in shape)
+    except TypeError:
+        hint = "give sizes, names of sizes or None, as in (1, 3, 'H', None)"
+        raise SourceError(f"{shape!r} is not a shape", where=f"input {name}", hint=hint) from None
+    for size in sizes:
+        if size == "" or (isinstance(size, int) and size < 0):
+            raise SourceError(f"{size!r} is not a size", where=f"input {name}")
+    return sizes
+
+
+def _given_quantization(name: str, given: Any) -> tuple[float, int, str]:
+    try:
+        scale, zero_point, dtype = given
+        return float(scale), index(zero_point), str(dtype)
+    except (TypeError, ValueError, OverflowError):
+        hint = "give (scale, zero point, dtype), as in (0.0078, 128, 'uint8')"
+        raise SourceError(f"{given!r} is not a quantization", where=f"input {name}", hint=hint) from None
+
+
+def lift(
+    evaluate: Evaluate,
+    engine: str,
+    specs: Sequence[InputSpec],
+    recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
+    budget: Budget | None = None,
+) -> Lifted:
+    """Evaluate and lift; `recorder` may put a listener before the lifter.
+
+    Where a rank had to be assumed and that led to a contradiction, another is assumed. If none leads through,
+    the error of the attempt that came furthest is the telling one.
+    """
+    errors: list[tuple[int, SourceError]] = []
+    for rank in LIKELY_RANKS:
+        attempt = _Attempt(evaluate, engine, specs, rank, recorder, budget or Budget(None))
+        try:
+            return attempt.lift()
+        except SourceError as error:
+            errors.append((attempt.lifter.calls, error))
+            if not attempt.assumed or isinstance(error, BudgetError):
+                break
+    raise max(errors, key=lambda pair: pair[0])[1]
+
+
+class _Attempt:
+    """Lifting with one assumption about inputs of unknown rank."""
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        engine: str,
+        specs: Sequence[InputSpec],
+        rank: int,
+        recorder: Callable[[Lifter], Recorder],
+        budget: Budget,
+    ) -> None:
+        self.evaluate, self.engine, self.specs, self.rank, self.recorder = evaluate, engine, specs, rank, recorder
+        self.budget = budget
+        self.lifter = Lifter(engine, rank, budget)
+        self.assumed: set[str] = set()
+
+    def lift(self) -> Lifted:
+        """Lift the calls of `forward`; starts again whenever more is learnt of an input."""
+        specs = {spec.name: spec for spec in self.specs}
+        for _ in range(REFINEMENTS):
+            self.lifter = Lifter(self.engine, self.rank, self.budget)
+            recorder = self.recorder(self.lifter)
+            values = {name: self.lifter.builder.add_input(spec) for name, spec in specs.items()}
+            try:
+                outputs = self.evaluate(recorder, values)
+                unconfirmed = self.assumed - self.lifter.builder.confirmed
+                assumed = dict.fromkeys(sorted(unconfirmed), self.rank)
+                return Lifted(self.lifter, recorder, list(_flat(outputs)), assumed)
+            except Refine as more:
+                if more.assumed:
+                    self.assumed.add(more.name)
+                known = specs[more.name]
+                numbers = _numbers(known, more.shape)
+                specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
+                shape = _numbered(more.shape, numbers)
+                shape = None if shape is None else own_names(more.name, shape, len(specs))
+                specs[more.name] = replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)
+        raise SourceError("the sizes of its inputs cannot be determined", hint=shapes.hint(self.lifter.builder))
+
+
+def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:
+    """Which names of sizes turned out to be which numbers."""
+    numbers: dict[str, int] = {}
+    for name, size in zip(known.shape or (), learnt or (), strict=False):
+        if isinstance(name, str) and isinstance(size, int) and numbers.setdefault(name, size) != size:
+            raise SourceError(f"the size {name} is {numbers[name]} and {size}", where=f"input {known.name}")
+    return numbers
+
+
+def _numbered(shape: Shape, numbers: Mapping[str, int]) -> Shape:
+    """Sizes of one name are equal: where one is a number now, all of them are."""
+    return None if shape is None else tuple(numbers.get(d, d) if isinstance(d, str) else d for d in shape)
+
+
+def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dimension, ...]:
+    """Sizes of different inputs need not be equal, so with several inputs each has its own names."""
+    if inputs == 1:
+        return shape
+    return tuple(f"{name}.{d}" if isinstance(d, str) and not d.startswith(f"{name}.") else d for d in shape)
+
+
+def _flat(outputs: Any) -> Iterator[Value | StoredTensor]:
+    """Tensors of a nested result, in order."""
+    if isinstance(outputs, Mapping):
+        outputs = outputs.values()
+    if isinstance(outputs, Value | StoredTensor):
+        yield outputs
+    elif outputs is not None and not isinstance(outputs, bool | int | float | str):
+        try:
+            for item in outputs:
+                yield from _flat(item)
+        except TypeError:
+            raise SourceError("returns something that is not a tensor") from None

@@ -1,0 +1,182 @@
+"""The one lifter: a stream of torch calls becomes the nodes and tensors of a Model.
+
+Every torch frontend (TorchScript archives, modules in memory, FX graphs, exported programs) replays its
+source as calls `(target, arguments, place)`. A call is looked up in this order: the functions registered
+with `@lifts` (the modules of `operators`), then the spellings of the operators. While lifting, every
+tensor has a number; names are given at the end, when it is known which module made which calls.
+
+A registered function gets the `building.Builder`, which adds nodes and tensors, and with it asks `arguments` for what a
+call was given, and `shapes` for what is known of shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...budget import Budget
+from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
+from ...model import Attribute, Graph, Model
+from ...ops import Operator
+from ...passes.edits import without_unread
+from . import arguments, operators  # noqa: F401  (each module of `operators` registers what calls mean)
+from .building import Builder
+from .calls import MEANINGLESS, Place, Value, meaningless
+from .lifts import LIFTS
+from .names import name_tensors, renamed
+from .signatures import check_arguments
+from .values import TensorValue, Unsupported
+from .views import VIEWS, check_unchanged, share
+
+
+class Lifter:
+    """Gives calls their meaning; implements `calls.Recorder`.
+
+    `builder` holds what they became; `names` maps keys of its tensors to names, once finished; `calls` are counted.
+    """
+
+    def __init__(self, engine: str, assumed_rank: int = 4, budget: Budget | None = None) -> None:
+        self.builder = Builder(engine, assumed_rank, budget or Budget(None))
+        self.calls = 0
+        self.names: dict[str, str] = {}
+
+    def call(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:
+        """One torch call, e.g. ("quantized::conv2d", (x, packed, 0.1, 3), {}). See `calls.Recorder`."""
+        self.builder.place, self.builder.target = place, target
+        self.calls += 1
+        if _holds_unsupported(args) or _holds_unsupported(kwargs.values()):
+            return self._after_unsupported(target, args)
+        try:
+            check_unchanged(target, (*args, *kwargs.values()))
+            return self._dispatch(target, args, kwargs)
+        except SourceError as error:
+            if not error.where:
+                error.at(place.where)
+            raise
+        except QfmtError as error:
+            raise SourceError(f"{target}: {error.what}", where=place.where, hint=error.hint) from None
+        except MEANINGLESS as error:
+            raise meaningless(target, error).at(place.where) from None
+
+    def finish(self, outputs: Sequence[Any], **description: Any) -> Model:
+        """The model: names given, what no output needs dropped. Raises UnsupportedOperatorsError, all at once."""
+        lift = self.builder
+        if lift.unsupported_calls:
+            hint = "`qfmt ops` lists what is supported"
+            raise UnsupportedOperatorsError(lift.unsupported_calls, hint=hint)
+        check_unchanged("the result", outputs)
+        keys = tuple(lift.tensor(value).key for value in outputs)
+        nodes = without_unread(lift.nodes, keys)
+        used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
+        names = self.names = name_tensors(nodes, used, lift.wanted)
+        graph = Graph(
+            inputs=tuple(names[key] for key in lift.inputs),
+            outputs=tuple(names[key] for key in keys),
+            nodes=[renamed(node, names) for node in nodes],
+            tensors={
+                names[key]: replace(lift.tensors[key], name=names[key])
+                for key in sorted(used - {""}, key=names.__getitem__)
+            },
+        )
+        return Model(graph, arithmetic=lift.engine, **description)
+
+    def _after_unsupported(self, target: str, args: Sequence[Any]) -> Any:
+        """A call on the result of an unsupported one: it matters only if it is unsupported, too."""
+        if target == "prim::ListUnpack":
+            return [Unsupported()] * args[1]
+        if target.startswith(("prim::", "aten::__")) or is_known(target):
+            return Unsupported()
+        return self.builder.unsupported(target)
+
+    def _dispatch(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        for name, relu in _variants(target):
+            self.builder.fused_relu = relu
+            result = self._one(name, args, kwargs)
+            if result is not NotImplemented:
+                share(name, args, result)
+                if _is_in_place(target) and isinstance(args[0], TensorValue) and isinstance(result, TensorValue):
+                    return _changed(args[0], result, target)
+                return result
+        return self.builder.unsupported(target)
+
+    def _one(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if name in LIFTS:
+            function, variant = LIFTS[name]
+            args = (*variant, *args)
+            check_arguments(name, function, args, kwargs)
+            result = function(self.builder, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+            args = args[len(variant) :]
+        for spelling in spellings().get(name, ()):
+            bound = spelling.bind(name, args, kwargs)
+            if bound is not None:
+                return _spelled(self.builder, spelling.operator, bound)
+        return NotImplemented
+
+
+def _spelled(lift: Builder, operator: Operator, bound: dict[str, Any]) -> Any:
+    """A call that is the operator with the same arguments under other names."""
+    inputs = [bound.get(parameter.name) for parameter in operator.inputs]
+    if operator.inputs[-1].variadic:
+        inputs = bound[f"{operator.inputs[-1].name}*"]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    if not inputs:
+        raise SourceError("is called without a tensor")
+    attributes = {
+        name: _attribute(bound[name], spec.kind) for name, spec in operator.attributes.items() if name in bound
+    }
+    first = lift.tensor(inputs[0])
+    quantization = None
+    if "$scale" in bound:
+        quantization = arguments.quantization(lift, bound["$scale"], bound["$zero_point"], first.dtype)
+    elif first.quantization is not None and operator.dtype == "same":
+        quantization = arguments.grid(first)
+    return lift.emit(operator.name, inputs, attributes, quantization=quantization)
+
+
+def _attribute(value: Any, kind: str) -> Attribute:
+    """A torch argument as an attribute of the kind that the operator's table says."""
+    if len(kind) == 2:
+        items = value if isinstance(value, list | tuple) else (value,)
+        return tuple(_attribute(item, kind[0]) for item in items)  # type: ignore[return-value]
+    if isinstance(value, Value) or not isinstance(value, bool | int | float | str):
+        raise SourceError("takes a parameter that is known only at run time")
+    return float(value) if kind == "f" else str(value) if kind == "s" else int(value)
+
+
+def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:
+    """What an in-place operator returns: the handle that it was given. Other views of it must not be read any more."""
+    if target.removesuffix("_") not in VIEWS and result.key != value.key:
+        value.memory.changed_by = target
+    value.become(result)
+    return value
+
+
+def is_known(target: str) -> bool:
+    """Whether a call has a meaning here, in some form of its arguments at least."""
+    return any(name in lifts or name in spellings() for name, _ in _variants(target))
+
+
+def _variants(target: str) -> list[tuple[str, bool]]:
+    """The names under which a call may be known: itself, without the in-place `_`, without a fused ReLU."""
+    name = target.removesuffix("_") if _is_in_place(target) else target
+    variants = [(target, False)]
+    if name != target:
+        variants.append((name, False))
+    if name.endswith("_relu") and name.startswith("quantized::"):
+        variants.append((name.removesuffix("_relu"), True))
+    return variants
+
+
+def _is_in_place(target: str) -> bool:
+    return target.endswith("_") and not target.endswith("__")
+
+
+def _holds_unsupported(values: Any) -> bool:
+    return any(
+        isinstance(value, Unsupported) or (isinstance(value, list | tuple) and _holds_unsupported(value))
+        for value in values
+    )

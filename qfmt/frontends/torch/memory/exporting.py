@@ -1,0 +1,76 @@
+"""Exported programs in memory, and the modules that are exported here: saved into memory and read like any archive."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from ....budget import Budget
+from ....errors import SourceError
+from ....model import Model
+from ..exported.source import convert_exported
+from ..inputs import Given
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_exported(source: object) -> bool:
+    """Whether a source is an ExportedProgram, or a module of PT2E's making, of which torch.export makes one."""
+    kinds = {f"{base.__module__}.{base.__name__}" for base in type(source).__mro__}
+    if "torch.export.exported_program.ExportedProgram" in kinds:
+        return True
+    return "torch.nn.modules.module.Module" in kinds and any(map(_is_decomposed, source.modules()))  # type: ignore[attr-defined]
+
+
+def convert_in_memory(source: Any, given: Given, example_inputs: Any) -> Model:
+    """The Model of an ExportedProgram, or of a module from convert_pt2e or _convert_to_reference_decomposed_fx."""
+    import torch
+
+    if not isinstance(source, torch.export.ExportedProgram):
+        return export_and_convert(source, given, example_inputs)
+    return _converted(source, given)
+
+
+def export_and_convert(module: torch.nn.Module, given: Given, example_inputs: Any) -> Model:
+    """The Model of a module by way of torch.export."""
+    return _converted(_exported(module, example_inputs), given)
+
+
+def _converted(program: torch.export.ExportedProgram, given: Given) -> Model:
+    import torch
+
+    _register()
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return convert_exported(buffer.getvalue(), given, {}, Budget(None))
+
+
+def _is_decomposed(module: Any) -> bool:
+    """Whether it is a graph with operators of `quantized_decomposed`."""
+    if not any(base.__name__ == "GraphModule" for base in type(module).__mro__):
+        return False
+    return any(str(node.target).startswith("quantized_decomposed.") for node in module.graph.nodes)
+
+
+def _register() -> None:
+    """What gives torch the operators of `quantized_decomposed`; torchao does it, too."""
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+
+
+def _exported(module: torch.nn.Module, example_inputs: Any) -> Any:
+    import torch
+
+    if example_inputs is None:
+        raise SourceError(
+            f"a {type(module).__name__} is converted by exporting it, which requires inputs",
+            hint="pass example_inputs=(x,) with tensors that the model takes, or an ExportedProgram",
+        )
+    by_name = dict(example_inputs) if isinstance(example_inputs, dict) else {}
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else () if by_name else tuple(example_inputs)
+    try:
+        return torch.export.export(module, inputs, by_name or None)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        hint = "the model must run on example_inputs: try torch.export.export(model, example_inputs)"
+        raise SourceError(f"torch could not export the model ({text})", hint=hint) from None

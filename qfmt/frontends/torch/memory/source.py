@@ -1,0 +1,312 @@
+"""A PyTorch module in memory as a Model: traced, saved into memory, and read like any archive.
+
+One path for files and modules: what is recognised in an archive is recognised here, with the same names.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from ....budget import Budget
+from ....errors import SourceError, UnsupportedOperatorsError
+from ....model import Model
+from ...zips import Zip
+from ..inputs import Given
+from ..saved.archive import producer
+from ..saved.file import read_zip
+from ..saved.observers import with_file, with_saved
+from ..saved.source import convert_saved
+from ..torchscript.archive import Archive
+from ..torchscript.arguments import Arguments
+from ..torchscript.source import lift_archive
+from .exporting import export_and_convert
+from .plain_weights import opened
+
+if TYPE_CHECKING:
+    import torch
+
+QUIET = (
+    ".*`torch.jit.[a-z_.]*` is deprecated.*",
+    ".*`torch.jit.[a-z_.]*` is not supported in Python 3.1.*",
+    ".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*",
+    ".*torch.ao.quantization is deprecated.*",
+    "TypedStorage is deprecated.*",
+)
+"""What torch says about its own future when a quantized module is traced and saved."""
+
+CONVERT = "call torch.ao.quantization.convert(model), or convert_fx(model), and pass what it returns"
+
+QUANTIZE = "quantize it first: torch.ao.quantization.prepare, calibration, torch.ao.quantization.convert"
+
+
+def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any) -> Model:
+    """The Model of a module, a ScriptModule or a state_dict; see `qfmt.convert`."""
+    import torch
+
+    described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
+    with _quiet():
+        if isinstance(source, dict) and example_inputs is prepared is None:
+            return convert_saved(read_zip(Zip(_saved(source), Budget(None))), given, described)
+        if not isinstance(source, torch.nn.Module):
+            hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
+            raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
+        source = _unwrapped(source)
+        _refuse_observers(source)
+        with opened(source) as has_opened:
+            both = has_opened and example_inputs is not None
+            model = (_of_either if both else _of_script)(source, given, example_inputs)
+        if isinstance(prepared, dict):
+            model = with_saved(model, read_zip(Zip(_saved(prepared), Budget(None))))
+        elif isinstance(prepared, str | PathLike):
+            model = with_file(model, prepared)
+        elif prepared is not None:
+            from .observers import with_module
+
+            model = with_module(model, prepared)
+    return model.replace(source={**model.source, **described, "format": "module"})
+
+
+def _of_either(source: torch.nn.Module, given: Given, example_inputs: Any) -> Model:
+    """By way of TorchScript, which leaves sizes open; by that of torch.export where this does not do.
+
+    The networks that torchao is for, transformers, are written so that only the second does.
+    """
+    try:
+        return _of_script(source, given, example_inputs)
+    except SourceError as error:
+        try:
+            return export_and_convert(source, given, example_inputs)
+        except UnsupportedOperatorsError:
+            raise
+        except SourceError:
+            raise error from None
+
+
+def _of_script(source: Any, given: Given, example_inputs: Any) -> Model:
+    """The Model of a module by way of TorchScript."""
+    import torch
+
+    traced = not isinstance(source, torch.jit.ScriptModule)
+    script = _traced(source, example_inputs) if traced else source
+    _refuse_floats(script)
+    try:
+        return _converted(script, given, as_examples=traced)
+    except SourceError as error:
+        raise _in_own_words(error, source) from None
+
+
+def _saved(state: dict[Any, Any]) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _converted(script: torch.jit.ScriptModule, given: Given, as_examples: bool) -> Model:
+    """`as_examples`: what is not said of how inputs are quantized, the inputs of the trace tell."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.jit.save(script, buffer)
+    archive = Archive(buffer.getvalue(), Budget(None))
+    quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(given.quantization)
+    lifted = lift_archive(archive, given.engine, given.shapes, quantization)
+    return lifted.lifter.finish(lifted.outputs, source=lifted.notes, producer=producer())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    from torch.jit._trace import TracerWarning
+
+    with warnings.catch_warnings():
+        for text in QUIET:
+            warnings.filterwarnings("ignore", text)
+        # scales that PyTorch's own modules keep as tensors; a decision of the user's code is still warned of
+        warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.(?!jit)")
+        yield
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module within what torch puts around one: torch.compile, data parallelism."""
+    import torch
+
+    while True:
+        match module:
+            case torch.nn.DataParallel() | torch.nn.parallel.DistributedDataParallel():
+                module = module.module
+            case torch.nn.Module(_orig_mod=torch.nn.Module() as inner):
+                module = inner
+            case _:
+                return module
+
+
+# -- tracing -------------------------------------------------------------------------------------------
+
+
+def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptModule:
+    """The module as TorchScript, as after `.eval()`; its own modes are left as they were."""
+    import torch
+
+    if example_inputs is None:
+        raise SourceError(
+            f"a {type(module).__name__} is converted by tracing it, which requires inputs",
+            hint="pass example_inputs=(x,) with tensors that the model takes",
+        )
+    _refuse_names(module)
+    trace: Any = torch.jit.trace
+    examples = _tensors(example_inputs)
+    by_name = examples if isinstance(examples, dict) else {}
+    inputs = examples if isinstance(examples, tuple) else (examples,)
+    given = {"example_kwarg_inputs": by_name} if by_name else {"example_inputs": inputs}
+    with _evaluating(module), torch.no_grad():
+        try:
+            traced = trace(module, **given, check_trace=False, strict=False)
+        except Exception as error:
+            call = (lambda: module(**by_name)) if by_name else (lambda: module(*inputs))
+            raise _failed(module, call, error) from None
+    if not isinstance(traced, torch.jit.ScriptModule):
+        raise SourceError(f"a {type(module).__name__} cannot be traced", hint="pass an nn.Module")
+    return traced
+
+
+def _tensors(examples: Any) -> Any:
+    """Examples with tensors for arrays; a list of inputs as a tuple. SourceError if they are of another kind."""
+    import numpy as np
+    import torch
+
+    def tensors(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(value)
+        if type(value) in (list, tuple):
+            return type(value)(map(tensors, value))
+        return {key: tensors(item) for key, item in value.items()} if type(value) is dict else value
+
+    if not isinstance(examples, torch.Tensor | np.ndarray | list | tuple | dict):
+        hint = "pass a tuple of tensors, as in example_inputs=(x,), or a dict by the names of arguments"
+        raise SourceError(f"example_inputs cannot be of type {type(examples).__name__}", hint=hint)
+    return tuple(map(tensors, examples)) if isinstance(examples, list | tuple) else tensors(examples)
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    modes = [(each, each.training) for each in module.modules()]
+    try:
+        for each, _ in modes:
+            each.training = False
+        yield
+    finally:
+        for each, mode in modes:
+            each.training = mode
+
+
+def _failed(module: torch.nn.Module, call: Callable[[], Any], error: Exception) -> SourceError:
+    """Why a module cannot be traced: it does not run on the inputs, and where not."""
+    name, kind = _last_entered(module, call)
+    where = f"module {name} ({kind})" if name else kind
+    text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+    refused = re.search(r"Could not run '([^']*)' with arguments from the '(\w+)' backend", str(error))
+    if refused and refused[2] == "CPU":
+        hint = "a QuantStub is missing before it, or the model was quantized in part"
+        return SourceError(f"gets a float tensor, and {refused[1]} takes a quantized one", where=where, hint=hint)
+    if refused and refused[2] == "QuantizedCPU":
+        hint = "a DeQuantStub is missing before it, or the model was quantized in part"
+        return SourceError(f"gets a quantized tensor, which {refused[1]} does not take", where=where, hint=hint)
+    hint = "the model must run on example_inputs: try model(*example_inputs)"
+    return SourceError(f"torch could not run the model ({text})", where=where, hint=hint)
+
+
+def _last_entered(module: torch.nn.Module, call: Callable[[], Any]) -> tuple[str, str]:
+    """(path, type) of the module in which running fails; of the whole one if it does not fail again."""
+    import torch
+
+    entered: list[torch.nn.Module] = []
+
+    def enter(each: torch.nn.Module, _inputs: Any) -> None:
+        entered.append(each)
+
+    def leave(_each: torch.nn.Module, _inputs: Any, _result: Any) -> None:
+        entered.pop()
+
+    hooks = [
+        torch.nn.modules.module.register_module_forward_pre_hook(enter),
+        torch.nn.modules.module.register_module_forward_hook(leave),
+    ]
+    last = module
+    try:
+        call()
+    except Exception:
+        last = entered[-1] if entered else module
+    finally:
+        for hook in hooks:
+            hook.remove()
+    name = next((path for path, each in module.named_modules() if each is last), "")
+    return name, type(last).__name__
+
+
+# -- what is refused -----------------------------------------------------------------------------------
+
+
+def _refuse_observers(module: torch.nn.Module) -> None:
+    """A prepared model, or one of which a part was not converted."""
+    from .observers import is_observer
+
+    for path, each in module.named_modules():
+        if is_observer(each):
+            owner = path.removesuffix(".activation_post_process").removesuffix(".weight_fake_quant")
+            what = f"still has its observer ({type(each).__name__}): the model is prepared, not converted"
+            raise SourceError(what, where=f"module {owner}" if owner else "the module", hint=CONVERT)
+
+
+def _refuse_names(module: torch.nn.Module) -> None:
+    """Names of modules that torch writes to an archive in a form that not even torch can read."""
+    for path, _ in module.named_modules():
+        name = path.rpartition(".")[2]
+        if not name.isascii():
+            what = f"torch cannot write a module with the name {name!r} to TorchScript"
+            raise SourceError(what, where=f"module {path}", hint="give it another name")
+
+
+def _refuse_floats(script: torch.jit.ScriptModule) -> None:
+    """A network without any operator on quantized tensors."""
+    graph = getattr(script, "inlined_graph", None)
+    if graph is not None and not any("quant" in kind for kind in _kinds(graph)):
+        raise SourceError("nothing in the model is quantized", hint=QUANTIZE)
+
+
+def _kinds(block: Any) -> Iterator[str]:
+    """The operators of a graph, also those within loops and branches."""
+    for node in block.nodes():
+        yield node.kind()
+        for inner in node.blocks():
+            yield from _kinds(inner)
+
+
+_PLACE = re.compile(r"(?:module )?(\S*?)(?: ?\(?code/\S*:\d+\)?)?")
+"""A place in an archive that only we have seen: "module fc (code/__torch__/nets.py:12)"."""
+
+
+def _in_own_words(error: SourceError, module: torch.nn.Module) -> SourceError:
+    """The error with modules in place of lines of code that the user never saw."""
+    if isinstance(error, UnsupportedOperatorsError):
+        own = {name: [_own_place(place, module) for place in places] for name, places in error.operators.items()}
+        return UnsupportedOperatorsError(own, where=error.where, hint=error.hint)
+    error.where = _own_place(error.where, module)
+    return error
+
+
+def _own_place(place: str, module: torch.nn.Module) -> str:
+    found = _PLACE.fullmatch(place)
+    path = found[1] if found else place
+    try:
+        inner = module.get_submodule(path)
+    except AttributeError:
+        return place
+    kind = getattr(inner, "original_name", type(inner).__name__)
+    return f"module {path} ({kind})" if path else str(kind)

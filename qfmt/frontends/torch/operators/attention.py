@@ -1,0 +1,88 @@
+"""Torch's attention as the products and the softmax that it is made of."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..promotion import operands
+from ..values import TensorValue
+from .indexing import repeated
+from .layouts import unsqueeze
+
+
+@lifts("aten::scaled_dot_product_attention")
+def attention(
+    lift: Builder,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(q · kᵀ · scale + mask) · v. A row of which a mask of truth values leaves nothing gives 0."""
+    if dropout_p:
+        return NotImplemented
+    q, k, v = (lift.tensor(each) for each in (query, key, value))
+    if enable_gqa:
+        k, v = (_for_heads(lift, each, q) for each in (k, v))
+    width = shapes.size(lift, q, shapes.rank(lift, q) - 1)
+    factor = 1 / sqrt(arguments.whole(lift, width)) if scale is None else float(scale)
+    rank = shapes.rank(lift, k)
+    turned = lift.emit("Transpose", [k], {"perm": (*range(rank - 2), rank - 1, rank - 2)})
+    scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
+    mask = _causal(lift, q, k) if is_causal else None if attn_mask is None else lift.tensor(attn_mask)
+    if mask is not None and lift.is_constant(mask) and mask.dtype == "bool" and lift.tensors[mask.key].array.all():
+        mask = None
+    if mask is not None and mask.dtype != "bool":
+        scores = lift.emit("Add", [*operands(lift, scores, mask)])
+    elif mask is not None:
+        scores = lift.emit("Where", [mask, scores, arguments.scalar_like(lift, scores, -np.inf)])
+    weights = lift.emit("Softmax", [scores], {"axis": -1})
+    if mask is not None and mask.dtype == "bool" and not is_causal:
+        weights = lift.emit("Where", [mask, weights, arguments.scalar_like(lift, weights, 0)])
+    return lift.emit("MatMul", [weights, v])
+
+
+def _for_heads(lift: Builder, x: TensorValue, q: TensorValue) -> TensorValue:
+    """Keys or values of fewer heads than there are queries, repeated."""
+    axis = shapes.rank(lift, x) - 3
+    times = arguments.whole(lift, shapes.size(lift, q, shapes.rank(lift, q) - 3)) // arguments.whole(
+        lift, shapes.size(lift, x, axis)
+    )
+    return repeated(lift, x, axis, times) if times > 1 else x
+
+
+def _causal(lift: Builder, q: TensorValue, k: TensorValue) -> TensorValue:
+    """Whether a query, row by row, may look at a key: at none that comes later."""
+    rows, columns = (_positions(lift, x) for x in (q, k))
+    mask: TensorValue = lift.emit("GreaterOrEqual", [unsqueeze(lift, rows, 1), unsqueeze(lift, columns, 0)])
+    return mask
+
+
+def _positions(lift: Builder, x: TensorValue) -> TensorValue:
+    count = shapes.shape_tensor(lift, [shapes.size(lift, x, shapes.rank(lift, x) - 2)])
+    scalar = lift.emit("Squeeze", [count, lift.constant(np.array([0], np.int64))])
+    positions: TensorValue = lift.emit("Range", [lift.tensor(0), scalar, lift.tensor(1)])
+    return positions
+
+
+@lifts("aten::rms_norm")
+def rms_norm(lift: Builder, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """x / sqrt(mean(x²) + eps) · weight"""
+    x = lift.tensor(input)
+    axes = lift.constant(np.arange(-len(normalized_shape), 0, dtype=np.int64))
+    mean = lift.emit("ReduceMean", [lift.emit("Mul", [x, x]), axes], {"keepdims": 1})
+    small = float(np.finfo(np.float32).eps) if eps is None else float(eps)
+    root = lift.emit("Sqrt", [lift.emit("Add", [*operands(lift, mean, small)])])
+    normal = lift.emit("Mul", [x, lift.emit("Reciprocal", [root])])
+    return normal if weight is None else lift.emit("Mul", [normal, weight])

@@ -1,0 +1,116 @@
+"""Torch's ways to make a tensor of one value, or of numbers in a row."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....errors import SourceError
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..sizes import Size
+from ..values import DTYPE_CODES, TensorValue
+
+ELEMENTS = 1 << 24
+"""That a tensor of one value may have when the graph is made."""
+
+
+def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
+    """A tensor of one value; its sizes may be known only when the network runs."""
+    if not isinstance(sizes, list | tuple):
+        raise SourceError("creates a tensor whose sizes are not known here", hint=shapes.hint(lift))
+    shape = [size if isinstance(size, Size) else arguments.whole(lift, size) for size in sizes]
+    known = [size for size in shape if isinstance(size, int)]
+    if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
+        raise SourceError(f"creates a tensor of the sizes {known}", hint=f"at most {ELEMENTS} elements are created")
+    try:
+        scalar = np.array(value, dtype)
+    except (ValueError, OverflowError):
+        raise SourceError(f"creates a tensor of {dtype} from {value}") from None
+    result: TensorValue = lift.emit("Expand", [scalar, shapes.shape_tensor(lift, shape)])
+    if not lift.is_constant(result):
+        shapes.know(lift, result, [size.dimension if isinstance(size, Size) else size for size in shape])
+    return result
+
+
+def is_zero(lift: Builder, value: TensorValue) -> bool:
+    """Whether nothing but zeros can be in a tensor: a constant of zeros, or `torch.zeros` of any size."""
+    key = value.key
+    while key in lift.makers and lift.makers[key].operator == "Expand":
+        lift.budget.spend()
+        key = lift.makers[key].inputs[0]
+    tensor = lift.tensors[key]
+    if tensor.data is None:
+        return False
+    lift.budget.spend(tensor.data.nbytes // 100)
+    return not tensor.array.any()
+
+
+def _dtype(code: Any, default: str = "float32") -> str:
+    return DTYPE_CODES[code] if isinstance(code, int) and code in DTYPE_CODES else default
+
+
+@lifts("aten::arange")
+def arange(lift: Builder, *bounds: Any, dtype: Any = None, **options: Any) -> Any:
+    """(end), (start, end) or (start, end, step)"""
+    if not 1 <= len(bounds) <= 3:
+        return NotImplemented
+    start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    whole = all(isinstance(each, Size) or isinstance(arguments.number(lift, each), int) for each in (start, end, step))
+    kind = _dtype(dtype, "int64" if whole else "float32")
+    ends = [_scalar(lift, each, kind) for each in (start, end, step)]
+    if all(map(lift.is_constant, ends)):
+        first, last, by = (float(arguments.number(lift, each)) for each in ends)
+        if not by or not abs(last - first) <= ELEMENTS * abs(by):
+            raise SourceError(
+                f"creates numbers from {first:g} to {last:g} in steps of {by:g}", hint=f"at most {ELEMENTS} are created"
+            )
+        lift.budget.allocate(int(abs(last - first) / abs(by)) * 8)
+    return lift.emit("Range", ends)
+
+
+def _scalar(lift: Builder, value: Any, dtype: str) -> TensorValue:
+    """A number, or a size, as a tensor without dimensions."""
+    if not isinstance(value, Size):
+        return lift.constant(np.array(arguments.number(lift, value), dtype))
+    size = lift.emit("Squeeze", [value.build(), lift.constant(np.array([0], np.int64))])
+    result: TensorValue = size if dtype == "int64" else lift.emit("Cast", [size], {"to": dtype})
+    return result
+
+
+@lifts("aten::zeros")
+def zeros(lift: Builder, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, 0, _dtype(dtype))
+
+
+@lifts("aten::ones")
+def ones(lift: Builder, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, 1, _dtype(dtype))
+
+
+@lifts("aten::full")
+def full(lift: Builder, size: Any, fill_value: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    value = arguments.number(lift, fill_value)
+    default = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
+    return filled(lift, size, value, _dtype(dtype, default))
+
+
+@lifts({"aten::zeros_like": 0, "aten::ones_like": 1, "aten::full_like": None})
+def like(lift: Builder, value: int | None, self: Any, *args: Any, dtype: Any = None, **options: Any) -> Any:
+    x = lift.tensor(self)
+    if x.quantization is not None:
+        return NotImplemented
+    number: float | None = value
+    if number is None:
+        number = arguments.number(lift, options.pop("fill_value", args[0] if args else 0))
+        args = args[1:]
+    sizes = shapes.sizes(lift, x)
+    return filled(lift, sizes, number, _dtype(args[0] if args else dtype, x.dtype))
+
+
+@lifts({"aten::new_zeros": 0, "aten::new_ones": 1})
+def new(lift: Builder, value: int, self: Any, size: Any, dtype: Any = None, *place: Any, **options: Any) -> Any:
+    return filled(lift, size, value, _dtype(dtype, lift.tensor(self).dtype))

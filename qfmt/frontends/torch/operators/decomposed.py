@@ -1,0 +1,196 @@
+"""Torch's `quantized_decomposed` operators: integers, and the scales that say what they mean.
+
+torch/ao/quantization/fx/_decomposed.py: `q = clamp(rint(x · (1 / s)) + z)`, `real = (f32(q) - z) · s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ....errors import SourceError
+from ....model import DTYPES, Quantization
+from ....ops.shapes import axis_of
+from ...stored import StoredTensor
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..values import TensorValue
+from .grids import dtype_of, holding, limits_of, per_channel, per_tensor
+from .runtime_grids import back, is_computed, on_the_spot
+
+RECIPROCAL = "reciprocal"
+
+
+@lifts("quantized_decomposed::quantize_per_tensor")
+def quantize_per_tensor(
+    lift: Builder, input: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: int
+) -> Any:
+    kind = dtype_of(dtype)
+    if is_computed(lift, scale):
+        return on_the_spot(lift, lift.tensor(input), scale, zero_point, limits_of(lift, kind, (quant_min, quant_max)))
+    grid = per_tensor(lift, scale, zero_point, kind, (quant_min, quant_max))
+    return _quantize(lift, input, kind, grid)
+
+
+@lifts("quantized_decomposed::dequantize_per_tensor")
+def dequantize_per_tensor(
+    lift: Builder,
+    input: Any,
+    scale: Any,
+    zero_point: Any,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: int,
+    *,
+    out_dtype: int | None = None,
+) -> Any:
+    if is_computed(lift, scale):
+        return back(lift, lift.tensor(input), scale, zero_point)
+    grid = per_tensor(lift, scale, zero_point, dtype_of(dtype), (quant_min, quant_max))
+    return _dequantize(lift, input, grid, out_dtype)
+
+
+@lifts("quantized_decomposed::quantize_per_channel")
+def quantize_per_channel(
+    lift: Builder, input: Any, scales: Any, zero_points: Any, axis: int, quant_min: Any, quant_max: Any, dtype: int
+) -> Any:
+    kind = dtype_of(dtype)
+    grid = per_channel(lift, scales, zero_points, _axis(lift, input, axis), kind, (quant_min, quant_max))
+    return _quantize(lift, input, kind, grid)
+
+
+@lifts("quantized_decomposed::dequantize_per_channel")
+def dequantize_per_channel(
+    lift: Builder,
+    input: Any,
+    scales: Any,
+    zero_points: Any,
+    axis: int,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: int,
+    *,
+    out_dtype: int | None = None,
+) -> Any:
+    grid = per_channel(lift, scales, zero_points, _axis(lift, input, axis), dtype_of(dtype), (quant_min, quant_max))
+    return _dequantize(lift, input, grid, out_dtype)
+
+
+def _axis(lift: Builder, value: Any, axis: int) -> int:
+    """Counted from the front."""
+    if axis >= 0:
+        return axis
+    return axis_of(axis, len(value.shape) if isinstance(value, StoredTensor) else shapes.rank(lift, lift.tensor(value)))
+
+
+def _quantize(lift: Builder, value: Any, dtype: str, grid: Quantization) -> TensorValue:
+    x = lift.tensor(value)
+    if x.dtype in ("float16", "bfloat16"):
+        x = lift.emit("Cast", [x], {"to": "float32"})
+    q: TensorValue = lift.emit("QuantizeLinear", [x], quantization=grid, dtype=dtype, rule=RECIPROCAL)
+    if lift.is_constant(q):
+        lift.name_like(q, x)
+    return q
+
+
+def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | None) -> TensorValue:
+    q = lift.stored(value, quantization=_covering(value, grid)) if isinstance(value, StoredTensor) else value
+    q = lift.tensor(q)
+    if q.quantization is None:
+        _declare(lift, q, grid)
+    elif not q.quantization.same_grid(grid):
+        raise SourceError("reads integers with a different scale or zero point than they were quantized with")
+    real: TensorValue = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
+    if out_dtype is None or dtype_of(out_dtype) == "float32":
+        return real
+    cast: TensorValue = lift.emit("Cast", [real], {"to": dtype_of(out_dtype)})
+    return cast
+
+
+def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
+    """The grid with limits that hold all stored integers: dequantizing does not ask for them."""
+    limits = DTYPES[value.dtype]
+    if (grid.quant_min, grid.quant_max) == (limits.minimum, limits.maximum):
+        return grid
+    stored = value.array()
+    low, high = (int(stored.min()), int(stored.max())) if stored.size else (grid.quant_min, grid.quant_max)
+    return replace(grid, quant_min=min(low, grid.quant_min), quant_max=max(high, grid.quant_max))
+
+
+def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
+    """An input or a result of integers is what the first that reads it says."""
+    tensor = lift.tensors[q.key]
+    if not DTYPES[tensor.dtype].is_integer:
+        raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")
+    if tensor.data is None and q.key not in lift.inputs:
+        raise SourceError("dequantizes integers that were not quantized but computed")
+    lift.tensors[q.key] = replace(tensor, quantization=grid)
+    q.quantization = grid
+
+
+@lifts("quantized_decomposed::dequantize_per_channel_group")
+def dequantize_per_channel_group(
+    lift: Builder,
+    w_int8: Any,
+    scales: Any,
+    zero_points: Any,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: int,
+    group_size: int = 128,
+    output_dtype: int = 6,
+) -> Any:
+    rank = shapes.rank(lift, lift.tensor(w_int8))
+    blocks = (*[1] * (rank - 1), arguments.whole(lift, group_size))
+    return _by_blocks(lift, w_int8, blocks, scales, zero_points, (quant_min, quant_max), output_dtype)
+
+
+@lifts("torchao::dequantize_affine")
+def dequantize_affine(
+    lift: Builder,
+    input: Any,
+    block_size: Any,
+    scale: Any,
+    zero_point: Any,
+    input_dtype: int,
+    quant_min: Any = None,
+    quant_max: Any = None,
+    output_dtype: int = 6,
+) -> Any:
+    blocks = tuple(arguments.whole(lift, size) for size in block_size)
+    return _by_blocks(lift, input, blocks, scale, zero_point, (quant_min, quant_max), output_dtype)
+
+
+def _by_blocks(
+    lift: Builder,
+    value: Any,
+    blocks: tuple[int, ...],
+    scales: Any,
+    zero_points: Any,
+    limits: tuple[Any, Any],
+    output_dtype: int,
+) -> TensorValue:
+    """Stored integers with a scale for each block."""
+    if not isinstance(value, StoredTensor) or not isinstance(scales, StoredTensor):
+        raise SourceError("dequantizes block-wise a tensor that is known only at run time")
+    points = 0 if zero_points is None else zero_points.array()
+    known = None if None in limits else limits_of(lift, value.dtype, limits)
+    grid = Quantization.of_blocks(value.dtype, value.shape, blocks, scales.array(), points, limits=known)
+    return _dequantize(lift, value, grid, output_dtype)
+
+
+@lifts("aten::fake_quantize_per_tensor_affine")
+def fake_quantize(lift: Builder, self: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Any:
+    dtype = holding(arguments.whole(lift, quant_min), arguments.whole(lift, quant_max))
+    grid = per_tensor(lift, scale, zero_point, dtype, (quant_min, quant_max))
+    return _dequantize(lift, _quantize(lift, self, dtype, grid), grid, None)
+
+
+@lifts("aten::fake_quantize_per_channel_affine", "quantized_decomposed::fake_quant_per_channel")
+def fake_quantize_per_channel(
+    lift: Builder, self: Any, scale: Any, zero_point: Any, axis: int, quant_min: Any, quant_max: Any
+) -> Any:
+    dtype = holding(arguments.whole(lift, quant_min), arguments.whole(lift, quant_max))
+    grid = per_channel(lift, scale, zero_point, axis, dtype, (quant_min, quant_max))
+    return _dequantize(lift, _quantize(lift, self, dtype, grid), grid, None)

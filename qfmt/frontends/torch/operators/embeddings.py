@@ -1,0 +1,116 @@
+"""Torch's embeddings and bags of embeddings, quantized and float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....errors import SourceError
+from ....model import Attribute
+from .. import arguments, shapes
+from ..building import Builder
+from ..calls import Packed
+from ..lifts import lifts
+from ..values import TensorValue, Unsupported
+from .linear import module_of, weight_of
+
+MODES = ("sum", "mean", "max")
+"""Torch's codes for what becomes of a bag."""
+
+
+@lifts("aten::embedding")
+def embedding(
+    lift: Builder,
+    weight: Any,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: Any = False,
+    sparse: Any = False,
+) -> Any:
+    """The padding index, like all that follows it, is about gradients."""
+    return lift.emit("Gather", [weight, arguments.indices(lift, indices)], {"axis": 0})
+
+
+@lifts("aten::embedding_bag")
+def embedding_bag(
+    lift: Builder,
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: Any = None,
+) -> Any:
+    table = lift.tensor(weight)
+    attributes: dict[str, Attribute] = {
+        "mode": _mode(lift, mode),
+        "include_last_offset": arguments.flag(lift, include_last_offset),
+        "padding_idx": -1 if padding_idx is None else _row(lift, table, padding_idx),
+    }
+    inputs = [table, _list(lift, indices), _list(lift, offsets), per_sample_weights]
+    return [lift.emit("qfmt.EmbeddingBag", inputs, attributes), *(Unsupported() for _ in range(3))]
+
+
+def _mode(lift: Builder, code: Any) -> str:
+    number = arguments.number(lift, code)
+    if number not in range(len(MODES)):
+        raise SourceError(f"reduces bags with mode {number}, which torch does not have")
+    return MODES[int(number)]
+
+
+def _list(lift: Builder, value: Any) -> TensorValue:
+    """Indices or offsets of bags: one dimension."""
+    at = arguments.indices(lift, value)
+    shapes.need(lift, at, (None,))
+    return at
+
+
+def _row(lift: Builder, table: TensorValue, index: Any) -> int:
+    """A row of the table, which torch may count from the end."""
+    row, rows = arguments.whole(lift, index), table.shape[0] if table.shape else None
+    if row < 0 and not isinstance(rows, int):
+        raise SourceError("counts a padding index from the end of a table whose size is not known")
+    return row if row >= 0 or not isinstance(rows, int) else row + rows
+
+
+@lifts("quantized::embedding_byte", "quantized::embedding_4bit")
+def quantized_embedding(lift: Builder, weight: Any, indices: Any, pruned_weights: bool = False) -> Any:
+    table = _table(lift, weight)
+    return lift.emit("qfmt.Embedding", [table, arguments.indices(lift, indices)], rule=_rule(table))
+
+
+@lifts("quantized::embedding_bag_byte", "quantized::embedding_bag_4bit")
+def quantized_embedding_bag(
+    lift: Builder,
+    weight: Any,
+    indices: Any,
+    offsets: Any = None,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    pruned_weights: bool = False,
+    per_sample_weights: Any = None,
+    compressed_indices_mapping: Any = None,
+    include_last_offset: bool = False,
+) -> Any:
+    """Whatever the mode, torch sums a quantized table up."""
+    if arguments.flag(lift, pruned_weights) and compressed_indices_mapping is not None:
+        raise SourceError("looks up rows in a pruned table, which is not supported")
+    table, at = _table(lift, weight), arguments.indices(lift, indices)
+    shapes.need(lift, at, (None, None) if offsets is None else (None,))
+    inputs = [table, at, None if offsets is None else _list(lift, offsets), per_sample_weights]
+    attributes = {"include_last_offset": arguments.flag(lift, include_last_offset)}
+    return lift.emit("qfmt.EmbeddingBag", inputs, attributes, rule=_rule(table))
+
+
+def _table(lift: Builder, packed: Any) -> TensorValue:
+    if not isinstance(packed, Packed) or packed.kind != "embedding":
+        raise SourceError("is called without a packed table of embeddings")
+    lift.within(module_of(packed))
+    return weight_of(lift, packed)
+
+
+def _rule(table: TensorValue) -> str:
+    """PyTorch packs scale and offset of a row of 4 bits as float16, of 8 bits as float32, whatever the engine."""
+    return "lookup_float16" if table.dtype == "uint4" else "lookup_float32"

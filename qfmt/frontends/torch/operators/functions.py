@@ -1,0 +1,178 @@
+"""Torch's functions of elements that ONNX has under another name, or has to put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....ops.shapes import axis_of
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..promotion import operands
+from ..values import TensorValue
+from .logic import cast, in_type
+
+FUNCTIONS = {
+    "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "isnan": "IsNaN", "isinf": "IsInf", "round": "Round", "sign": "Sign",
+    "sin": "Sin", "sinh": "Sinh", "tan": "Tan",
+}  # fmt: skip
+"""Functions of one tensor of floats that are one operator."""
+
+
+def real(lift: Builder, value: Any) -> TensorValue:
+    """A tensor of floats: torch computes such functions of integers in float32."""
+    x = lift.tensor(value)
+    return x if "float" in x.dtype or x.quantization is not None else cast(lift, x, "float32")
+
+
+@lifts({f"aten::{name}": operator for name, operator in FUNCTIONS.items()})
+def function(lift: Builder, operator: str, self: Any) -> Any:
+    return lift.emit(operator, [real(lift, self)])
+
+
+@lifts("aten::rsqrt")
+def rsqrt(lift: Builder, self: Any) -> Any:
+    return lift.emit("Reciprocal", [lift.emit("Sqrt", [real(lift, self)])])
+
+
+@lifts("aten::square")
+def square(lift: Builder, self: Any) -> Any:
+    return lift.emit("Mul", [self, self])
+
+
+@lifts("aten::log2")
+def log2(lift: Builder, self: Any) -> Any:
+    return lift.emit("Div", [*operands(lift, lift.emit("Log", [real(lift, self)]), float(np.log(2)))])
+
+
+@lifts("aten::log1p")
+def log1p(lift: Builder, self: Any) -> Any:
+    return lift.emit("Log", [lift.emit("Add", [*operands(lift, real(lift, self), 1)])])
+
+
+@lifts("aten::expm1")
+def expm1(lift: Builder, self: Any) -> Any:
+    return lift.emit("Sub", [*operands(lift, lift.emit("Exp", [real(lift, self)]), 1)])
+
+
+@lifts("aten::trunc", "aten::fix")
+def trunc(lift: Builder, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Mul", [lift.emit("Sign", [x]), lift.emit("Floor", [lift.emit("Abs", [x])])])
+
+
+@lifts("aten::fmod")
+def fmod(lift: Builder, self: Any, other: Any) -> Any:
+    return lift.emit("Mod", [*operands(lift, self, other)], {"fmod": 1})
+
+
+@lifts("aten::addcmul")
+def addcmul(lift: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    product = lift.emit("Mul", [*operands(lift, tensor1, tensor2)])
+    scaled = product if value == 1 else lift.emit("Mul", [*operands(lift, product, value)])
+    return lift.emit("Add", [*operands(lift, self, scaled)])
+
+
+@lifts("aten::glu")
+def glu(lift: Builder, self: Any, dim: int = -1) -> Any:
+    x = lift.tensor(self)
+    size = shapes.size(lift, x, dim % shapes.rank(lift, x))
+    half = lift.constant(np.array([arguments.whole(lift, size) // 2] * 2, np.int64))
+    first, second = lift.emit("Split", [x, half], {"axis": dim}, outputs=2)
+    return lift.emit("Mul", [first, lift.emit("Sigmoid", [second])])
+
+
+@lifts("aten::log_sigmoid")
+def log_sigmoid(lift: Builder, self: Any) -> Any:
+    return lift.emit("Neg", [lift.emit("Softplus", [lift.emit("Neg", [self])])])
+
+
+@lifts({"aten::amax": "ReduceMax", "aten::amin": "ReduceMin", "aten::prod": "ReduceProd"})
+def extreme(
+    lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    x = in_type(lift, self, dtype, whole="int64" if operator == "ReduceProd" else "")
+    axes = None if dim in (None, []) else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
+    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)})
+
+
+@lifts({"aten::argmax": "ArgMax", "aten::argmin": "ArgMin"})
+def arg_extreme(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    x = lift.tensor(self)
+    if dim is None:
+        place = lift.emit(operator, [shapes.reshape(lift, x, [-1])], {"axis": 0, "keepdims": 0})
+        return shapes.reshape(lift, place, [1] * shapes.rank(lift, x)) if keepdim else place
+    return lift.emit(operator, [x], {"axis": dim, "keepdims": int(keepdim)})
+
+
+@lifts({"aten::var": False, "aten::std": True})
+def variance(
+    lift: Builder,
+    rooted: bool,
+    self: Any,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> Any:
+    """Σ (x - mean)² / (n - correction)"""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    result = _moments(lift, self, dim, keepdim, _correction(unbiased, correction))[0]
+    return lift.emit("Sqrt", [result]) if rooted else result
+
+
+@lifts("aten::var_mean")
+def var_mean(
+    lift: Builder, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    return _moments(lift, self, dim, keepdim, _correction(unbiased, correction))
+
+
+def _correction(unbiased: Any, correction: Any) -> float:
+    return float(correction if correction is not None else 1 if unbiased is None else int(unbiased))
+
+
+def _moments(lift: Builder, self: Any, dim: Any, keepdim: bool, correction: float) -> tuple[TensorValue, TensorValue]:
+    x = lift.tensor(self)
+    rank = shapes.rank(lift, x)
+    given = range(rank) if dim in (None, []) else dim if isinstance(dim, list | tuple) else [dim]
+    dims = [axis_of(axis, rank) for axis in given]
+    axes = lift.constant(np.array(dims, np.int64))
+    mean = lift.emit("ReduceMean", [x, axes], {"keepdims": 1})
+    centred = lift.emit("Sub", [x, mean])
+    total = lift.emit("ReduceSum", [lift.emit("Mul", [centred, centred]), axes], {"keepdims": int(keepdim)})
+    count = float(np.prod([arguments.whole(lift, shapes.size(lift, x, axis)) for axis in dims]))
+    var = lift.emit("Div", [total, lift.constant(np.array(count - correction, x.dtype))])
+    return var, mean if keepdim else lift.emit("Squeeze", [mean, axes])
+
+
+@lifts("aten::cumsum")
+def cumsum(lift: Builder, self: Any, dim: int, *, dtype: Any = None) -> Any:
+    x = in_type(lift, self, dtype, whole="int64")
+    return lift.emit("CumSum", [x, lift.constant(np.array(dim, np.int64))])
+
+
+@lifts({"aten::tril": 0, "aten::triu": 1})
+def triangle(lift: Builder, upper: int, self: Any, diagonal: int = 0) -> Any:
+    return lift.emit("Trilu", [self, lift.constant(np.array(diagonal, np.int64))], {"upper": upper})
+
+
+@lifts("aten::einsum")
+def einsum(lift: Builder, equation: str, tensors: Any, path: Any = None) -> Any:
+    return lift.emit("Einsum", list(tensors), {"equation": equation})
+
+
+@lifts("aten::baddbmm")
+def baddbmm(lift: Builder, self: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = lift.emit("MatMul", [batch1, batch2])
+    if alpha != 1:
+        product = lift.emit("Mul", [*operands(lift, product, alpha)])
+    if beta == 0:
+        return product
+    added = self if beta == 1 else lift.emit("Mul", [*operands(lift, self, beta)])
+    return lift.emit("Add", [added, product])

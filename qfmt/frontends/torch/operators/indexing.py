@@ -1,0 +1,202 @@
+"""Torch's ways to pick elements by tensors of indices, and to move whole slices."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....errors import SourceError
+from ....ops.shapes import axis_of
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..values import TensorValue
+from .layouts import END, cat, expand, unsqueeze
+from .logic import cast
+
+
+@lifts("aten::index", "aten::_unsafe_index")
+def index(lift: Builder, self: Any, indices: Any) -> Any:
+    """`x[:, a, b]`: tensors of integers for neighbouring dimensions, None for those that stay whole."""
+    x = lift.tensor(self)
+    given = [_integers(lift, each) for each in indices]
+    axes = [axis for axis, each in enumerate(given) if each is not None]
+    if not axes or any(later - first != 1 for first, later in pairwise(axes)):
+        return NotImplemented
+    picked = [each for each in given if each is not None]
+    if len(picked) == 1:
+        return lift.emit("Gather", [x, picked[0]], {"axis": axes[0]})
+    rank = max(shapes.rank(lift, each) for each in picked)
+    together = _broadcast(lift, picked)
+    if axes[0] == 0:
+        return lift.emit("GatherND", [x, _stacked(lift, together, rank)])
+    return _flattened(lift, x, axes, together)
+
+
+def _integers(lift: Builder, value: Any) -> TensorValue | None:
+    """Indices; a mask that is known now becomes the places where it holds."""
+    if value is None:
+        return None
+    x = lift.tensor(value)
+    if x.dtype not in ("bool", "uint8"):
+        return arguments.indices(lift, x)
+    places = lift.tensors[x.key].array.nonzero() if lift.is_constant(x) else ()
+    if len(places) != 1:
+        raise SourceError("selects elements by a mask, so the sizes depend on the data")
+    return lift.constant(np.asarray(places[0], np.int64))
+
+
+def _broadcast(lift: Builder, values: list[TensorValue]) -> list[TensorValue]:
+    """Tensors of one shape, int64."""
+    total = lift.emit("Mul", [lift.tensor(0), cast(lift, values[0], "int64")])
+    for value in values[1:]:
+        total = lift.emit("Add", [total, lift.emit("Mul", [lift.tensor(0), cast(lift, value, "int64")])])
+    return [lift.emit("Add", [cast(lift, value, "int64"), total]) for value in values]
+
+
+def _stacked(lift: Builder, values: list[TensorValue], rank: int) -> TensorValue:
+    stacked: TensorValue = lift.emit("Concat", [unsqueeze(lift, value, rank) for value in values], {"axis": rank})
+    return stacked
+
+
+def _flattened(lift: Builder, x: TensorValue, axes: list[int], places: list[TensorValue]) -> TensorValue:
+    """The indexed dimensions made one, and one index computed from all."""
+    sizes = [arguments.whole(lift, shapes.size(lift, x, axis)) for axis in axes]
+    flat = None
+    for position, (place, size) in enumerate(zip(places, sizes, strict=True)):
+        negative = lift.emit("Less", [place, lift.tensor(0)])
+        counted = lift.emit("Where", [negative, lift.emit("Add", [place, lift.tensor(size)]), place])
+        step = lift.emit("Mul", [counted, lift.tensor(prod(sizes[position + 1 :]))])
+        flat = step if flat is None else lift.emit("Add", [flat, step])
+    around = shapes.sizes(lift, x)
+    merged = shapes.reshape(lift, x, [*around[: axes[0]], prod(sizes), *around[axes[-1] + 1 :]])
+    result: TensorValue = lift.emit("Gather", [merged, flat], {"axis": axes[0]})
+    return result
+
+
+@lifts("aten::gather")
+def gather(lift: Builder, self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    return lift.emit("GatherElements", [self, arguments.indices(lift, index)], {"axis": dim})
+
+
+@lifts("aten::topk")
+def topk(lift: Builder, self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    count = lift.constant(np.array([arguments.whole(lift, k)], np.int64))
+    attributes = {"axis": dim, "largest": arguments.flag(lift, largest), "sorted": arguments.flag(lift, sorted)}
+    return lift.emit("TopK", [self, count], attributes, outputs=2)
+
+
+@lifts("aten::diff")
+def diff(lift: Builder, self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    x = cat(lift, [part for part in (prepend, self, append) if part is not None], dim)
+    for _ in range(n):
+        later, earlier = _cut(lift, x, dim, 1, END), _cut(lift, x, dim, 0, -1)
+        x = lift.emit("Xor" if x.dtype == "bool" else "Sub", [later, earlier])
+    return x
+
+
+def _cut(lift: Builder, x: TensorValue, dim: int, start: int, end: int, step: int = 1) -> TensorValue:
+    bounds = [lift.constant(np.array([each], np.int64)) for each in (start, end, dim, step)]
+    result: TensorValue = lift.emit("Slice", [x, *bounds])
+    return result
+
+
+@lifts("aten::copy")
+def copy(lift: Builder, self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """What a tensor is once another was written all over it."""
+    x = lift.tensor(self)
+    return expand(lift, cast(lift, lift.tensor(src), x.dtype), shapes.sizes(lift, x))
+
+
+@lifts("aten::slice_scatter")
+def slice_scatter(
+    lift: Builder, self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Any:
+    """A tensor with one slice replaced."""
+    x = lift.tensor(self)
+    axis = axis_of(dim, shapes.rank(lift, x))
+    size = shapes.size(lift, x, axis)
+    if step != 1 or not isinstance(size, int) or not all(isinstance(each, int | None) for each in (start, end)):
+        return NotImplemented
+    first, last, _ = slice(start, end).indices(size)
+    parts = [] if first == 0 else [_cut(lift, x, axis, 0, first)]
+    parts += [lift.tensor(src)] if last > first else []
+    parts += [] if last == size else [_cut(lift, x, axis, max(first, last), size)]
+    return cat(lift, parts, axis)
+
+
+@lifts("aten::select_scatter")
+def select_scatter(lift: Builder, self: Any, src: Any, dim: int, index: Any) -> Any:
+    x = lift.tensor(self)
+    axis = axis_of(dim, shapes.rank(lift, x))
+    if not isinstance(index, int):
+        return NotImplemented
+    end = index + 1 or None
+    return slice_scatter(lift, x, unsqueeze(lift, lift.tensor(src), axis), axis, index, end)
+
+
+@lifts("aten::flip")
+def flip(lift: Builder, self: Any, dims: Any) -> Any:
+    x = lift.tensor(self)
+    for dim in dims:
+        x = _cut(lift, x, dim, -1, -END, -1)
+    return x
+
+
+@lifts("aten::roll")
+def roll(lift: Builder, self: Any, shifts: Any, dims: Any = ()) -> Any:
+    x = lift.tensor(self)
+    if not dims:
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = shapes.size(lift, x, axis_of(dim, shapes.rank(lift, x)))
+        by = arguments.whole(lift, shift) % size if isinstance(size, int) and size else arguments.whole(lift, shift)
+        if by:
+            x = lift.emit("Concat", [_cut(lift, x, dim, -by, END), _cut(lift, x, dim, 0, -by)], {"axis": dim})
+    return x
+
+
+@lifts("aten::movedim")
+def movedim(lift: Builder, self: Any, source: Any, destination: Any) -> Any:
+    x = lift.tensor(self)
+    rank = shapes.rank(lift, x)
+    pairs = zip(*(each if isinstance(each, list) else [each] for each in (source, destination)), strict=True)
+    moved = {axis_of(to, rank): axis_of(of, rank) for of, to in pairs}
+    rest = iter([axis for axis in range(rank) if axis not in moved.values()])
+    return lift.emit("Transpose", [x], {"perm": tuple(moved[a] if a in moved else next(rest) for a in range(rank))})
+
+
+@lifts("aten::repeat_interleave")
+def repeat_interleave(lift: Builder, self: Any, repeats: Any, dim: Any = None, *, output_size: Any = None) -> Any:
+    if not isinstance(repeats, int) or dim is None:
+        return NotImplemented
+    x = lift.tensor(self)
+    axis = axis_of(dim, shapes.rank(lift, x))
+    return repeated(lift, x, axis, repeats)
+
+
+def repeated(lift: Builder, x: TensorValue, axis: int, times: int) -> TensorValue:
+    """Each slice along an axis `times` times, one after the other."""
+    sizes = [shapes.size(lift, x, each) for each in range(shapes.rank(lift, x))]
+    apart = expand(lift, unsqueeze(lift, x, axis + 1), [*[-1] * (axis + 1), times, *[-1] * (len(sizes) - axis - 1)])
+    return shapes.reshape(lift, apart, [*sizes[:axis], arguments.whole(lift, sizes[axis]) * times, *sizes[axis + 1 :]])
+
+
+@lifts("aten::broadcast_to")
+def broadcast_to(lift: Builder, self: Any, size: Any) -> Any:
+    return expand(lift, self, size)
+
+
+@lifts("aten::as_strided")
+def as_strided(lift: Builder, self: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    """All elements in their order: a reshape. Anything else asks for the layout in memory, which is not kept."""
+    x = lift.tensor(self)
+    whole = all(isinstance(each, int) for each in (*size, *stride, *(x.shape or (None,))))
+    in_order = [prod(size[axis + 1 :]) for axis in range(len(size))] if whole else None
+    ordered = whole and all(s == o or n == 1 for s, o, n in zip(stride, in_order or (), size, strict=True))
+    if not ordered or storage_offset or prod(size) != prod(x.shape or ()):  # type: ignore[arg-type]
+        return NotImplemented
+    return shapes.reshape(lift, x, size)

@@ -1,0 +1,273 @@
+"""Torch's ways to reshape, cut and join tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....errors import SourceError
+from ....ops.shapes import axis_of
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..values import TensorValue
+
+END = np.iinfo(np.int64).max
+"""What torch and ONNX alike write for "to the end"."""
+
+
+@lifts("aten::reshape", "aten::view", "aten::_unsafe_view")
+def reshape(lift: Builder, self: Any, shape: Any) -> Any:
+    return shapes.reshape(lift, lift.tensor(self), shape)
+
+
+@lifts("aten::view_as", "aten::reshape_as")
+def reshape_as(lift: Builder, self: Any, other: Any) -> Any:
+    y = lift.tensor(other)
+    return shapes.reshape(lift, lift.tensor(self), shapes.sizes(lift, y))
+
+
+@lifts("aten::flatten")
+def flatten(lift: Builder, self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    x = lift.tensor(self)
+    if start_dim == 1 and end_dim == -1:
+        return lift.emit("Flatten", [x], {"axis": 1}) if shapes.rank(lift, x) > 1 else x
+    rank = shapes.rank(lift, x)
+    start, end = axis_of(start_dim, rank), axis_of(end_dim, rank)
+    sizes = [shapes.size(lift, x, axis) for axis in range(rank)]
+    return shapes.reshape(lift, x, [*sizes[:start], -1, *sizes[end + 1 :]])
+
+
+@lifts("aten::unflatten")
+def unflatten(lift: Builder, self: Any, dim: int, sizes: Any) -> Any:
+    x = lift.tensor(self)
+    rank = shapes.rank(lift, x)
+    axis = axis_of(dim, rank)
+    around = [shapes.size(lift, x, i) for i in range(rank)]
+    return shapes.reshape(lift, x, [*around[:axis], *sizes, *around[axis + 1 :]])
+
+
+@lifts("aten::permute")
+def permute(lift: Builder, self: Any, dims: Any) -> Any:
+    rank = len(dims)
+    return lift.emit("Transpose", [self], {"perm": tuple(axis_of(axis, rank) for axis in dims)})
+
+
+@lifts("aten::transpose", "aten::swapaxes", "aten::swapdims")
+def transpose(lift: Builder, self: Any, dim0: int, dim1: int) -> Any:
+    x = lift.tensor(self)
+    order = list(range(shapes.rank(lift, x)))
+    a, b = axis_of(dim0, len(order)), axis_of(dim1, len(order))
+    order[a], order[b] = order[b], order[a]
+    return lift.emit("Transpose", [x], {"perm": tuple(order)})
+
+
+@lifts("aten::t", "aten::numpy_T")
+def t(lift: Builder, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Transpose", [x], {"perm": tuple(reversed(range(shapes.rank(lift, x))))})
+
+
+@lifts("aten::unsqueeze")
+def unsqueeze(lift: Builder, self: Any, dim: int) -> Any:
+    x = lift.tensor(self)
+    axis = axis_of(dim, shapes.rank(lift, x) + 1)
+    return lift.emit("Unsqueeze", [x, lift.constant(np.array([axis], np.int64))])
+
+
+@lifts("aten::squeeze")
+def squeeze(lift: Builder, self: Any, dim: Any = None) -> Any:
+    x = lift.tensor(self)
+    rank = shapes.rank(lift, x)
+    axes = range(rank) if dim is None else [axis_of(a, rank) for a in (dim if isinstance(dim, list) else [dim])]
+    sizes = [shapes.size(lift, x, axis) for axis in axes]
+    if any(not isinstance(size, int) for size in sizes):
+        raise SourceError(
+            "drops dimensions of size 1, but does not know here which ones have that size", hint=shapes.hint(lift)
+        )
+    gone = [axis for axis, size in zip(axes, sizes, strict=True) if size == 1]
+    return lift.emit("Squeeze", [x, lift.constant(np.array(gone, np.int64))]) if gone else x
+
+
+@lifts("aten::slice")
+def slice_(lift: Builder, self: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    if isinstance(self, list | tuple):
+        return list(self)[slice(start, end, step)]
+    start, end = 0 if start is None else start, END if end is None else end
+    if start == 0 and isinstance(end, int) and end >= END and step == 1:
+        return lift.tensor(self)
+    return _sliced(lift, self, dim, start, end, step)
+
+
+def _sliced(lift: Builder, x: Any, dim: int, start: Any, end: Any, step: int) -> Any:
+    bounds = [shapes.shape_tensor(lift, [start]), shapes.shape_tensor(lift, [end])]
+    rest = [lift.constant(np.array([dim], np.int64)), lift.constant(np.array([step], np.int64))]
+    return lift.emit("Slice", [x, *bounds, *rest])
+
+
+@lifts("aten::narrow")
+def narrow(lift: Builder, self: Any, dim: int, start: int, length: int) -> Any:
+    end = start + length
+    return _sliced(lift, self, dim, start, END if start < 0 and end == 0 else end, 1)
+
+
+@lifts("aten::select")
+def select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
+    return lift.emit("Gather", [self, lift.constant(np.array(arguments.number(lift, index), np.int64))], {"axis": dim})
+
+
+@lifts("aten::index_select")
+def index_select(lift: Builder, self: Any, dim: int, index: Any) -> Any:
+    return lift.emit("Gather", [self, index], {"axis": dim})
+
+
+@lifts("aten::split", "aten::split_with_sizes")
+def split(lift: Builder, self: Any, split_size: Any, dim: int = 0) -> Any:
+    x = lift.tensor(self)
+    if isinstance(split_size, int):
+        size = _known_size(lift, x, dim)
+        split_size = [min(split_size, size - start) for start in range(0, size, split_size)]
+    if len(split_size) == 1:
+        return [x]
+    sizes = lift.constant(np.array(split_size, np.int64))
+    return lift.emit("Split", [x, sizes], {"axis": dim}, outputs=len(split_size))
+
+
+@lifts("aten::chunk")
+def chunk(lift: Builder, self: Any, chunks: int, dim: int = 0) -> Any:
+    size = _known_size(lift, lift.tensor(self), dim)
+    return split(lift, self, -(-size // chunks), dim)
+
+
+@lifts("aten::unbind")
+def unbind(lift: Builder, self: Any, dim: int = 0) -> Any:
+    x = lift.tensor(self)
+    return [select(lift, x, dim, index) for index in range(_known_size(lift, x, dim))]
+
+
+def _known_size(lift: Builder, x: TensorValue, dim: int) -> int:
+    size = shapes.size(lift, x, axis_of(dim, shapes.rank(lift, x)))
+    if not isinstance(size, int):
+        raise SourceError(f"needs the size of dimension {dim}, which is not known", hint=shapes.hint(lift))
+    return size
+
+
+@lifts("aten::cat", "aten::concat")
+def cat(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
+    """On quantized tensors torch gives the result the scale and zero point of the first one."""
+    values = _some_tensors(lift, tensors)
+    if len(values) == 1 and values[0].quantization is None:
+        return lift.alias(values[0])
+    return lift.emit("Concat", values, {"axis": dim}, quantization=arguments.grid(values[0]))
+
+
+@lifts("quantized::cat")
+def quantized_cat(lift: Builder, qx: Sequence[Any], dim: int, scale: Any, zero_point: Any) -> Any:
+    values = _some_tensors(lift, qx)
+    if scale is None or zero_point is None:
+        return lift.emit("Concat", values, {"axis": dim}, quantization=arguments.grid(values[0]))
+    quantization = arguments.quantization(lift, scale, zero_point, values[0].dtype)
+    return lift.emit("Concat", values, {"axis": dim}, quantization=quantization)
+
+
+def _some_tensors(lift: Builder, values: Sequence[Any]) -> list[TensorValue]:
+    if not values:
+        raise SourceError("joins no tensors")
+    return [lift.tensor(value) for value in values]
+
+
+@lifts("aten::stack")
+def stack(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
+    return cat(lift, [unsqueeze(lift, value, dim) for value in tensors], dim)
+
+
+@lifts("aten::expand")
+def expand(lift: Builder, self: Any, size: Any, *, implicit: bool = False) -> Any:
+    x = lift.tensor(self)
+    missing = len(size) - shapes.rank(lift, x)
+    whole = [shapes.size(lift, x, axis - missing) if item == -1 else item for axis, item in enumerate(size)]
+    return lift.emit("Expand", [x, shapes.shape_tensor(lift, whole)])
+
+
+@lifts("aten::expand_as")
+def expand_as(lift: Builder, self: Any, other: Any) -> Any:
+    y = lift.tensor(other)
+    return expand(lift, self, shapes.sizes(lift, y))
+
+
+@lifts("aten::repeat")
+def repeat(lift: Builder, self: Any, repeats: Any) -> Any:
+    x = lift.tensor(self)
+    for _ in range(len(repeats) - shapes.rank(lift, x)):
+        x = unsqueeze(lift, x, 0)
+    return lift.emit("Tile", [x, shapes.shape_tensor(lift, repeats)])
+
+
+@lifts("aten::constant_pad_nd")
+def constant_pad(lift: Builder, self: Any, pad: Any, value: Any = 0) -> Any:
+    return _padded(lift, self, pad, "constant", value)
+
+
+@lifts("aten::pad")
+def pad_(lift: Builder, self: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    return _padded(lift, self, pad, modes[mode], value)
+
+
+@lifts("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d")
+def reflection_pad(lift: Builder, self: Any, padding: Any) -> Any:
+    return _padded(lift, self, padding, "reflect", None)
+
+
+@lifts("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d")
+def replication_pad(lift: Builder, self: Any, padding: Any) -> Any:
+    return _padded(lift, self, padding, "edge", None)
+
+
+def _padded(lift: Builder, self: Any, pad: Any, mode: str, value: Any) -> Any:
+    """Torch lists pads from the last dimension, (before, after) each; ONNX all before, then all after."""
+    x = lift.tensor(self)
+    rank = shapes.rank(lift, x)
+    before, after = [0] * rank, [0] * rank
+    for i in range(len(pad) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    pads = shapes.shape_tensor(lift, before + after)
+    if mode != "constant":
+        return lift.emit("Pad", [x, pads], {"mode": mode})
+    fill = arguments.scalar_like(lift, x, 0 if value is None else arguments.number(lift, value))
+    return lift.emit("Pad", [x, pads, fill], {"mode": mode})
+
+
+@lifts("aten::pixel_shuffle")
+def pixel_shuffle(lift: Builder, self: Any, upscale_factor: int) -> Any:
+    x = lift.tensor(self)
+    shapes.need(lift, x, (None,) * 4)
+    return lift.emit("DepthToSpace", [x], {"blocksize": upscale_factor, "mode": "CRD"})
+
+
+@lifts("aten::pixel_unshuffle")
+def pixel_unshuffle(lift: Builder, self: Any, downscale_factor: int) -> Any:
+    """Not ONNX's SpaceToDepth, which orders channels otherwise: reshape, transpose, reshape."""
+    x = lift.tensor(self)
+    shapes.need(lift, x, (None,) * 4)
+    n, c, r = shapes.size(lift, x, 0), _known_size(lift, x, 1), downscale_factor
+    rows, columns = (_divided(lift, shapes.size(lift, x, axis), r) for axis in (2, 3))
+    blocks = shapes.reshape(lift, x, [n, c, rows, r, columns, r])
+    order = lift.emit("Transpose", [blocks], {"perm": (0, 1, 3, 5, 2, 4)})
+    return shapes.reshape(lift, order, [n, c * r * r, shapes.size(lift, order, 4), shapes.size(lift, order, 5)])
+
+
+def _divided(lift: Builder, size: Any, divisor: int) -> Any:
+    return size // divisor if isinstance(size, int) else shapes.arithmetic(lift, "Div", size, divisor)
+
+
+@lifts("aten::channel_shuffle", "aten::native_channel_shuffle")
+def channel_shuffle(lift: Builder, self: Any, groups: int) -> Any:
+    x = lift.tensor(self)
+    n, c = shapes.size(lift, x, 0), _known_size(lift, x, 1)
+    rest = [shapes.size(lift, x, axis) for axis in range(2, shapes.rank(lift, x))]
+    split_ = shapes.reshape(lift, x, [n, groups, c // groups, -1])
+    order = lift.emit("Transpose", [split_], {"perm": (0, 2, 1, 3)})
+    return shapes.reshape(lift, order, [n, c, *rest])

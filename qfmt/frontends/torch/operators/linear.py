@@ -1,0 +1,216 @@
+"""Torch's convolutions and matrix products, quantized and float."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ....errors import SourceError
+from .. import arguments, shapes
+from ..building import Builder
+from ..calls import Packed
+from ..lifts import by_rank, lifts
+from ..values import TensorValue
+from .runtime_grids import dynamic_linear
+
+
+def many(value: Any, count: int) -> tuple[int, ...]:
+    """Torch takes one number for all dimensions, too."""
+    items = tuple(int(item) for item in value) if isinstance(value, list | tuple) else (int(value),)
+    return items * count if len(items) == 1 else items
+
+
+def _attributes(
+    rank: int, kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int
+) -> dict[str, Any]:
+    pads = many(padding, rank)
+    return {
+        "kernel_shape": tuple(kernel),
+        "strides": many(stride, rank),
+        "pads": pads + pads,
+        "dilations": many(dilation, rank),
+        "group": int(groups),
+    }
+
+
+@lifts(by_rank("quantized::conv{}d", "quantized::conv_transpose{}d"))
+def quantized_conv(lift: Builder, rank: int, qx: Any, packed_weight: Any, *rest: Any) -> Any:
+    """Arguments after the packed parameters: (scale, zero_point), before 1.6 with the geometry in front."""
+    scale, zero_point = rest[-2:]
+    x, _ = arguments.quantized(lift, qx)
+    weight, bias, attributes = conv_of(lift, x, packed_weight, rank)
+    quantization = arguments.quantization(lift, scale, zero_point, x.dtype)
+    operator = "ConvTranspose" if packed_weight.transposed else "Conv"
+    return lift.emit(operator, [x, weight, bias], attributes, quantization=quantization)
+
+
+def conv_of(
+    lift: Builder, x: TensorValue, packed: Packed, rank: int
+) -> tuple[TensorValue, TensorValue | None, dict[str, Any]]:
+    """Weight, bias and attributes of packed convolution parameters; states what they require of `x`."""
+    if not isinstance(packed, Packed) or packed.kind != "conv":
+        raise SourceError("is called without packed convolution parameters")
+    lift.within(module_of(packed))
+    weight, bias = weight_of(lift, packed), bias_of(lift, packed)
+    kernel = weight.shape[2:] if weight.shape is not None else ()
+    spatial = len(kernel)
+    if spatial > rank:  # conv1d is packed as conv2d with a height of 1
+        weight, kernel = _without_height(lift, weight), kernel[1:]
+    drop = spatial - rank
+    stride, padding, dilation = (value[drop:] for value in (packed.stride, packed.padding, packed.dilation))
+    kernel_sizes = [int(size) for size in kernel if isinstance(size, int)]
+    attributes = _attributes(rank, kernel_sizes, stride, padding, dilation, packed.groups)
+    channels = _input_channels(weight, packed)
+    shapes.need(lift, x, (None, channels, *[None] * rank))
+    if packed.transposed:
+        attributes["output_padding"] = tuple(packed.output_padding)[drop:]
+    return weight, bias, attributes
+
+
+def _input_channels(weight: TensorValue, packed: Packed) -> int | None:
+    size = weight.shape[0 if packed.transposed else 1] if weight.shape else None
+    return None if not isinstance(size, int) else size if packed.transposed else size * packed.groups
+
+
+def _without_height(lift: Builder, weight: TensorValue) -> TensorValue:
+    """[O, I, 1, K] → [O, I, K]: the same constant with one dimension less."""
+    return lift.reshaped_constant(weight, lambda shape: (*shape[:2], *shape[3:]))
+
+
+@lifts("quantized::linear")
+def quantized_linear(lift: Builder, X: Any, W_prepack: Any, Y_scale_i: Any, Y_zero_point_i: Any) -> Any:  # noqa: N803
+    if not isinstance(W_prepack, Packed) or W_prepack.kind != "linear":
+        raise SourceError("is called without packed linear parameters")
+    lift.within(module_of(W_prepack))
+    x, _ = arguments.quantized(lift, X)
+    quantization = arguments.quantization(lift, Y_scale_i, Y_zero_point_i, x.dtype)
+    inputs = [x, weight_of(lift, W_prepack), bias_of(lift, W_prepack)]
+    return lift.emit("qfmt.Linear", inputs, quantization=quantization)
+
+
+@lifts("aten::conv1d", "aten::conv2d", "aten::conv3d")
+def conv(
+    lift: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    x, w = lift.tensor(input), lift.tensor(weight)
+    if w.shape is None:
+        raise SourceError("has a weight whose shape is not known")
+    kernel = [int(size) for size in w.shape[2:] if isinstance(size, int)]
+    rank = len(kernel)
+    shapes.need(lift, x, (None, w.shape[1] * groups if isinstance(w.shape[1], int) else None, *[None] * rank))
+    attributes = _attributes(rank, kernel, stride, 0 if isinstance(padding, str) else padding, dilation, groups)
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(attributes["dilations"], kernel, strict=True)]
+        attributes["pads"] = tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
+    return lift.emit("Conv", [x, w, bias], attributes)
+
+
+@lifts("aten::_convolution", "aten::convolution")
+def convolution(
+    lift: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *engine_flags: Any,
+) -> Any:
+    if transposed:
+        return conv_transpose(lift, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv(lift, input, weight, bias, stride, padding, dilation, groups)
+
+
+@lifts("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
+def conv_transpose(
+    lift: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    x, w = lift.tensor(input), lift.tensor(weight)
+    if w.shape is None:
+        raise SourceError("has a weight whose shape is not known")
+    kernel = [int(size) for size in w.shape[2:] if isinstance(size, int)]
+    attributes = _attributes(len(kernel), kernel, stride, padding, dilation, groups)
+    shapes.need(lift, x, (None, w.shape[0], *[None] * len(kernel)))
+    return lift.emit("ConvTranspose", [x, w, bias], attributes | {"output_padding": many(output_padding, len(kernel))})
+
+
+@lifts("aten::linear")
+def linear(lift: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
+    return dynamic_linear(lift, input, weight, bias)
+
+
+@lifts("aten::addmm")
+def addmm(lift: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    if beta != 1 or alpha != 1:
+        return NotImplemented
+    weight = _transposed(lift, lift.tensor(mat2))
+    if weight is not None:  # what a linear layer is decomposed into
+        return _linear(lift, mat1, weight, self)
+    return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
+
+
+@lifts("aten::mm")
+def mm(lift: Builder, self: Any, mat2: Any) -> Any:
+    weight = _transposed(lift, lift.tensor(mat2))
+    return NotImplemented if weight is None else _linear(lift, self, weight, None)
+
+
+def _linear(lift: Builder, x: Any, weight: TensorValue, bias: Any) -> Any:
+    result = dynamic_linear(lift, x, weight, bias)
+    return lift.emit("qfmt.Linear", [x, weight, bias]) if result is NotImplemented else result
+
+
+def _transposed(lift: Builder, value: TensorValue) -> TensorValue | None:
+    """The quantized weight of which a matrix is the transpose, dequantized."""
+    node = lift.makers.get(value.key)
+    if node is None or node.operator != "Transpose" or node.attributes["perm"] != (1, 0):
+        return None
+    source = lift.makers.get(node.inputs[0])
+    if source is None or source.operator != "DequantizeLinear" or lift.tensors[source.inputs[0]].data is None:
+        return None
+    tensor = lift.tensors[source.outputs[0]]
+    return TensorValue(tensor.name, tensor.dtype, tensor.shape, None, "")
+
+
+def bias_of(lift: Builder, packed: Packed) -> TensorValue | None:
+    if packed.bias is None:
+        return None
+    return lift.stored(packed.bias, f"{module_of(packed) or packed.path}.bias".lstrip("."))
+
+
+def weight_of(lift: Builder, packed: Packed, dtype: str = "") -> TensorValue:
+    module = module_of(packed)
+    aliases = [packed.path, *packed.aliases, f"{module}._packed_params" if module else ""]
+    return lift.stored(packed.weight, f"{module or packed.path}.weight".lstrip("."), aliases, dtype)
+
+
+_OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params){1,3}(?:\.\d+|\._packed_weight)?")
+"""`fc._packed_params._packed_params`, or what PyTorch's mobile passes of 2019 made of it:
+`_jit_pass_hoist_conv_packed_params.features.0.0._packed_params.1`."""
+
+
+def module_of(packed: Packed) -> str:
+    """The path of the module that owns packed parameters; "" if the archive does not say."""
+    for path in (packed.path, *packed.aliases):
+        if owner := _OWNER.fullmatch(path):
+            return owner[1]
+    return ""

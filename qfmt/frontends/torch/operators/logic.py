@@ -1,0 +1,119 @@
+"""Torch's comparisons, logic and choices of elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....errors import SourceError
+from ....model import DTYPES
+from ...stored import StoredTensor
+from .. import arguments
+from ..building import Builder
+from ..lifts import lifts
+from ..promotion import operands
+from ..values import DTYPE_CODES, TensorValue
+
+COMPARISONS = {
+    "eq": "Equal",
+    "ne": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}
+"""Torch's comparisons; `ne` is turned round."""
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorValue | StoredTensor)
+
+
+def cast(lift: Builder, x: TensorValue, dtype: str) -> TensorValue:
+    result: TensorValue = x if x.dtype == dtype else lift.emit("Cast", [x], {"to": dtype})
+    return result
+
+
+def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:
+    """A tensor in the element type, c10's code, that a call asks for before it computes.
+
+    `whole` is the type of integers and truth values where it asks for none.
+    """
+    x = lift.tensor(value)
+    if dtype is not None:
+        if dtype not in DTYPE_CODES:
+            raise SourceError(f"computes in the element type {dtype}, which is not supported")
+        return cast(lift, x, DTYPE_CODES[dtype])
+    counts = x.dtype == "bool" or DTYPES[x.dtype].is_integer
+    return cast(lift, x, whole) if whole and counts and x.quantization is None else x
+
+
+def truth(lift: Builder, value: Any) -> TensorValue:
+    """A tensor as torch takes it for a condition: what is not 0."""
+    x = lift.tensor(value)
+    return x if x.dtype == "bool" else negation(lift, lift.emit("Equal", [*operands(lift, x, 0)]))
+
+
+def negation(lift: Builder, x: TensorValue) -> TensorValue:
+    result: TensorValue = lift.emit("Not", [x])
+    return result
+
+
+def compared(lift: Builder, name: str, a: Any, b: Any) -> Any:
+    """`aten::lt` and its like on tensors; NotImplemented for other calls."""
+    if name in ("__and__", "__or__"):
+        return bitwise(lift, name.strip("_").title(), a, b)
+    if name not in COMPARISONS:
+        return NotImplemented
+    result = lift.emit(COMPARISONS[name], [*operands(lift, a, b)])
+    return negation(lift, result) if name == "ne" else result
+
+
+@lifts("aten::logical_not")
+def logical_not(lift: Builder, self: Any) -> Any:
+    return negation(lift, truth(lift, self))
+
+
+@lifts({"aten::logical_and": "And", "aten::logical_or": "Or", "aten::logical_xor": "Xor"})
+def logical(lift: Builder, operator: str, self: Any, other: Any) -> Any:
+    return lift.emit(operator, [truth(lift, self), truth(lift, other)])
+
+
+@lifts({"aten::bitwise_and": "And", "aten::bitwise_or": "Or", "aten::bitwise_xor": "Xor", "aten::__xor__": "Xor"})
+def bitwise(lift: Builder, operator: str, self: Any, other: Any) -> Any:
+    x, y = operands(lift, self, other)
+    return lift.emit(operator if x.dtype == "bool" else f"Bitwise{operator}", [x, y])
+
+
+@lifts("aten::bitwise_not")
+def bitwise_not(lift: Builder, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Not" if x.dtype == "bool" else "BitwiseNot", [x])
+
+
+@lifts("aten::where")
+def where(lift: Builder, condition: Any, self: Any = None, other: Any = None) -> Any:
+    if self is None or other is None:
+        return NotImplemented
+    if isinstance(self, int | float) and isinstance(other, int | float):  # torch makes them float32 or int64
+        kind = np.float32 if isinstance(self, float) or isinstance(other, float) else np.int64
+        self, other = np.array(self, kind), np.array(other, kind)
+    return lift.emit("Where", [truth(lift, condition), *operands(lift, self, other)])
+
+
+@lifts("aten::masked_fill")
+def masked_fill(lift: Builder, self: Any, mask: Any, value: Any) -> Any:
+    x = lift.tensor(self)
+    if is_tensor(value):
+        filling = cast(lift, lift.tensor(value), x.dtype)
+    else:
+        filling = arguments.scalar_like(lift, x, arguments.number(lift, value))
+    return lift.emit("Where", [truth(lift, mask), filling, x])
+
+
+@lifts({"aten::any": "ReduceMax", "aten::all": "ReduceMin"})
+def some(lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    numbers = cast(lift, truth(lift, self), "int32")
+    axes = None if dim is None else lift.constant(np.array(dim if isinstance(dim, list) else [dim], np.int64))
+    return cast(lift, lift.emit(operator, [numbers, axes], {"keepdims": int(keepdim)}), "bool")

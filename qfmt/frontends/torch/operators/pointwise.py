@@ -1,0 +1,304 @@
+"""Torch's element-wise operators that are not one-to-one, and the way into and out of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....errors import SourceError
+from ....model import DTYPES, Quantization
+from ...stored import StoredTensor
+from .. import arguments, shapes
+from ..building import Builder
+from ..calls import Value
+from ..lifts import lifts
+from ..promotion import operands
+from ..sizes import Size
+from ..values import DTYPE_CODES, TensorValue, narrowest
+from .logic import in_type
+
+
+@lifts("aten::quantize_per_tensor")
+def quantize_per_tensor(lift: Builder, self: Any, scale: Any, zero_point: Any, dtype: int) -> Any:
+    kind = quantized_type(dtype)
+    quantization = arguments.quantization(lift, scale, zero_point, kind)
+    return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind)
+
+
+@lifts("aten::quantize_per_channel")
+def quantize_per_channel(lift: Builder, self: Any, scales: Any, zero_points: Any, axis: int, dtype: int) -> Any:
+    kind = quantized_type(dtype)
+    values = [float(scale) for scale in _constants(scales)]
+    points = tuple(int(point) for point in _constants(zero_points))
+    source = "float32" if all(narrowest(scale) == "float32" for scale in values) else "float64"
+    limits = DTYPES[kind]
+    quantization = Quantization(tuple(values), points, limits.minimum, limits.maximum, axis, source)
+    rule = "" if lift.engine == "onnx" else "reciprocal_offset"  # unlike quantize_per_tensor, which fuses
+    return lift.emit("QuantizeLinear", [self], quantization=quantization, dtype=kind, rule=rule)
+
+
+def quantized_type(code: Any) -> str:
+    """The element type of integers by its code."""
+    kind = DTYPE_CODES.get(code, "") if isinstance(code, int) else ""
+    if not kind or not DTYPES[kind].is_quantizable:
+        raise SourceError(f"quantizes to the element type {str(code)[:20]}, which is not supported")
+    return kind
+
+
+def _constants(value: Any) -> list[Any]:
+    if not isinstance(value, StoredTensor):
+        raise SourceError("takes scales that are known only at run time")
+    return list(value.array().reshape(-1).tolist())
+
+
+@lifts("aten::dequantize")
+def dequantize(lift: Builder, self: Any) -> Any:
+    if isinstance(self, list | tuple):
+        return [dequantize(lift, value) for value in self]
+    x = lift.tensor(self)
+    return lift.emit("DequantizeLinear", [x], dtype="float32") if x.quantization is not None else x
+
+
+@lifts(
+    "aten::contiguous",
+    "aten::clone",
+    "aten::detach",
+    "aten::alias",
+    "aten::lift_fresh",
+    "aten::lift_fresh_copy",
+    "aten::cpu",
+    "prim::data",
+)
+def unchanged(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Memory layout and copies do not change values."""
+    return self if not isinstance(self, TensorValue) else lift.alias(self)
+
+
+@lifts(
+    "aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::feature_alpha_dropout", "quantized::dropout"
+)
+def dropout(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Nothing, of a network in eval mode."""
+    if any(each is True for each in (*args, *kwargs.values())):  # p may be 1.0, == True
+        raise SourceError("is in training mode", hint="call model.eval() before saving")
+    return unchanged(lift, self)
+
+
+@lifts("aten::to", "aten::type_as", "aten::_to_copy")
+def to(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
+    x = lift.tensor(self)
+    dtype = _target_dtype(args, kwargs)
+    if dtype is None or x.dtype == dtype:
+        return lift.alias(x)
+    if x.quantization is not None:
+        raise SourceError(f"casts a quantized tensor to {dtype}")
+    return lift.emit("Cast", [x], {"to": dtype})
+
+
+def _target_dtype(args: Any, kwargs: Any) -> str | None:
+    for value in (kwargs.get("dtype"), *args):
+        if isinstance(value, TensorValue | StoredTensor):
+            return value.dtype
+        if isinstance(value, int) and not isinstance(value, bool):
+            return DTYPE_CODES.get(value)
+    return None
+
+
+def _binary(lift: Builder, operator: str, a: Any, b: Any) -> Any:
+    if isinstance(a, Size) or isinstance(b, Size):
+        return shapes.arithmetic(lift, operator, a, b)
+    x, y = operands(lift, a, b)
+    if operator == "Div" and x.quantization is None and (x.dtype == "bool" or DTYPES[x.dtype].is_integer):
+        x, y = (lift.emit("Cast", [each], {"to": "float32"}) for each in (x, y))
+    return lift.emit(operator, [x, y])
+
+
+@lifts("aten::add")
+def add(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
+    if isinstance(self, list) and isinstance(other, list):
+        return self + other
+    return _binary(lift, "Add", self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
+
+
+@lifts("aten::sub")
+def sub(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _binary(lift, "Sub", self, other if alpha == 1 else _binary(lift, "Mul", other, alpha))
+
+
+@lifts("aten::rsub")
+def rsub(lift: Builder, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return _binary(lift, "Sub", other, self if alpha == 1 else _binary(lift, "Mul", self, alpha))
+
+
+@lifts("aten::mul")
+def mul(lift: Builder, self: Any, other: Any) -> Any:
+    return _binary(lift, "Mul", self, other)
+
+
+@lifts("aten::div", "aten::true_divide")
+def div(lift: Builder, self: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None or isinstance(self, Size):
+        return _binary(lift, "Div", self, other)
+    return _whole_quotient(lift, self, other, rounding_mode)
+
+
+@lifts("aten::floor_divide", "aten::floordiv")
+def floor_divide(lift: Builder, self: Any, other: Any) -> Any:
+    if isinstance(self, Size) or isinstance(other, Size):
+        return shapes.arithmetic(lift, "Div", self, other)
+    return _whole_quotient(lift, self, other, "floor") if isinstance(self, Value) else NotImplemented
+
+
+def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
+    """Rounded down, or towards zero; Div of integers does the latter."""
+    x, y = operands(lift, a, b)
+    if DTYPES[x.dtype].is_integer and rounding == "floor":
+        x = lift.emit("Sub", [x, lift.emit("Mod", [x, y])])
+    quotient = lift.emit("Div", [x, y])
+    if DTYPES[x.dtype].is_integer:
+        return quotient
+    if rounding == "floor":
+        return lift.emit("Floor", [quotient])
+    return lift.emit("Mul", [lift.emit("Sign", [quotient]), lift.emit("Floor", [lift.emit("Abs", [quotient])])])
+
+
+@lifts("aten::pow")
+def power(lift: Builder, self: Any, exponent: Any) -> Any:
+    return _binary(lift, "Pow", self, exponent)
+
+
+@lifts("aten::neg")
+def neg(lift: Builder, self: Any) -> Any:
+    return shapes.arithmetic(lift, "Mul", self, -1) if isinstance(self, Size) else lift.emit("Neg", [self])
+
+
+@lifts({"quantized::add_scalar": "add", "quantized::mul_scalar": "mul"})
+def quantized_scalar(lift: Builder, name: str, qa: Any, b: Any) -> Any:
+    """PyTorch leaves the integers and changes scale or zero point; written as what that means."""
+    x, quantization = arguments.quantized(lift, qa)
+    return (_times if name == "mul" else _plus)(lift, x, quantization, float(arguments.number(lift, b)))
+
+
+@lifts({"quantized::add": "add", "quantized::mul": "mul"})
+def quantized_binary(lift: Builder, name: str, qa: Any, qb: Any, scale: Any = None, zero_point: Any = None) -> Any:
+    """Without a scale one operand is a number; with one, the operator's spelling says all."""
+    if scale is not None:
+        return NotImplemented
+    tensor, number = (qb, qa) if isinstance(qa, int | float) else (qa, qb)
+    return quantized_scalar(lift, name, tensor, number)
+
+
+def _times(lift: Builder, x: TensorValue, q: Quantization, factor: float) -> Any:
+    scale, low, high = q.scale[0], DTYPES[x.dtype].minimum, DTYPES[x.dtype].maximum
+    if factor == 0:
+        quantization = arguments.quantization(lift, 1.0, 0, x.dtype)
+    else:
+        zero_point = q.zero_point[0] if factor > 0 else low + high - q.zero_point[0]
+        quantization = arguments.quantization(lift, abs(factor) * scale, zero_point, x.dtype)
+    return lift.emit("Mul", [x, lift.constant(factor)], quantization=quantization, like="Add")
+
+
+def _plus(lift: Builder, x: TensorValue, q: Quantization, addend: float) -> Any:
+    """aten/native/quantized/cpu/qadd.cpp, _add_scalar_out: steps = rint(c / s), zero point z - steps; where
+    that leaves the range, the scale grows until it fits."""
+    scale, low, high = q.scale[0], DTYPES[x.dtype].minimum, DTYPES[x.dtype].maximum
+    if not np.isfinite(addend / scale):
+        raise SourceError(f"adds {addend} to a quantized tensor with the scale {scale}")
+    steps = int(np.rint(addend / scale))
+    zero_point = q.zero_point[0] - steps
+    if zero_point < low:
+        quantization = arguments.quantization(lift, (high - zero_point) / (high - low) * scale, low, x.dtype)
+    elif zero_point > high:
+        quantization = arguments.quantization(lift, (zero_point - low) / (high - low) * scale, high, x.dtype)
+    else:
+        quantization = arguments.quantization(lift, scale, zero_point, x.dtype)
+    added = lift.constant(
+        np.array(steps, np.int32), Quantization.per_tensor(scale, 0, "int32", scale_dtype=q.scale_dtype)
+    )
+    return lift.emit("Add", [x, added], quantization=quantization, rule="sum")
+
+
+@lifts("aten::relu")
+def relu(lift: Builder, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Relu", [x], quantization=arguments.grid(x))
+
+
+@lifts("aten::relu6", "quantized::relu6")
+def relu6(lift: Builder, self: Any) -> Any:
+    return clamp(lift, self, 0.0, 6.0)
+
+
+@lifts("aten::hardtanh")
+def hardtanh(lift: Builder, self: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+    return clamp(lift, self, min_val, max_val)
+
+
+@lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")
+def clamp(lift: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
+    x = lift.tensor(self)
+    dtype = "float32" if x.quantization is not None else x.dtype
+    numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
+    bounds = [None if number is None else lift.constant(np.array(number, dtype)) for number in numbers]
+    return lift.emit("Clip", [x, *bounds], quantization=arguments.grid(x))
+
+
+@lifts("aten::clamp_max")
+def clamp_max(lift: Builder, self: Any, max: Any) -> Any:
+    return clamp(lift, self, None, max)
+
+
+FIXED_OUTPUT = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
+"""Scale and zero point (for uint8, for int8) that torch gives these outputs whatever the input had."""
+
+
+@lifts({"aten::sigmoid": "Sigmoid", "aten::tanh": "Tanh", "aten::hardsigmoid": "HardSigmoid"})
+def bounded(lift: Builder, operator: str, self: Any) -> Any:
+    x = lift.tensor(self)
+    attributes = {"alpha": 1 / 6, "beta": 0.5} if operator == "HardSigmoid" else {}
+    quantization = None
+    if x.quantization is not None:
+        scale, unsigned, signed = FIXED_OUTPUT[operator]
+        quantization = arguments.quantization(lift, scale, unsigned if x.dtype == "uint8" else signed, x.dtype)
+    return lift.emit(operator, [x], attributes, quantization=quantization)
+
+
+@lifts("aten::silu")
+def silu(lift: Builder, self: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("Mul", [x, lift.emit("Sigmoid", [x])])
+
+
+@lifts("aten::prelu")
+def prelu(lift: Builder, self: Any, weight: Any) -> Any:
+    x = lift.tensor(self)
+    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=arguments.grid(x))
+
+
+@lifts("quantized::prelu")
+def quantized_prelu(lift: Builder, qx: Any, weight: Any, output_scale: Any, output_zero_point: Any) -> Any:
+    x = lift.tensor(qx)
+    quantization = arguments.quantization(lift, output_scale, output_zero_point, x.dtype)
+    return lift.emit("PRelu", [x, _slope(lift, x, weight)], quantization=quantization)
+
+
+def _slope(lift: Builder, x: TensorValue, weight: Any) -> TensorValue:
+    """Torch's slope runs over the channels (dimension 1); ONNX's broadcasts from the last dimension."""
+    slope = lift.tensor(weight)
+    rank = shapes.rank(lift, x)
+    if slope.shape and slope.shape != (1,) and rank > 2:
+        return shapes.reshape(lift, slope, [-1, *[1] * (rank - 2)])
+    return slope
+
+
+@lifts(
+    {
+        "aten::softmax": "Softmax", "aten::_softmax": "Softmax",
+        "aten::log_softmax": "LogSoftmax", "aten::_log_softmax": "LogSoftmax",
+    }
+)  # fmt: skip
+def softmax(lift: Builder, operator: str, self: Any, dim: int, dtype: Any = None) -> Any:
+    """`_softmax` has a truth value in the place of the type: whether to widen float16 first."""
+    x = in_type(lift, self, (6 if dtype else None) if isinstance(dtype, bool) else dtype)
+    return lift.emit(operator, [x], {"axis": dim}, quantization=arguments.grid(x))

@@ -1,0 +1,160 @@
+"""Torch's pooling, means and interpolation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....errors import SourceError
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import by_rank, lifts
+from ..values import TensorValue, Unsupported, narrowest
+from .linear import many
+from .logic import in_type
+
+
+def _batched(lift: Builder, x: Any, rank: int) -> TensorValue:
+    value = lift.tensor(x)
+    shapes.need(lift, value, (None,) * (rank + 2))
+    if value.shape is not None and len(value.shape) != rank + 2:
+        raise SourceError(f"takes {rank + 2} dimensions here, but its input has {len(value.shape)}")
+    return value
+
+
+def _window(rank: int, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    shape = many(kernel, rank)
+    pads = many(padding, rank)
+    return {
+        "kernel_shape": shape,
+        "strides": many(stride, rank) if stride not in (None, [], ()) else shape,
+        "pads": pads + pads,
+    }
+
+
+@lifts(by_rank("aten::max_pool{}d"), {"quantized::max_pool1d": 1, "quantized::max_pool2d": 2})
+def max_pool(
+    lift: Builder,
+    rank: int,
+    self: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    attributes = _window(rank, kernel_size, stride, padding)
+    attributes |= {"dilations": many(dilation, rank), "ceil_mode": int(ceil_mode)}
+    return lift.emit("MaxPool", [_batched(lift, self, rank)], attributes)
+
+
+@lifts(by_rank("aten::max_pool{}d_with_indices"))
+def max_pool_with_indices(lift: Builder, rank: int, *args: Any) -> Any:
+    """Networks that only pool drop the indices; one that reads them is refused where it does."""
+    return max_pool(lift, rank, *args), Unsupported()
+
+
+@lifts(by_rank("aten::avg_pool{}d"))
+def avg_pool(
+    lift: Builder,
+    rank: int,
+    self: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    x = _batched(lift, self, rank)
+    attributes = _window(rank, kernel_size, stride, padding)
+    attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad), "dilations": (1,) * rank}
+    if divisor_override is not None:  # divides all windows by the same, as a count with the padding does
+        if ceil_mode or divisor_override != int(np.prod(attributes["kernel_shape"])):
+            return NotImplemented
+        attributes["count_include_pad"] = 1
+    return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x))
+
+
+@lifts(by_rank("aten::adaptive_avg_pool{}d"))
+def adaptive_avg_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> Any:
+    x = _batched(lift, self, rank)
+    sizes = list(output_size) if isinstance(output_size, list | tuple) else [output_size] * rank
+    if all(size == 1 for size in sizes):
+        return lift.emit("GlobalAveragePool", [x], quantization=arguments.grid(x))
+    sizes = [_kept(x, 2 + i) if size is None else size for i, size in enumerate(sizes)]
+    return lift.emit("qfmt.AdaptiveAveragePool", [x], {"output_size": tuple(sizes)}, quantization=arguments.grid(x))
+
+
+def _kept(x: TensorValue, axis: int) -> int:
+    size = x.shape[axis] if x.shape is not None else None
+    if not isinstance(size, int):
+        raise SourceError("keeps a size that is not known", hint="give the input's shape with --input-shape")
+    return size
+
+
+@lifts(by_rank("aten::adaptive_max_pool{}d"))
+def adaptive_max_pool(lift: Builder, rank: int, self: Any, output_size: Any) -> Any:
+    x = _batched(lift, self, rank)
+    if any(size != 1 for size in many(output_size, rank)):
+        return NotImplemented
+    axes = np.arange(2, 2 + rank, dtype=np.int64)
+    pooled = lift.emit("ReduceMax", [x, lift.constant(axes)], {"keepdims": 1})
+    return pooled, Unsupported()
+
+
+@lifts("aten::mean")
+def mean(lift: Builder, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _reduced(lift, "ReduceMean", in_type(lift, self, dtype), dim, keepdim)
+
+
+@lifts("aten::sum")
+def total(lift: Builder, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _reduced(lift, "ReduceSum", in_type(lift, self, dtype, whole="int64"), dim, keepdim)
+
+
+def _reduced(lift: Builder, operator: str, self: Any, dim: Any, keepdim: bool) -> Any:
+    x = lift.tensor(self)
+    axes = None
+    if dim is not None and dim != []:
+        axes = lift.constant(np.array(dim if isinstance(dim, list | tuple) else [dim], np.int64))
+    return lift.emit(operator, [x, axes], {"keepdims": int(keepdim)}, quantization=arguments.grid(x))
+
+
+@lifts(by_rank("aten::upsample_nearest{}d"))
+def upsample_nearest(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any) -> Any:
+    return _nearest(lift, rank, input, output_size, scales, "asymmetric", "floor")
+
+
+@lifts(by_rank("aten::_upsample_nearest_exact{}d"))
+def upsample_nearest_exact(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any) -> Any:
+    """PyTorch takes floor(i / scale), nearest-exact floor((i + 0.5) / scale): half_pixel's -0.5, rounded up."""
+    return _nearest(lift, rank, input, output_size, scales, "half_pixel", "round_prefer_ceil")
+
+
+def _nearest(lift: Builder, rank: int, input: Any, size: Any, scales: Sequence[Any], where: str, rounding: str) -> Any:
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": where, "nearest_mode": rounding}
+    return _resized(lift, rank, input, size, scales, attributes)
+
+
+@lifts({"aten::upsample_linear1d": 1, "aten::upsample_bilinear2d": 2, "aten::upsample_trilinear3d": 3})
+def upsample_linear(lift: Builder, rank: int, input: Any, output_size: Any, align_corners: bool, *scales: Any) -> Any:
+    attributes = {
+        "mode": "linear",
+        "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
+    }
+    return _resized(lift, rank, input, output_size, scales, attributes)
+
+
+def _resized(lift: Builder, rank: int, input: Any, size: Any, scales: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    x = _batched(lift, input, rank)
+    factors = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], list | tuple) else list(scales)
+    if size is None:
+        doubles = np.array([1.0, 1.0, *(arguments.number(lift, factor) for factor in factors)])
+        kept = all(narrowest(factor) == "float32" for factor in doubles.tolist())
+        values = lift.constant(doubles.astype(np.float32) if kept else doubles)
+        return lift.emit("Resize", [x, None, values], attributes, quantization=arguments.grid(x))
+    whole = shapes.shape_tensor(lift, [shapes.size(lift, x, 0), shapes.size(lift, x, 1), *size])
+    return lift.emit("Resize", [x, None, None, whole], attributes, quantization=arguments.grid(x))

@@ -1,0 +1,124 @@
+"""Questions that code asks about a tensor. The lifter knows rank, dtype and quantization; sizes often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....errors import SourceError
+from ....ops.shapes import axis_of
+from .. import arguments, shapes
+from ..building import Builder
+from ..lifts import lifts
+from ..sizes import Size, Unknown
+from ..values import DTYPE_CODES, TensorValue
+from .logic import compared, is_tensor
+
+
+@lifts("aten::size", "aten::sym_size", "prim::shape")
+def size(lift: Builder, self: Any, dim: Any = None) -> Any:
+    x = lift.tensor(self)
+    if dim is not None:
+        return shapes.size(lift, x, dim if dim >= 0 else axis_of(dim, shapes.rank(lift, x)))
+    return shapes.sizes(lift, x)
+
+
+@lifts("aten::dim", "prim::ndim")
+def dim_(lift: Builder, self: Any) -> Any:
+    return shapes.rank(lift, lift.tensor(self))
+
+
+@lifts("aten::len")
+def len_(lift: Builder, self: Any) -> Any:
+    return shapes.size(lift, lift.tensor(self), 0)
+
+
+@lifts("aten::numel")
+def numel(lift: Builder, self: Any) -> Any:
+    total: Any = 1
+    for item in size(lift, self):
+        known = isinstance(item, int) and isinstance(total, int)
+        total = total * item if known else shapes.arithmetic(lift, "Mul", total, item)
+    return total
+
+
+@lifts("prim::dtype")
+def dtype(lift: Builder, self: Any) -> int:
+    x = lift.tensor(self)
+    codes = {"int8": 12, "uint8": 13, "int32": 14} if x.quantization is not None else {}
+    plain = {name: code for code, name in DTYPE_CODES.items() if code < 12 or code == 15}
+    return {**plain, **codes}[x.dtype]
+
+
+@lifts("prim::is_quantized")
+def is_quantized(lift: Builder, self: Any) -> bool:
+    return lift.tensor(self).quantization is not None
+
+
+@lifts("aten::is_floating_point")
+def is_floating_point(lift: Builder, self: Any) -> bool:
+    x = lift.tensor(self)
+    return x.quantization is None and "float" in x.dtype
+
+
+@lifts({"aten::q_scale": "scale", "aten::q_zero_point": "zero_point"})
+def q_parameter(lift: Builder, which: str, self: Any) -> Any:
+    quantization = lift.tensor(self).quantization
+    if quantization is None:
+        raise SourceError("asks for the scale of a tensor that is not quantized")
+    return getattr(quantization, which)[0]
+
+
+@lifts("prim::device")
+def device(lift: Builder, self: Any) -> str:
+    return "cpu"
+
+
+@lifts("prim::is_cuda", "prim::is_mkldnn", "prim::is_sparse", "prim::requires_grad")
+def never(lift: Builder, self: Any) -> bool:
+    return False
+
+
+@lifts("aten::is_contiguous")
+def is_contiguous(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> bool:
+    return True
+
+
+@lifts(
+    {"aten::Int": True, "aten::IntImplicit": True},
+    dict.fromkeys(
+        ("prim::NumToTensor", "aten::Float", "aten::FloatImplicit", "aten::ScalarImplicit", "aten::scalar_tensor",
+         "aten::item"), False
+    ),
+)  # fmt: skip
+def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
+    """A size stays what it is; a constant tensor gives its number; anything else depends on the data."""
+    if isinstance(self, Size):
+        return self
+    if isinstance(self, TensorValue) and not lift.is_constant(self):
+        return Unknown()
+    value = arguments.number(lift, self)
+    return int(value) if whole else value
+
+
+_DECISIONS = (
+    "eq", "ne", "lt", "le", "gt", "ge", "Bool", "__and__", "__or__", "__not__", "__is__", "__isnot__", "__contains__",
+    "remainder", "floor", "ceil", "min", "max",
+)  # fmt: skip
+
+
+@lifts({f"aten::{name}": name for name in _DECISIONS})
+def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Decisions on sizes or data are unknown here; `is None` is not: a value exists."""
+    if name in ("__is__", "__isnot__") and len(args) == 2:
+        return (name == "__isnot__") if None in args or args[0] is not args[1] else Unknown()
+    if any(map(is_tensor, args[:2])) and len(args) == 2:
+        return compared(lift, name, *args)
+    return Unknown() if _is_open(args) or name == "Bool" else NotImplemented
+
+
+def _is_open(values: Sequence[Any]) -> bool:
+    """Whether a value, or an element of a list among them, is known only when the network runs."""
+    return any(
+        _is_open(value) if isinstance(value, list | tuple) else isinstance(value, Size | Unknown) for value in values
+    )

@@ -1,0 +1,213 @@
+"""Torch's quantized recurrent layers and cells: a layer and a direction is one node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ....errors import SourceError
+from ...stored import PerTensor, StoredTensor
+from .. import arguments, shapes
+from ..building import Builder
+from ..calls import Packed, PackedState
+from ..lifts import lifts
+from ..values import TensorValue
+from .creation import is_zero
+from .dynamic_linear import narrowed, reduces_range
+from .layouts import permute, select, stack
+
+_LAYER = re.compile(r"(?:(.+)\.)?_all_weight_values\.\d+\.param")
+_CELL = re.compile(r"(?:(.+)\.)?_packed_weight_ih")
+"""Where a module of PyTorch's keeps the parameters of a layer, and of a cell."""
+
+
+class Parameters(NamedTuple):
+    """Of one layer in one direction, or of a cell. The biases are those that stand in the packed parameters."""
+
+    w_ih: TensorValue
+    w_hh: TensorValue
+    b_ih: TensorValue | None
+    b_hh: TensorValue | None
+    reduce_range: int
+
+
+# Layers
+
+
+@lifts("aten::quantized_lstm")
+def quantized_lstm(
+    lift: Builder,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: Any,
+    num_layers: Any,
+    dropout: Any,
+    train: Any,
+    bidirectional: Any,
+    batch_first: Any,
+    *,
+    dtype: Any = None,
+    use_dynamic: Any = False,
+) -> Any:
+    """The form for packed sequences has as many arguments: (data, batch_sizes, hx, params, …)."""
+    if not isinstance(hx, list | tuple):
+        return lift.unsupported("aten::quantized_lstm on a packed sequence")
+    if len(hx) != 2:
+        raise SourceError("starts without the two states of an LSTM")
+    return _layers(lift, "qfmt.LSTM", input, hx, params, num_layers, dropout, train, bidirectional, batch_first)
+
+
+@lifts("aten::quantized_gru")
+def quantized_gru(
+    lift: Builder,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: Any,
+    num_layers: Any,
+    dropout: Any,
+    train: Any,
+    bidirectional: Any,
+    batch_first: Any,
+) -> Any:
+    """The form for packed sequences has as many arguments: (data, batch_sizes, hx, params, …)."""
+    if not isinstance(params, list | tuple):
+        return lift.unsupported("aten::quantized_gru on a packed sequence")
+    return _layers(lift, "qfmt.GRU", input, [hx], params, num_layers, dropout, train, bidirectional, batch_first)
+
+
+def _layers(
+    lift: Builder,
+    operator: str,
+    input: Any,
+    initial: Sequence[Any],
+    params: Any,
+    num_layers: Any,
+    dropout: Any,
+    train: Any,
+    bidirectional: Any,
+    batch_first: Any,
+) -> list[TensorValue]:
+    """[output, last states…], as torch gives them."""
+    layers, directions = arguments.whole(lift, num_layers), 1 + arguments.flag(lift, bidirectional)
+    if arguments.flag(lift, train) and arguments.number(lift, dropout) and layers > 1:
+        raise SourceError("drops random values: the network was saved in training mode", hint="call .eval() first")
+    if not isinstance(params, list | tuple) or not 0 < len(params) == directions * layers:
+        raise SourceError(f"needs the parameters of {directions * layers} cells")
+    states = [lift.tensor(state) for state in initial]
+    given = [None if is_zero(lift, state) else state for state in states]
+    x = lift.tensor(input)
+    shapes.need(lift, x, (None, None, _inputs(params[0])))
+    swapped = arguments.flag(lift, batch_first)
+    y = permute(lift, x, [1, 0, 2]) if swapped else x
+    last: list[list[TensorValue]] = [[] for _ in states]
+    for layer in range(layers):
+        outputs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            cell = _cell(lift, params[index], f"_l{layer}{'_reverse' if direction else ''}")
+            begin = [None if state is None else _row(lift, state, index, cell) for state in given]
+            attributes = {"reduce_range": cell.reduce_range, "reverse": direction}
+            inputs = [y, cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh, *begin]
+            result, *ends = lift.emit(operator, inputs, attributes, outputs=1 + len(states))
+            outputs.append(result)
+            for each, end in zip(last, ends, strict=True):
+                each.append(end)
+        y = outputs[0] if directions == 1 else lift.emit("Concat", outputs, {"axis": 2})
+    result = permute(lift, y, [1, 0, 2]) if swapped else y
+    return [result, *(stack(lift, ends) for ends in last)]
+
+
+def _row(lift: Builder, state: TensorValue, index: int, cell: Parameters) -> TensorValue:
+    """The initial state [batch, size] of one layer and direction."""
+    size = cell.w_hh.shape[1] if cell.w_hh.shape else None
+    shapes.need(lift, state, (None, None, size))
+    row: TensorValue = select(lift, state, 0, index)
+    return row
+
+
+def _inputs(params: Any) -> int | None:
+    """The size of the input, from the parameters of the first layer."""
+    match params:
+        case PackedState(state=(_, _, _, _, [Packed(weight=StoredTensor(shape=(_, inputs))), *_])):
+            return inputs
+        case PackedState(state=("quantized", [StoredTensor(shape=(_, inputs)), *_], *_)):
+            return inputs
+    return None
+
+
+def _cell(lift: Builder, params: Any, suffix: str) -> Parameters:
+    """The parameters of one layer in one direction, as PyTorch calls them: `weight_ih_l0`, `bias_hh_l1_reverse`."""
+    if not isinstance(params, PackedState):
+        raise SourceError("is called with cell parameters from before PyTorch 1.6, which later versions cannot read")
+    owner = _LAYER.fullmatch(params.path)
+    module = params.path if owner is None else owner[1] or ""
+    lift.within(module if owner else "")
+    match params.state:
+        case ("quantized_dynamic", _, _, [*reduce_range], [Packed() as w_ih, Packed() as w_hh]):
+            return _parameters(lift, module, suffix, w_ih, w_hh, any(reduce_range))
+        case ("quantized_fp16", _, _, _, [Packed() as w_ih, Packed() as w_hh]):
+            return _parameters(lift, module, suffix, w_ih, w_hh, False)
+        case (
+            "quantized",
+            [StoredTensor() as w_ih, StoredTensor() as w_hh, StoredTensor() as b_ih, StoredTensor() as b_hh, *_],
+            [float(s_ih), float(s_hh)],
+            [int(z_ih), int(z_hh)],
+            _,
+        ) if w_ih.dtype == w_hh.dtype == "int8":
+            first = Packed("linear", replace(w_ih, quantizer=PerTensor(s_ih, z_ih)), b_ih)
+            second = Packed("linear", replace(w_hh, quantizer=PerTensor(s_hh, z_hh)), b_hh)
+            return _parameters(lift, module, suffix, first, second, False)
+    raise SourceError("is called with cell parameters in a form that no version of PyTorch wrote")
+
+
+def _parameters(lift: Builder, module: str, suffix: str, w_ih: Any, w_hh: Any, reduce_range: bool) -> Parameters:
+    weight_ih, bias_ih = _linear(lift, w_ih, module, f"ih{suffix}")
+    weight_hh, bias_hh = _linear(lift, w_hh, module, f"hh{suffix}")
+    return Parameters(weight_ih, weight_hh, bias_ih, bias_hh, reduces_range(lift, reduce_range))
+
+
+def _linear(lift: Builder, packed: Any, module: str, end: str) -> tuple[TensorValue, TensorValue | None]:
+    """Weight and bias, by the names that PyTorch gives them in a module that is not quantized."""
+    dtype = narrowed(packed)
+    aliases = [packed.path, *packed.aliases]
+    weight = lift.stored(packed.weight, f"{module}.weight_{end}".lstrip("."), aliases, dtype)
+    bias = None if packed.bias is None else lift.stored(packed.bias, f"{module}.bias_{end}".lstrip("."))
+    return weight, bias
+
+
+# Cells
+
+
+def _step(lift: Builder, operator: str, input: Any, states: Sequence[Any], w_ih: Any, w_hh: Any, **more: Any) -> Any:
+    """Torch quantizes the inputs of cells to 7 bits, and does not use the biases that stand beside the packed ones."""
+    owner = _CELL.fullmatch(w_ih.path) if isinstance(w_ih, Packed) else None
+    module = owner[1] or "" if owner else lift.place.scope
+    lift.within(module)
+    cell = _parameters(lift, module, "", w_ih, w_hh, True)
+    x, given = lift.tensor(input), [lift.tensor(state) for state in states]
+    for value, weight in ((x, cell.w_ih), *((state, cell.w_hh) for state in given)):
+        shapes.need(lift, value, (None, weight.shape[1] if weight.shape else None))
+    begin = [None if is_zero(lift, state) else state for state in given]
+    inputs = [x, cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh, *begin]
+    return lift.emit(operator, inputs, {"reduce_range": cell.reduce_range, **more}, outputs=len(given))
+
+
+@lifts("quantized::quantized_lstm_cell_dynamic")
+def lstm_cell(lift: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
+    if not isinstance(hx, list | tuple) or len(hx) != 2:
+        raise SourceError("starts without the two states of an LSTM")
+    return _step(lift, "qfmt.LSTMCell", input, hx, w_ih, w_hh)
+
+
+@lifts("quantized::quantized_gru_cell_dynamic")
+def gru_cell(lift: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
+    return _step(lift, "qfmt.GRUCell", input, [hx], w_ih, w_hh)
+
+
+@lifts({f"quantized::quantized_rnn_{name}_cell_dynamic": name for name in ("tanh", "relu")})
+def rnn_cell(lift: Builder, activation: str, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
+    return _step(lift, "qfmt.RNNCell", input, [hx], w_ih, w_hh, activation=activation)

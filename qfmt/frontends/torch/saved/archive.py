@@ -1,0 +1,324 @@
+"""Tensors without a graph as a Model: every one under its own name, with its quantization.
+
+A state_dict says of a module `fc1` its weight, and by `fc1.scale` and `fc1.zero_point` how its output is
+quantized. The second becomes a tensor `fc1` without shape and data. Packed parameters become the weight and
+bias that they were packed from, and keep their name as an alias. What the layer of a weight of torchao does to its
+input becomes a tensor `fc1.input` of the same kind where it is known before the network runs, else a source key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, prod
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....budget import Budget
+from ....errors import SourceError
+from ....model import DTYPES, Graph, Model, Quantization, Tensor
+from ...pickles import Inert, Subclass
+from ...stored import PerTensor, StoredTensor
+from ..calls import Packed, PackedState
+from ..torchao import Weight, of_pickle
+from ..torchscript import packing
+from ..torchscript.objects import owner
+from ..values import StoredData, narrowest, stored_quantization
+from .fake_quantized import joined
+
+DEPTH_LIMIT = 64
+
+VISIT, ENTRY_BYTES = 5, 500
+"""Operations of a look at a thing by its name, and bytes of what a tensor becomes."""
+
+PACKED_CLASSES = ("torch.ScriptObject", "torch._C.ScriptObject")
+
+_INNER = re.compile(r"(?:^|\.)_packed_params(?:\._packed_weight|\.weight|\.bias|\._packed_params)?$")
+
+
+class Entry(NamedTuple):
+    """A tensor, a number that PyTorch keeps as one, or how a tensor is quantized; its names: the first is its own."""
+
+    name: str
+    value: StoredTensor | Weight | Quantization | Tensor | float | int
+    aliases: tuple[str, ...] = ()
+
+
+def archive(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
+    """A Model without nodes of what `state` holds: tensors, packed parameters, dicts and lists of them.
+
+    A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
+    names are aliases. What is neither tensor nor packed parameters is left out.
+    """
+    return of_entries(joined(_unnested(state, budget), budget), budget, source)
+
+
+def of_entries(several: Sequence[Entry], budget: Budget, source: Mapping[str, str]) -> Model:
+    """The same of tensors, each with its names; SourceError if two have the same."""
+    budget.tensor(len(several))
+    entries = {entry.name: entry for entry in several}
+    if len(entries) != len(several) or "" in entries:
+        raise SourceError(
+            "has a tensor without a name, or two with the same name", hint="give every tensor its own name"
+        )
+    outputs = {tensor.name: tensor for tensor in _outputs(entries)}
+    tensors = outputs | {
+        name: _constant(entry)
+        for name, entry in entries.items()
+        if not (name.endswith((".scale", ".zero_point")) and name.rpartition(".")[0] in outputs)
+    }
+    graph = Graph((), (), (), {name: tensors[name] for name in sorted(tensors)})
+    return Model(graph, source={**source, **_dynamic(several)}, producer=producer())
+
+
+def stored_tensors(state: Mapping[Any, Any], budget: Budget) -> dict[str, StoredTensor]:
+    """The plain tensors of a state by name, without an outer dict that only wraps them."""
+    return {entry.name: entry.value for entry in _unnested(state, budget) if isinstance(entry.value, StoredTensor)}
+
+
+def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
+    """Whether there is anything in it that `archive` keeps."""
+    walk = _Walk(budget)
+    for key, value in state.items():
+        walk.visit(str(key), value, 0)
+    return bool(walk.entries)
+
+
+def producer() -> str:
+    """What to call the program that wrote a Model."""
+    from .... import __version__
+
+    return f"qfmt {__version__}"
+
+
+def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
+    """The entries of a state, of which an outer dict that only wraps them is taken off."""
+    prefix = ""
+    while True:
+        walk, filled = _Walk(budget), []
+        for key, value in state.items():
+            before = len(walk.entries)
+            walk.visit(str(key), value, 0)
+            if len(walk.entries) > before:
+                filled.append(key)
+        inner = state[filled[0]] if len(filled) == 1 else None
+        if not isinstance(inner, dict):
+            break
+        prefix, state = f"{prefix}{filled[0]}.", inner
+    entries = walk.entries
+    if not entries:
+        raise SourceError("contains no tensors", hint="there is nothing to convert")
+    if prefix:
+        entries = [_also_below(prefix, entry) for entry in entries]
+    return entries
+
+
+def _also_below(prefix: str, entry: Entry) -> Entry:
+    """The entry with its longer names, too."""
+    names = (entry.name, *entry.aliases)
+    return entry._replace(aliases=(*entry.aliases, *(prefix + name for name in names)))
+
+
+# -- what there is ---------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """Collects every tensor below a name, and counts: a pickle may refer to one thing again and again."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.entries: list[Entry] = []
+        self._budget = budget
+
+    def visit(self, name: str, value: Any, depth: int) -> None:
+        self._budget.spend(VISIT)
+        self._budget.allocate(len(name))
+        if depth > DEPTH_LIMIT:
+            raise SourceError("it is nested without end", hint="the file is hostile or damaged")
+        packed = _packed(name, value)
+        if packed is not None:
+            self.entries += _parts(name, packed)
+        elif isinstance(value, Subclass):
+            self.entries += weight_entries(name, placed(name, of_pickle, value))
+        elif isinstance(value, StoredTensor):
+            self._budget.allocate(ENTRY_BYTES)
+            own = _own_name(name)
+            self.entries.append(Entry(own, value, (name,) if own != name else ()))
+        elif type(value) in (int, float):
+            if name.endswith((".scale", ".zero_point")) and (isinstance(value, float) or abs(value) < 1 << 63):
+                self.entries.append(Entry(name, value))
+        elif isinstance(value, dict | list | tuple):
+            self._budget.spend(len(value))
+            for key, element in value.items() if isinstance(value, dict) else enumerate(value):
+                if isinstance(element, HOLDERS) or (isinstance(value, dict) and type(element) in (int, float)):
+                    self.visit(f"{name}.{key}", element, depth + 1)
+
+
+HOLDERS = (dict, list, tuple, StoredTensor, Subclass, Packed, PackedState, Inert)
+
+
+def placed(name: str, read: Callable[..., Weight], *arguments: Any) -> Weight:
+    """A weight that is read, with its name in the error if it cannot be."""
+    try:
+        return read(*arguments)
+    except SourceError as error:
+        raise error.at(name) from None
+
+
+def weight_entries(name: str, weight: Weight, aliases: Mapping[str, str] = MappingProxyType({})) -> Iterator[Entry]:
+    """A weight of torchao, and what belongs to the input of its layer. `aliases`: names of its parts in the source."""
+    of_input = ("act_pre_scale", "act_quant_scale", "act_quant_zero_point")
+    yield Entry(name, weight, tuple(alias for part, alias in aliases.items() if part not in of_input))
+    if weight.pre_scale is not None:
+        module, _, own = name.rpartition(".")
+        yield Entry(aliases.get("act_pre_scale", f"{module}._{own}_act_pre_scale"), weight.pre_scale)
+    if weight.activation is not None and weight.activation.grid is not None:
+        known = tuple(aliases[part] for part in of_input[1:] if part in aliases)
+        yield Entry(f"{name.removesuffix('.weight')}.input", weight.activation.grid, known)
+
+
+def _own_name(name: str) -> str:
+    """Weights and biases of packed parameters that were saved without being packed belong to the module."""
+    if not _INNER.search(name):
+        return name
+    part = "bias" if name.endswith(".bias") else "weight"
+    return f"{owner(name.removesuffix(f'.{part}'))}{part}"
+
+
+def _packed(name: str, value: Any) -> Packed | PackedState | None:
+    """Packed parameters: an object of one of PyTorch's classes, or what `Linear` makes of it in a state_dict."""
+    if isinstance(value, Packed | PackedState):
+        return value
+    if isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
+        return unpacked(value)
+    if name.endswith("_packed_params") and isinstance(value, tuple) and len(value) == 2:
+        return packing.from_state("quantized.LinearPackedParamsBase", value)
+    return None
+
+
+def unpacked(value: Inert) -> Packed | PackedState:
+    """The packed parameters that a `torch.ScriptObject` is."""
+    match value.state:
+        case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
+            return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state))
+    raise SourceError("a packed object does not state its class", hint="the file is damaged")
+
+
+def _live(state: Any) -> Any:
+    """A state whose packed objects are such."""
+    if isinstance(state, Inert) and state.class_name in PACKED_CLASSES:
+        return unpacked(state)
+    if isinstance(state, list | tuple):
+        return type(state)(map(_live, state))
+    return state
+
+
+def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
+    """Weight and bias of packed parameters, all parts of others."""
+    if isinstance(packed, PackedState):
+        yield from _cell(name, packed)
+        return
+    module = owner(name)
+    inner = f"{module}_packed_params"
+    aliases = (name, inner) if name.startswith(inner) else (name,)
+    yield Entry(f"{module}weight", packed.weight, tuple(dict.fromkeys(aliases)))
+    if packed.bias is not None:
+        yield Entry(f"{module}bias", packed.bias)
+
+
+def _cell(name: str, packed: PackedState) -> Iterator[Entry]:
+    """The parameters of a recurrent cell, by the names that PyTorch's float cell has; others by their number."""
+    match packed.state:
+        case (str(), [StoredTensor() as b_ih, StoredTensor() as b_hh], [], _, [Packed() as w_ih, Packed() as w_hh]):
+            parts: Sequence[tuple[str, Any]] = (
+                ("weight_ih", w_ih.weight), ("weight_hh", w_hh.weight), ("bias_ih", b_ih), ("bias_hh", b_hh),
+            )  # fmt: skip
+        case (str(), [], [], _, [Packed() as w_ih, Packed() as w_hh]):
+            parts = (
+                ("weight_ih", w_ih.weight), ("weight_hh", w_hh.weight), ("bias_ih", w_ih.bias), ("bias_hh", w_hh.bias),
+            )  # fmt: skip
+        case (str(), [w_ih, w_hh, b_ih, b_hh, *_], [float(s_ih), float(s_hh)], [int(z_ih), int(z_hh)], _):
+            quantized = _quantized(w_ih, s_ih, z_ih), _quantized(w_hh, s_hh, z_hh)
+            parts = (("weight_ih", quantized[0]), ("weight_hh", quantized[1]), ("bias_ih", b_ih), ("bias_hh", b_hh))
+        case state:
+            parts = [(str(index), part) for index, part in enumerate(_flat(state))]
+    for part, tensor in parts:
+        if isinstance(tensor, StoredTensor):
+            yield Entry(f"{name}.{part}", tensor)
+
+
+def _quantized(weight: Any, scale: float, zero_point: int) -> Any:
+    """The weight of a cell of PyTorch 1.3 to 1.5, whose scale stood beside it."""
+    return replace(weight, quantizer=PerTensor(scale, zero_point)) if isinstance(weight, StoredTensor) else None
+
+
+def _flat(state: Any) -> Iterator[Any]:
+    if isinstance(state, list | tuple):
+        for part in state:
+            yield from _flat(part)
+    elif isinstance(state, Packed):
+        yield from (state.weight, state.bias)
+    else:
+        yield state
+
+
+# -- what becomes of it ----------------------------------------------------------------------------------
+
+
+def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
+    """How modules quantize their outputs, where a scale and a zero point are there, and are not PyTorch's
+    defaults 1.0 and 0: those are of modules that were never calibrated, or that quantize dynamically."""
+    for name, entry in entries.items():
+        module, _, last = name.rpartition(".")
+        other = entries.get(f"{module}.zero_point")
+        if last != "scale" or not module or other is None or module in entries:
+            continue
+        scale, zero_point = _number(entry.value, "f"), _number(other.value, "i")
+        if scale is None or zero_point is None or not (isfinite(scale) and scale > 0) or (scale, zero_point) == (1, 0):
+            continue
+        dtype = "int8" if zero_point < 0 else "uint8"  # not said; PyTorch's kernels take quint8, and qint8 rarely
+        if DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+            grid = Quantization.per_tensor(scale, int(zero_point), dtype, scale_dtype=narrowest(scale))
+            yield Tensor(module, dtype, None, None, grid)
+
+
+def _dynamic(entries: Sequence[Entry]) -> dict[str, str]:
+    """Which weights belong to layers that quantize their input while the network runs, and how: a source key."""
+    kinds: dict[str, list[str]] = {}
+    for entry in entries:
+        activation = entry.value.activation if isinstance(entry.value, Weight) else None
+        if activation is not None and activation.grid is None:
+            kinds.setdefault(str(activation), []).append(entry.name)
+    words = (f"{kind}: {' '.join(sorted(names))}" for kind, names in sorted(kinds.items()))
+    return {"dynamic_inputs": "; ".join(words)} if kinds else {}
+
+
+def _number(value: StoredTensor | Weight | Quantization | Tensor | float | int, kind: str) -> float | int | None:
+    """The number that a scale or zero point of one element is; None for any other tensor."""
+    if isinstance(value, int | float):
+        return value if kind == "f" or isinstance(value, int) else None
+    if not isinstance(value, StoredTensor):
+        return None
+    if prod(value.shape) != 1 or value.dtype not in DTYPES or DTYPES[value.dtype].kind != kind or value.quantizer:
+        return None
+    number = value.item()
+    return number if isinstance(number, int | float) else None
+
+
+def _constant(entry: Entry) -> Tensor:
+    aliases = tuple(sorted({*entry.aliases} - {entry.name, ""}))
+    if isinstance(entry.value, Weight):
+        return entry.value.tensor(entry.name, aliases)
+    if isinstance(entry.value, Tensor):
+        return replace(entry.value, aliases=aliases)
+    if isinstance(entry.value, Quantization):
+        return Tensor(entry.name, "int8", None, None, entry.value, aliases)
+    if not isinstance(entry.value, StoredTensor):
+        array = np.asarray(entry.value, "int64" if isinstance(entry.value, int) else narrowest(entry.value))
+        return replace(Tensor.constant(entry.name, array), aliases=aliases)
+    value = entry.value
+    if value.dtype not in DTYPES:
+        raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="take it out")
+    return Tensor(entry.name, value.dtype, value.shape, StoredData(value), stored_quantization(value), aliases)

@@ -1,0 +1,131 @@
+"""Fake quantizers in the state_dict of a network in quantization-aware training, joined with what they quantize.
+
+`conv.weight` becomes the integers that the network computes with in training: `clamp(rint(w / scale) + zero_point)`
+with the reciprocal of the scale, as `torch.fake_quantize_per_channel_affine` has it. What `conv` outputs becomes a
+tensor `conv` without data on the grid of `conv.activation_post_process`. A weight that is scaled by a batch norm before
+it is quantized stays as it is, and so do the numbers of its fake quantizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....budget import Budget
+from ....model import DTYPES, Data, Quantization, Tensor
+from ...stored import StoredTensor
+from ..calibration import TOLERANCE, Seen
+
+if TYPE_CHECKING:
+    from .archive import Entry
+
+WEIGHT, OUTPUT = "weight_fake_quant", "activation_post_process"
+INNER = "activation_post_process"
+"""The observer in a fake quantizer."""
+
+_STATE = ("scale", "zero_point", "fake_quant_enabled", "observer_enabled", f"{INNER}.eps", f"{INNER}.min_val",
+          f"{INNER}.max_val")  # fmt: skip
+
+Tensors = Mapping[str, StoredTensor]
+
+
+class _State:
+    """The tensors of a state_dict, of which small ones are read as numbers, at the cost of a budget."""
+
+    def __init__(self, tensors: Tensors, budget: Budget) -> None:
+        self.tensors = tensors
+        self.normed = {name.partition(".bn.")[0] for name in tensors if ".bn." in name}
+        """Modules that scale their weight by a batch norm."""
+        self._budget = budget
+
+    def numbers(self, name: str, *dtypes: str) -> np.ndarray | None:
+        """A tensor of this name and one of these types as one row; None if there is none, or nothing is in it."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.dtype not in dtypes or len(tensor.shape) > 1 or prod(tensor.shape) == 0:
+            return None
+        self._budget.hold(prod(tensor.shape))
+        return tensor.array().reshape(-1)
+
+
+def joined(entries: Sequence[Entry], budget: Budget) -> list[Entry]:
+    """The entries, of which those of fake quantizers have gone into the tensors that they quantize."""
+    state = _State({each.name: each.value for each in entries if isinstance(each.value, StoredTensor)}, budget)
+    quantizers = [name.removesuffix(".scale") for name in state.tensors if name.endswith(".scale")]
+    made = {tensor.name: tensor for quantizer in quantizers if (tensor := _quantized(quantizer, state)) is not None}
+    used = {alias for tensor in made.values() for alias in tensor.aliases}
+    gone = {f"{name}.{part}" for name in used for part in _STATE} | made.keys()
+    kept = [entry for entry in entries if entry.name not in gone]
+    aliases = {entry.name: entry.aliases for entry in entries}
+    return kept + [
+        entries[0]._replace(name=name, value=tensor, aliases=(*aliases.get(name, ()), *tensor.aliases))
+        for name, tensor in made.items()
+    ]
+
+
+def _quantized(quantizer: str, state: _State) -> Tensor | None:
+    """What one fake quantizer quantizes; None if it is none, is switched off, or was never calibrated."""
+    module, _, last = quantizer.rpartition(".")
+    enabled = state.numbers(f"{quantizer}.fake_quant_enabled", "int64", "uint8")
+    scale = state.numbers(f"{quantizer}.scale", "float32")
+    zero_point = state.numbers(f"{quantizer}.zero_point", "int32", "int64")
+    if enabled is None or scale is None or zero_point is None or scale.shape != zero_point.shape:
+        return None
+    if not enabled.any() or not (np.isfinite(scale).all() and (scale > 0).all()):
+        return None
+    if last == WEIGHT:
+        name, weight = f"{module}.weight", state.tensors.get(f"{module}.weight")
+        if weight is None or weight.dtype != "float32" or module in state.normed:
+            return None
+        if scale.size > 1 and weight.shape[:1] != scale.shape:
+            return None
+        grid = _grid(scale, zero_point, "int8", None if scale.size == 1 else 0, quantizer, state)
+        if grid is None:
+            return None
+        return Tensor(name, "int8", weight.shape, Integers(weight, grid), grid, (quantizer,))
+    if not last.startswith(OUTPUT) or scale.size > 1:
+        return None
+    dtype = "int8" if zero_point.min() < 0 else "uint8"  # not said; as of converted modules
+    grid = _grid(scale, zero_point, dtype, None, quantizer, state)
+    name = module if last == OUTPUT and module and module not in state.tensors else quantizer
+    return None if grid is None else Tensor(name, dtype, None, None, grid, (quantizer,))
+
+
+def _grid(
+    scale: np.ndarray, zero_point: np.ndarray, dtype: str, axis: int | None, quantizer: str, state: _State
+) -> Quantization | None:
+    """The quantization, with what the observer in the quantizer saw; None if the type has no such zero points."""
+    limits = DTYPES[dtype]
+    if not ((limits.minimum <= zero_point) & (zero_point <= limits.maximum)).all():
+        return None
+    numbers = tuple(scale.tolist()), tuple(zero_point.tolist())
+    grid = Quantization(*numbers, limits.minimum, limits.maximum, axis, "float32")
+    low, high = (state.numbers(f"{quantizer}.{INNER}.{name}_val", "float32") for name in ("min", "max"))
+    if low is None or high is None or low.shape != high.shape or low.size not in (1, scale.size):
+        return grid
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
+        return grid
+    seen = Seen(low, high)
+    return replace(grid, observed=seen.observed(grid, dtype, TOLERANCE) or seen.described())
+
+
+class Integers(Data):
+    """What a fake quantizer makes of a float weight, computed when it is asked for."""
+
+    __slots__ = ("_grid", "_weight")
+
+    def __init__(self, weight: StoredTensor, grid: Quantization) -> None:
+        self._weight = weight
+        self._grid = grid
+        self.nbytes = prod(weight.shape)
+
+    def view(self) -> memoryview:
+        grid, weight = self._grid, self._weight.array()
+        spread = (-1, *(1 for _ in weight.shape[1:])) if grid.axis is not None else ()
+        inverse = (np.float32(1) / np.asarray(grid.scale, np.float32)).reshape(spread)
+        zero_point = np.asarray(grid.zero_point, np.float32).reshape(spread)
+        integers = np.clip(np.rint(weight * inverse + zero_point), grid.quant_min, grid.quant_max)
+        return np.ascontiguousarray(integers.astype(np.int8)).reshape(-1).view(np.uint8).data.toreadonly()

@@ -1,0 +1,114 @@
+"""A file that torch.save wrote: what it holds, as data. Two forms: a zip archive (since PyTorch 1.6), and pickles
+one after the other with the storages behind them.
+"""
+
+from __future__ import annotations
+
+import mmap
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ....budget import Budget
+from ....errors import SourceError
+from ...pickles import Pickles, harmless_or_inert, unpickle
+from ...sniff import root_of, sniff
+from ...stored import ELEMENT_BITS, Storage
+from ...zips import Zip
+
+_PROTOCOL = 1001
+"""The only version of the form without zip, says torch/serialization.py."""
+
+
+class Saved:
+    """`value` is what was saved: dicts, lists, StoredTensors, and Inert objects of classes that stay names.
+
+    `version` is the version of the file's form, as it says itself; `budget` is what its conversion may cost. Nothing
+    of the file is executed. Raises SourceError for a damaged file, UnsafePickleError for one that names what no model
+    needs.
+    """
+
+    def __init__(self, value: Any, version: str, budget: Budget) -> None:
+        self.value = value
+        self.version = version
+        self.budget = budget
+
+
+def read(path: str | PathLike[str]) -> Saved:
+    """What is in a file that torch.save wrote, in either form."""
+    return read_legacy(path) if sniff(path).key == "torch_legacy" else read_zip(Zip(path))
+
+
+def read_zip(archive: Zip) -> Saved:
+    """What is in an archive that torch.save wrote."""
+    root = root_of(archive)
+    storages: dict[tuple[str, str], Storage] = {}
+
+    def storage(key: str, dtype: str) -> Storage:
+        name = f"{root}data/{key}"
+        return storages.setdefault((name, dtype), Storage(name, dtype, lambda: archive.view(name), archive.budget))
+
+    if _text(archive, f"{root}byteorder", "little") != "little":
+        raise _big_endian()
+    data = archive.read(f"{root}data.pkl")
+    value = unpickle(data, storage, where="data.pkl", find_global=harmless_or_inert, budget=archive.budget)
+    return Saved(value, _text(archive, f"{root}version") or _text(archive, f"{root}.data/version"), archive.budget)
+
+
+def _text(archive: Zip, name: str, default: str = "") -> str:
+    return archive.read(name, 256).decode("ascii", "replace").strip() if name in archive.entries else default
+
+
+def read_legacy(path: str | PathLike[str]) -> Saved:
+    """What is in a file of before PyTorch 1.6: magic number, protocol, facts about the machine, the object, the list
+    of its storages, and each storage: a 64-bit count of elements and the elements.
+    """
+    with Path(path).open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    budget = Budget(len(data))
+    dtypes: dict[str, str] = {}
+    storages: dict[str, Storage] = {}
+    places: dict[str, memoryview] = {}
+
+    def storage(key: str, dtype: str) -> Storage:
+        if dtypes.setdefault(key, dtype) != dtype:
+            raise SourceError(f"the storage {key[:100]} has two element types", hint="the file is damaged")
+        return storages.setdefault(key, Storage(key, dtype, lambda: places[key], budget))
+
+    pickles = Pickles(data, storage, find_global=harmless_or_inert, budget=budget)
+    _magic, protocol, machine, value, keys = (pickles.next() for _ in range(5))
+    if protocol != _PROTOCOL:
+        raise SourceError(f"has version {str(protocol)[:20]} of the format without zip, which PyTorch never wrote")
+    if isinstance(machine, dict) and machine.get("little_endian") is False:
+        raise _big_endian()
+    places.update(_storages(data, pickles.position, keys, dtypes))
+    if lost := dtypes.keys() - places.keys():
+        raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is cut off")
+    return Saved(value, str(protocol), budget)
+
+
+def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str]) -> dict[str, memoryview]:
+    """Where each storage lies: behind the pickles, in the order of `keys`."""
+    view, places = memoryview(data), {}
+    if not isinstance(keys, list):
+        raise SourceError("does not list its storages", hint="the file is damaged")
+    for key in keys:
+        if not isinstance(key, str) or key not in dtypes:
+            raise SourceError("lists a storage that no tensor uses", hint="the file is damaged")
+        count = int.from_bytes(view[position : position + 8], "little")
+        size = count * _element_bytes(dtypes[key])
+        position += 8
+        if position + size > len(view):
+            raise SourceError(f"ends within the storage {key[:100]}", hint="the file is cut off")
+        places[key] = view[position : position + size]
+        position += size
+    return places
+
+
+def _element_bytes(dtype: str) -> int:
+    """Bytes of what PyTorch counts as an element: of packed types and untyped storages a byte."""
+    return max(ELEMENT_BITS.get(dtype, 8) // 8, 1)
+
+
+def _big_endian() -> SourceError:
+    return SourceError("was saved on a big-endian machine", hint="load it on a little-endian machine and save it again")

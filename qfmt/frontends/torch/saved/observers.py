@@ -1,0 +1,120 @@
+"""What the observers of a prepared model saw, from its state_dict, in a file or in memory.
+
+A state_dict has the minimum and maximum of each observer, but neither its class nor the integers it calibrated for.
+Those are found from the scale and zero point of the tensor; a state_dict does not name what an observer of FX watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....budget import Budget
+from ....errors import SourceError
+from ....model import Model, Observed, Tensor
+from ...sniff import SAVED, sniff
+from ...stored import StoredTensor
+from ..calibration import Seen
+from ..observations import no_observers, with_observations
+from .archive import stored_tensors
+from .file import Saved, read
+from .source import network
+from .tree import state
+
+OBSERVER = "activation_post_process"
+WATCHED = f".{OBSERVER}"
+
+BINS = 1 << 14
+"""Of a histogram; PyTorch's have 2048."""
+
+PAIRS = 1 << 20
+"""An observer and a tensor that are compared; a network of 500 of each has a quarter of them."""
+
+HINT = "pass the model as it was after calibration, or its state_dict: `torch.save(prepared.state_dict(), FILE)`"
+
+Tensors = Mapping[str, StoredTensor]
+
+
+class Observation(NamedTuple):
+    """See `observations.Observation`."""
+
+    scope: str
+    seen: Seen
+
+    def of(self, tensor: Tensor) -> Observed | None:
+        return None if tensor.quantization is None else self.seen.observed(tensor.quantization, tensor.dtype)
+
+
+def with_file(model: Model, path: str | PathLike[str]) -> Model:
+    """The model with `observed` wherever what torch.save wrote of the prepared model tells.
+
+    Raises SourceError if the file holds no observers, or none that fits.
+    """
+    try:
+        if (kind := sniff(path)).key not in SAVED:
+            raise SourceError(f"is {kind}, not a prepared model", hint=HINT)
+        return with_saved(model, read(path))
+    except (SourceError, MissingFileError) as error:
+        raise error.at(str(Path(path))) from None
+
+
+def with_saved(model: Model, saved: Saved) -> Model:
+    """The same of what is in such a file."""
+    root = network(saved)
+    value = saved.value if root is None else state(root)
+    stored = stored_tensors(value, saved.budget) if isinstance(value, Mapping) else {}
+    seen = list(_activations(stored, saved.budget))
+    if not seen:
+        raise no_observers(HINT)
+    if len(seen) * len(model.tensors) > PAIRS:
+        raise SourceError(f"{len(seen)} observers are too many for {len(model.tensors)} tensors")
+    return with_observations(model, seen, lambda tensor: _of_weight(tensor, stored))
+
+
+def _activations(stored: Tensors, budget: Budget) -> Iterator[Observation]:
+    """Of every observer, alone or in a fake quantizer, that watches what a module or a node of an FX graph outputs."""
+    for name in stored:
+        if not name.endswith(".min_val") or ".weight_fake_quant." in name:
+            continue
+        observer = name.removesuffix(".min_val")
+        low, high = (_numbers(stored, f"{observer}.{end}", budget) for end in ("min_val", "max_val"))
+        if low is None or high is None or low.shape != high.shape or not (low <= high).all():
+            continue
+        histogram = stored.get(f"{observer}.histogram")
+        bins = histogram.shape[0] if histogram is not None and len(histogram.shape) == 1 and low.size == 1 else 0
+        if bins > BINS:
+            continue
+        owner = observer.removesuffix(WATCHED) if observer.count(OBSERVER) > 1 else observer
+        scope = owner.removesuffix(WATCHED) if owner.endswith(WATCHED) else ""
+        yield Observation(scope, Seen(low, high, bins))
+
+
+def _of_weight(tensor: Tensor, stored: Tensors) -> Observed | None:
+    """What the observer of a weight sees, which `convert` makes for it: the float weight."""
+    grid = tensor.quantization
+    owner, _, last = tensor.name.rpartition(".")
+    weight = stored.get(tensor.name) or stored.get(f"{owner}.0.weight")  # of a layer that is fused with what follows
+    if grid is None or last != "weight" or weight is None or weight.dtype != "float32" or weight.shape != tensor.shape:
+        return None
+    values = weight.array()
+    if not values.size or not np.isfinite(values).all() or grid.blocks is not None:
+        return None
+    rows = (
+        values.reshape(1, -1) if grid.axis is None else np.moveaxis(values, grid.axis, 0).reshape(len(grid.scale), -1)
+    )
+    return Seen(rows.min(axis=1), rows.max(axis=1)).observed(grid, tensor.dtype)
+
+
+def _numbers(stored: Tensors, name: str, budget: Budget) -> Any:
+    """Finite numbers as one row; None if there are none."""
+    tensor = stored.get(name)
+    if tensor is None or tensor.dtype != "float32" or len(tensor.shape) > 1:
+        return None
+    budget.hold(prod(tensor.shape))
+    values = tensor.array().reshape(-1)
+    return values if values.size and np.isfinite(values).all() else None

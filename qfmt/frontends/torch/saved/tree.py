@@ -1,0 +1,193 @@
+"""A pickled module as a tree of modules: what each is, what it holds, and where it stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from ....budget import Budget
+from ....errors import SourceError
+from ...pickles import Inert
+from ...stored import StoredTensor
+from ..calls import Packed, PackedState
+from ..torchscript import packing
+from .archive import PACKED_CLASSES, unpacked
+
+DEPTH_LIMIT = 64
+
+MODULE, MODULE_BYTES = 20, 1000
+"""Operations and bytes that a module takes, beside its attributes."""
+
+CONV_STATE = (
+    "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding",
+    "groups", "padding_mode", "weight", "bias", "scale", "zero_point", "training",
+)  # fmt: skip
+"""What the tuple that a quantized convolution is pickled as holds: torch/ao/nn/quantized/modules/conv.py."""
+
+GRAPH_MODULES = ("torch.fx.graph_module.reduce_graph_module", "torch.fx.graph_module.deserialize_graphmodule")
+
+_KINDS = (
+    ("torch.ao.nn.intrinsic.quantized.dynamic.", "dynamic"),
+    ("torch.ao.nn.quantized.dynamic.", "dynamic"),
+    ("torch.nn.intrinsic.quantized.dynamic.", "dynamic"),
+    ("torch.nn.quantized.dynamic.", "dynamic"),
+    ("torch.ao.nn.intrinsic.quantized.", "quantized"),
+    ("torch.ao.nn.quantized.", "quantized"),
+    ("torch.nn.intrinsic.quantized.", "quantized"),
+    ("torch.nn.quantized.", "quantized"),
+    ("torch.ao.quantization.stubs.", "stubs"),
+    ("torch.quantization.stubs.", "stubs"),
+    ("torch.nn.modules.", "nn"),
+)
+"""Where PyTorch's modules live, in every version, and what we call the place."""
+
+
+class Module:
+    """One module. `kind` is "quantized.ConvReLU2d", "nn.MaxPool2d" or the like, "fx" for a module whose code is
+    in the file, and "" for a class that is not PyTorch's. `path` is its place in the tree, "" for the root.
+
+    `attributes` are parameters, buffers, packed parameters and everything else by name; `code` is that of a
+    module of kind "fx", with the imports that its names come from; `syntax` is what either was parsed to. `budget` is
+    what the conversion may cost.
+    """
+
+    def __init__(
+        self, class_name: str, path: str, attributes: dict[str, Any], children: dict[str, Module], budget: Budget
+    ) -> None:
+        self.budget = budget
+        self.class_name = class_name
+        self.path = path
+        self.attributes = attributes
+        self.children = children
+        self.kind = _kind(class_name)
+        self.code = ""
+        self.imports = ""
+        self.syntax: dict[str, ast.Module] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.attributes:
+            raise SourceError(f"a {self.kind} has no `{name[:100]}`", where=self.path, hint="the file is damaged")
+        return self.attributes[name]
+
+    def below(self) -> Iterator[Module]:
+        """This module and all those in it."""
+        yield self
+        for child in self.children.values():
+            yield from child.below()
+
+    @cached_property
+    def packed(self) -> Packed | PackedState:
+        """The packed parameters of a quantized convolution, linear or embedding."""
+        if "transposed" in self.attributes:
+            return self._packed_convolution()
+        inner = self.children.get("_packed_params")
+        for value in inner.attributes.values() if inner is not None else ():
+            if isinstance(value, Packed | PackedState):
+                return value
+        raise SourceError("has no packed parameters", where=self.path, hint="the file is damaged")
+
+    def _packed_convolution(self) -> Packed:
+        rank = len(self["stride"])
+        geometry = [self["stride"], self._padding(rank)]
+        if self["transposed"]:
+            target = f"quantized::conv_transpose{rank}d_prepack"
+            geometry += [self["output_padding"], self["dilation"]]
+        else:
+            target = f"quantized::conv{rank}d_prepack"
+            geometry.append(self["dilation"])
+        result = packing.apply(target, [self["weight"], self["bias"], *geometry, self["groups"]])
+        if not isinstance(result, Packed):
+            raise SourceError("is a convolution with invalid parameters", where=self.path, hint="the file is damaged")
+        result.path = _joined(self.path, "_packed_params")
+        return result
+
+    def _padding(self, rank: int) -> Any:
+        """Any other padding than by zeros is done before the convolution."""
+        return self["padding"] if self["padding_mode"] == "zeros" else (0,) * rank
+
+
+def tree(pickled: Inert, budget: Budget) -> Module:
+    """The tree of a pickled module; its tensors are told their names."""
+    return _Builder(budget).module(pickled, "", 0)
+
+
+def state(root: Module) -> dict[str, Any]:
+    """What `state_dict()` of a module has, by the same names, and tensors that are plain attributes."""
+    entries: dict[str, Any] = {}
+    for module in root.below():
+        quantized = module.kind.startswith(("quantized.", "dynamic."))
+        for name, value in module.attributes.items():
+            number = quantized and name in ("scale", "zero_point") and type(value) in (int, float)
+            if number or isinstance(value, StoredTensor | Packed | PackedState):
+                entries[_joined(module.path, name)] = value
+    return entries
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _kind(class_name: str) -> str:
+    if class_name in GRAPH_MODULES:
+        return "fx"
+    for prefix, place in _KINDS:
+        if class_name.startswith(prefix):
+            return f"{place}.{class_name.rpartition('.')[2]}"
+    return ""
+
+
+class _Builder:
+    """Makes Modules of Inert objects; counts them, for a pickle may refer to one again and again."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def module(self, pickled: Inert, path: str, depth: int) -> Module:
+        if depth > DEPTH_LIMIT:
+            raise SourceError("its modules are nested without end", hint="the file is hostile or damaged")
+        self._budget.spend(MODULE)
+        self._budget.allocate(MODULE_BYTES + len(path))
+        made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)
+        if made.kind == "fx":
+            made.code = _text(made.attributes, "_code", "code").strip()
+            made.imports = next((text for text in pickled.arguments[1:] if isinstance(text, str)), "import torch")
+        for name, value in made.attributes.items():
+            if isinstance(value, StoredTensor) and _joined(path, name) not in value.names:
+                value.names.append(_joined(path, name))
+            elif isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
+                made.attributes[name] = packed = unpacked(value)
+                packed.path = _joined(path, name)
+        return made
+
+    def _body(self, pickled: Inert, path: str) -> dict[Any, Any]:
+        """The `__dict__` of a module."""
+        if isinstance(pickled.state, tuple) and len(pickled.state) == len(CONV_STATE):
+            return dict(zip(CONV_STATE, pickled.state, strict=True))
+        body = pickled.arguments[0] if pickled.class_name in GRAPH_MODULES and pickled.arguments else pickled.state
+        if not isinstance(body, dict):
+            name = pickled.class_name[:100]
+            raise SourceError(f"an object of {name} has a state that modules do not have", where=path)
+        return body
+
+    def _parts(self, body: dict[Any, Any], path: str, depth: int) -> tuple[dict[str, Any], dict[str, Module]]:
+        for held in (body, *(body.get(group) for group in ("_parameters", "_buffers", "_modules"))):
+            if isinstance(held, dict):
+                self._budget.hold(8 * len(held))
+        attributes = {str(key): value for key, value in body.items()}
+        for group in ("_parameters", "_buffers"):
+            held = attributes.pop(group, None)
+            if isinstance(held, dict):
+                attributes.update({str(key): value for key, value in held.items()})
+        held = attributes.pop("_modules", None)
+        children = {
+            str(key): self.module(value, _joined(path, str(key)), depth + 1)
+            for key, value in (held.items() if isinstance(held, dict) else ())
+            if isinstance(value, Inert)
+        }
+        return attributes, children
+
+
+def _text(attributes: dict[str, Any], *names: str) -> str:
+    return next((attributes[name] for name in names if isinstance(attributes.get(name), str)), "")

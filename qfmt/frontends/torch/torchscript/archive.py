@@ -1,0 +1,133 @@
+"""A TorchScript archive: its pickles, its tensors, its code, each read when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike
+from typing import Any, NamedTuple
+
+from ....budget import Budget
+from ....errors import SourceError
+from ...pickles import Inert, unpickle
+from ...sniff import root_of, sniff, zip_kind
+from ...stored import Storage
+from ...zips import Zip
+from .code import Class, Function, Library
+
+
+class Argument(NamedTuple):
+    """An argument of `forward`: its TorchScript type, and whether a caller may leave it out."""
+
+    name: str
+    annotation: str
+    optional: bool
+
+
+class Archive:
+    """A TorchScript archive, on disk or as bytes, of PyTorch 1.3 to today: traced, scripted or frozen.
+
+    Nothing of it is executed by opening it. Raises SourceError if the file is of another kind (and says
+    of which), or damaged.
+    """
+
+    def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
+        try:
+            self.zip = Zip(source, budget)
+            kind = zip_kind(self.zip)
+        except SourceError:
+            if isinstance(source, bytes):
+                raise
+            kind = sniff(source)
+        if kind.key != "torchscript":
+            raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads", hint=kind.hint)
+        self.root = root_of(self.zip)
+        self.budget = self.zip.budget
+        self.live: Any = None
+        """The module tree brought to life, kept by the evaluator."""
+        self._storages: dict[tuple[str, str], Storage] = {}
+        if self._text("byteorder", "little") != "little":
+            raise SourceError(
+                "was saved on a big-endian machine", hint="load it on a little-endian machine and save it again"
+            )
+        code = {
+            name.removeprefix(self.root): name
+            for name in self.zip.entries
+            if name.startswith(f"{self.root}code/") and name.endswith(".py")
+        }
+        self.library = Library(code, self.zip.read, self.budget)
+
+    @cached_property
+    def version(self) -> str:
+        """The version of the archive's format, "" if it does not say."""
+        return self._text("version") or self._text(".data/version")
+
+    @cached_property
+    def data(self) -> Any:
+        """The pickled module: an Inert tree, as stored."""
+        return self._unpickle("data")
+
+    @cached_property
+    def constants(self) -> tuple[Any, ...]:
+        """What the code calls CONSTANTS.c0, CONSTANTS.c1, …, as stored."""
+        if f"{self.root}constants.pkl" not in self.zip.entries:
+            return ()
+        constants = self._unpickle("constants")
+        if not isinstance(constants, tuple | list):
+            raise SourceError("does not hold a tuple of constants", where="constants.pkl")
+        return tuple(constants)
+
+    @cached_property
+    def root_class(self) -> Class:
+        """The class of the module that was saved."""
+        if not isinstance(self.data, Inert):
+            raise SourceError("does not hold a module", where="data.pkl", hint="the file is damaged")
+        return self.library.class_of(self.data.class_name)
+
+    @cached_property
+    def forward(self) -> Function:
+        """The code that the network is."""
+        function = self.root_class.method("forward")
+        if function is None:
+            others = ", ".join(sorted(self.root_class.methods)) or "none"
+            raise SourceError(f"the module has no `forward`, so there is nothing to convert (methods: {others})")
+        return function
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """What `forward` takes, without `self`."""
+        return tuple(Argument(*argument) for argument in self.forward.signature()[1:])
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.inputs)
+
+    def example_inputs(self) -> Sequence[Any]:
+        """What a traced module was traced with (PyTorch 2.x keeps it); tensors have a shape but no data.
+
+        Empty where the archive does not say.
+        """
+        if f"{self.root}traced_inputs.pkl" not in self.zip.entries:
+            return ()
+        traced = self._unpickle("traced_inputs", charged=False)
+        inputs = traced.get("forward", ()) if isinstance(traced, dict) else ()
+        return inputs if isinstance(inputs, list | tuple) else ()
+
+    def _unpickle(self, name: str, *, charged: bool = True) -> Any:
+        """`charged`: whether its tensors have bytes that count."""
+
+        def storage(key: str, dtype: str) -> Storage:
+            return self._storage(f"{self.root}{name}/{key}", dtype, self.budget if charged else None)
+
+        data = self.zip.read(f"{self.root}{name}.pkl")
+        return unpickle(data, storage, where=f"{name}.pkl", budget=self.budget)
+
+    def _storage(self, name: str, dtype: str, budget: Budget | None) -> Storage:
+        if (name, dtype) not in self._storages:
+            self._storages[name, dtype] = Storage(name, dtype, lambda: self.zip.view(name), budget)
+        return self._storages[name, dtype]
+
+    def _text(self, name: str, default: str = "") -> str:
+        if self.root + name not in self.zip.entries:
+            return default
+        return self.zip.read(self.root + name, 256).decode("ascii", "replace").strip()

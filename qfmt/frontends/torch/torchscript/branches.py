@@ -1,0 +1,112 @@
+"""What can be said of an `if` whose condition only a run could tell."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from ....errors import ControlFlowError
+from ..calls import Value
+
+LOGIC = frozenset(
+    f"aten::{name}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "__and__", "__or__", "__not__", "__is__", "__isnot__")
+)
+"""Operators that only help to decide."""
+
+_ASKING = LOGIC | {"aten::len", "aten::dim", "aten::size", "aten::__contains__", "prim::is_cuda", "prim::is_quantized"}
+
+
+class Undecided(Value):
+    """What two branches leave in a variable where they differ. Fine in a condition for raising; if anything
+    else needs it, `error` says which decision it hangs on."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: ControlFlowError) -> None:
+        self.error = error
+
+
+def raises(statements: Sequence[ast.stmt]) -> bool:
+    """Whether a branch cannot end without an exception."""
+    for statement in statements:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="RaiseException"))):
+                return True
+            case ast.If() if raises(statement.body) and raises(statement.orelse):
+                return True
+    return False
+
+
+def outcome(node: ast.If) -> Mapping[str, ast.expr | None] | None:
+    """What an `if` does if neither side does more than assert or decide: the variables it assigns.
+
+    Each maps to the expression that both sides agree on, or to None where they differ. None altogether if
+    the `if` has an effect: a call of a method or an operator that computes.
+    """
+    taken, other = _assignments(node.body), _assignments(node.orelse)
+    if taken is None or other is None:
+        return None
+    merged: dict[str, ast.expr | None] = {}
+    for name in {**taken, **other}:
+        first, second = taken.get(name), other.get(name)
+        same = first is not None and second is not None and ast.dump(first) == ast.dump(second)
+        merged[name] = first if same else None
+    return merged
+
+
+def _assignments(statements: Sequence[ast.stmt]) -> dict[str, ast.expr | None] | None:
+    """Variable → expression of the last assignment, for statements without effect; None for others."""
+    assigned: dict[str, ast.expr | None] = {}
+    for statement in statements:
+        match statement:
+            case ast.Pass():
+                continue
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="RaiseException"))):
+                continue
+            case ast.If() if _deciding(statement.test) and (inner := outcome(statement)) is not None:
+                assigned.update(inner)
+            case ast.Assign(targets=[target]) if (pairs := _pairs(target, statement.value)) is not None:
+                assigned.update(pairs)
+            case ast.AnnAssign(value=ast.expr() as value) if (pairs := _pairs(statement.target, value)) is not None:
+                assigned.update(pairs)
+            case _:
+                return None
+    return {name: value if value and not _names(value) & assigned.keys() else None for name, value in assigned.items()}
+
+
+def _names(value: ast.expr) -> set[str]:
+    """The variables of an expression: those that its own branch assigns mean something else outside of it."""
+    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> dict[str, ast.expr] | None:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        pairs = {}
+        for each, element in zip(target.elts, value.elts, strict=True):
+            inner = _pairs(each, element)
+            if inner is None:
+                return None
+            pairs.update(inner)
+        return pairs
+    return {target.id: value} if isinstance(target, ast.Name) and _deciding(value) else None
+
+
+def _deciding(value: ast.expr) -> bool:
+    """Whether an expression only names, asks and compares."""
+    match value:
+        case ast.Constant() | ast.Name():
+            return True
+        case ast.Attribute(value=ast.Name(id="CONSTANTS")):
+            return True
+        case ast.List() | ast.Tuple():
+            return all(map(_deciding, value.elts))
+        case ast.UnaryOp():
+            return _deciding(value.operand)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name)):
+            return f"aten::{name}" in _ASKING and all(map(_deciding, value.args)) and not value.keywords
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="ops"), attr="prim"), attr=name)):
+            return f"prim::{name}" in _ASKING and all(map(_deciding, value.args)) and not value.keywords
+        case ast.Call(func=ast.Name(id="uninitialized" | "unchecked_cast" | "annotate"), args=[_, *rest]):
+            return all(map(_deciding, rest))
+    return False

@@ -1,0 +1,249 @@
+"""The code of an archive, found by qualified name and parsed a function at a time.
+
+PyTorch prints one statement a line, two blanks an indent, and escapes line ends in strings: so functions
+can be cut out by their lines, and only those that are called are parsed. Classes that differ in their
+mangled name only (one per convolution) share one parse.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from keyword import kwlist
+from typing import NamedTuple
+
+from ....budget import Budget
+from ....errors import SourceError
+
+TREE = 128
+"""Bytes of an abstract syntax tree for each byte of code, about."""
+
+PARSING = 4
+"""Operations that it takes to parse one."""
+
+CHAIN_LIMIT = 2000
+"""Operators in one statement. Python 3.10 crashes on some ten thousand; newer ones refuse them by themselves."""
+
+_TOO_DEEP = "the code is nested too deeply, or not text"
+
+_ATOMS = re.compile(r'(?s)"(?:[^"\\]|\\.?)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
+_LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
+_KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
+"""An attribute whose name is a keyword of Python's: PyTorch writes `from0 = self.from` for a module "from"."""
+
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+
+
+class _Lines(NamedTuple):
+    """Lines of a file: those of one class, function or method. `start` counts from 0."""
+
+    file: str
+    text: list[str]
+    start: int
+    end: int
+
+    def blocks(self, indent: int) -> list[_Lines]:
+        """The statements at an indent, each with what is indented below it."""
+        starts = [i for i in range(self.start, self.end) if _indent(self.text[i]) == indent]
+        ends = [*starts, self.end][1:]
+        return [_Lines(self.file, self.text, start, end) for start, end in zip(starts, ends, strict=True)]
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.start + 1}"
+
+    @property
+    def first(self) -> str:
+        return self.text[self.start].strip()
+
+
+class Function:
+    """A function or method of the archive's code; `node` is its syntax tree, parsed at the first use."""
+
+    __slots__ = ("_library", "_lines", "_node", "file", "name")
+
+    def __init__(self, library: Library, lines: _Lines, name: str) -> None:
+        self.name = name
+        self.file = lines.file
+        self._library = library
+        self._lines = lines
+        self._node: ast.FunctionDef | None = None
+
+    @property
+    def node(self) -> ast.FunctionDef:
+        if self._node is None:
+            self._node = self._library.parse(self._lines)
+        return self._node
+
+    def line(self, node: ast.AST) -> int:
+        """The line of the file that a node of this function stands on."""
+        return self._lines.start + int(getattr(node, "lineno", 2)) - 1
+
+    def text(self, node: ast.AST) -> str:
+        """That line itself, to be shown."""
+        line = self.line(node) - 1
+        return self._lines.text[line].strip()[:200] if line < len(self._lines.text) else ""
+
+    def signature(self) -> list[tuple[str, str, bool]]:
+        """(name, type, whether it has a default) of every argument."""
+        given = self.node.args
+        required = len(given.args) - len(given.defaults)
+        try:
+            types = [ast.unparse(argument.annotation) if argument.annotation else "" for argument in given.args]
+        except RecursionError:
+            raise SourceError(_TOO_DEEP, where=f"{self.file}:{self.line(self.node)}") from None
+        return [(argument.arg, types[i], i >= required) for i, argument in enumerate(given.args)]
+
+
+class Class:
+    """A class of the archive's code."""
+
+    def __init__(self, library: Library, lines: _Lines, qualified: str) -> None:
+        self.name = qualified
+        self.base = lines.first.partition("(")[2].partition(")")[0]
+        self.library = library
+        self._body = lines.blocks(2)
+        self._expressions: dict[str, ast.expr] = {}
+
+    @cached_property
+    def methods(self) -> Mapping[str, Function]:
+        definitions = [(lines, _defined(lines.first, "def")) for lines in self._body]
+        return {name: Function(self.library, lines, name) for lines, name in definitions if name}
+
+    @cached_property
+    def fields(self) -> Mapping[str, str]:
+        """Attributes in order, with the text of their value: of `Final` ones and members of enumerations."""
+        fields = {}
+        for lines in self._body:
+            declared = re.match(r"(\w+) (?:: .*?)?(?:= (.*))?$", lines.first)
+            if declared:
+                fields[declared[1]] = declared[2] or ""
+        return fields
+
+    def expression(self, field: str) -> ast.expr:
+        """The value of a field as a syntax tree, parsed once; SourceError if it is none."""
+        if field not in self._expressions:
+            self._expressions[field] = _expression(self.fields[field], self.library.budget)
+        return self._expressions[field]
+
+    def method(self, name: str) -> Function | None:
+        return self.methods.get(name)
+
+
+class Library:
+    """All code files of an archive. `files` maps paths in the archive to names of zip entries."""
+
+    def __init__(self, files: Mapping[str, str], read: Callable[[str], bytes], budget: Budget) -> None:
+        self._files = files
+        self._read = read
+        self._open: dict[str, dict[str, _Lines]] = {}
+        self._found: dict[str, Class | Function | None] = {}
+        self._parsed: dict[str, ast.FunctionDef] = {}
+        self.budget = budget
+
+    def find(self, qualified: str) -> Class | Function | None:
+        """What `__torch__.a.b.Name` is; None if the archive has no such thing."""
+        if qualified not in self._found:
+            self._found[qualified] = self._search(qualified)
+        return self._found[qualified]
+
+    def class_of(self, qualified: str) -> Class:
+        found = self.find(qualified)
+        if not isinstance(found, Class):
+            raise SourceError(f"the archive's code lacks the class {qualified[:200]}", hint="the file is damaged")
+        return found
+
+    def parse(self, lines: _Lines) -> ast.FunctionDef:
+        """The syntax tree of one function, its first line counted as line 2."""
+        block = lines.text[lines.start : lines.end]
+        header = next((i for i, line in enumerate(block) if line.endswith(":")), 0) + 1
+        text = "\n".join(("if 1:", *(_MANGLED.sub("", line) for line in block[:header]), *block[header:]))
+        if text not in self._parsed:
+            check_chains(["".join(block[:header]), *block[header:]], lines.where)
+            charge_parsing(self.budget, text)
+            self._parsed[text] = _parse(text if block[0].startswith(" ") else _indented(text), lines)
+        return self._parsed[text]
+
+    def _search(self, qualified: str) -> Class | Function | None:
+        module, _, name = qualified.rpartition(".")
+        file = "code/" + module.replace(".", "/") + ".py"
+        if file not in self._files:
+            return None
+        if file not in self._open:
+            self._open[file] = self._index(file)
+        lines = self._open[file].get(name)
+        if lines is None:
+            return None
+        return Class(self, lines, qualified) if lines.first.startswith("class") else Function(self, lines, name)
+
+    def _index(self, file: str) -> dict[str, _Lines]:
+        text = self._read(self._files[file]).decode("utf-8", "replace").split("\n")
+        blocks = _Lines(file, text, 0, len(text)).blocks(0)
+        names = [_defined(lines.first, "class") or _defined(lines.first, "def") for lines in blocks]
+        return {name: lines for name, lines in zip(names, blocks, strict=True) if name}
+
+
+def charge_parsing(budget: Budget, text: str) -> None:
+    """Count what a syntax tree of some code takes."""
+    budget.spend(PARSING * len(text))
+    budget.allocate(TREE * len(text))
+
+
+def _expression(text: str, budget: Budget) -> ast.expr:
+    check_chains([text], "")
+    charge_parsing(budget, text)
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SourceError(f"the value of an attribute is not TorchScript: {text[:80]}") from None
+
+
+def _tree(text: str) -> ast.stmt:
+    try:
+        return ast.parse(text).body[0]
+    except SyntaxError:
+        return ast.parse(_KEYWORD_READ.sub(r'\1getattr(\2, "\3")', text)).body[0]
+
+
+def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
+    try:
+        wrapper = _tree(text)
+    except SyntaxError as error:
+        line = lines.start + (error.lineno or 1) - 1
+        raise SourceError(f"the code is not TorchScript: {error.msg}", where=f"{lines.file}:{line}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise SourceError(_TOO_DEEP, where=lines.where) from None
+    if isinstance(wrapper, ast.If) and len(wrapper.body) == 1 and isinstance(wrapper.body[0], ast.FunctionDef):
+        return wrapper.body[0]
+    raise SourceError("the code is not TorchScript: not a function", where=lines.where)
+
+
+def check_chains(statements: list[str], where: str) -> None:
+    """Refuse statements that would become a syntax tree too deep for Python's own recursion."""
+    if any(_open_brackets(line) and _open_brackets(_ATOMS.sub("", line)) for line in statements):
+        statements = ["".join(statements)]  # a statement over several lines, which PyTorch does not print
+    long = [_ATOMS.sub("", line) for line in statements if len(line) > CHAIN_LIMIT]
+    if any(len(_LINKS.findall(line)) > CHAIN_LIMIT for line in long):
+        raise SourceError(_TOO_DEEP, where=where)
+
+
+def _open_brackets(line: str) -> int:
+    return line.count("(") + line.count("[") + line.count("{") - line.count(")") - line.count("]") - line.count("}")
+
+
+def _indented(text: str) -> str:
+    """A function from the top level of its file, one level in, so that it can stand below `if 1:`."""
+    first, *rest = text.split("\n")
+    return "\n".join((first, *(f"  {line}" for line in rest)))
+
+
+def _indent(line: str) -> int:
+    stripped = line.lstrip(" ")
+    return len(line) - len(stripped) if stripped else -1
+
+
+def _defined(line: str, keyword: str) -> str:
+    found = re.match(rf"{keyword} (\w+)\b", line)
+    return found[1] if found else ""

@@ -1,0 +1,244 @@
+"""Partial evaluation of an archive's code: known values are computed, the rest is recorded as calls.
+
+Methods are inlined, loops over known bounds unrolled, branches on known values taken. A branch on
+something that only a run could tell is a ControlFlowError, unless one side can only raise: then the other
+side is what a model that works takes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ....errors import ControlFlowError, SourceError
+from ...stored import StoredTensor
+from ..calls import MEANINGLESS, Place, Recorder, Value, meaningless
+from . import branches
+from .archive import Archive
+from .code import Function
+from .expressions import Expressions, runs_in_parallel
+from .frames import Frame, not_followed
+from .objects import Restorer, ScriptObject
+
+DEPTH_LIMIT = 60
+"""Calls within calls."""
+
+CONTINUE = object()
+"""What a statement gives that does not return."""
+
+
+def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mapping[str, Any]) -> Any:
+    """Run `forward` of an archive on symbolic inputs, and give what it returns.
+
+    `inputs` are `Value`s (or known values, or None) in the order of `archive.inputs`, or by name; those
+    with a default may be left out. Every operator that cannot be finished on known values goes to the
+    recorder. Evaluating again starts from the archive as stored. Raises ControlFlowError where the code
+    decides on data, SourceError for code that is not what PyTorch writes; both say file and line.
+    """
+    root, constants, own = restored(archive)
+    evaluator = Evaluator(archive, recorder, constants, own)
+    try:
+        if isinstance(inputs, Mapping):
+            return evaluator.run(archive.forward, [root], inputs, "")
+        return evaluator.run(archive.forward, [root, *inputs], {}, "")
+    except RecursionError:
+        raise SourceError("the code is nested too deeply") from None
+
+
+def restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozenset[int]]:
+    """The live module tree and constants of an archive, with all names given; made once."""
+    if archive.live is None:
+        restoring = Evaluator(archive, _NoCalls(), (), frozenset())
+        restorer = Restorer(archive.library, restoring.set_state)
+        try:
+            restoring.constants = constants = restorer.restore(archive.constants)
+            for index, constant in enumerate(constants):
+                restorer.name(constant, f"CONSTANTS.c{index}")
+            root = restorer.restore(archive.data)
+            restorer.name(root, "")
+        except MEANINGLESS as error:
+            raise meaningless("an object", error).at("data.pkl") from None
+        except RecursionError:
+            raise SourceError("the module tree is nested too deeply", where="data.pkl") from None
+        archive.live = root, constants, frozenset(restorer.containers)
+    live: tuple[ScriptObject, tuple[Any, ...], frozenset[int]] = archive.live
+    return live
+
+
+class _NoCalls:
+    """The recorder while modules are restored: there is nothing to record yet."""
+
+    def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
+        raise SourceError(f"`__setstate__` calls {target}", hint="qfmt restores modules without computing on tensors")
+
+
+class Evaluator(Expressions):
+    """Runs functions of an archive; one instance is one run."""
+
+    _depth = 0
+
+    def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
+        """What a function of the archive returns; `scope` is the module path of the caller."""
+        this = args[0] if args else None
+        if isinstance(this, ScriptObject) and this.path is not None:
+            scope = this.path
+        frame = Frame(function, scope)
+        self._bind(frame, args, kwargs)
+        self._depth += 1
+        if self._depth > DEPTH_LIMIT:
+            raise SourceError("calls are nested too deeply", where=frame.where(function.node))
+        result = self.block(function.node.body, frame)
+        self._depth -= 1
+        return None if result is CONTINUE else result
+
+    def set_state(self, this: ScriptObject, state: Any) -> None:
+        """Run the `__setstate__` of an object that is being restored."""
+        self.run(this.cls.methods["__setstate__"], [this, state], {}, "")
+
+    def _bind(self, frame: Frame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        declared = frame.function.node.args
+        names = [argument.arg for argument in declared.args]
+        defaults = dict(zip(reversed(names), reversed(declared.defaults), strict=False))
+        given = dict(zip(names, args, strict=False)) | dict(kwargs)
+        surplus = len(args) > len(names) or not set(given) <= set(names)
+        missing = [name for name in names if name not in given and name not in defaults]
+        if surplus or missing:
+            what = f"needs {', '.join(missing)}" if missing else "is called with arguments that it does not have"
+            raise SourceError(f"`{frame.function.name}` {what}", where=frame.where(frame.function.node))
+        for name in names:
+            frame.variables[name] = given[name] if name in given else self.value(defaults[name], frame)
+
+    def block(self, statements: Sequence[ast.stmt], frame: Frame) -> Any:
+        for statement in statements:
+            self.operators.spend(1, statement, frame)
+            execute = STATEMENTS.get(type(statement))
+            if execute is None:
+                raise not_followed(statement, frame)
+            result = execute(self, statement, frame)
+            if result is not CONTINUE:
+                return result
+        return CONTINUE
+
+    def _assign_statement(self, node: ast.Assign | ast.AnnAssign, frame: Frame) -> Any:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is None or len(targets) != 1:
+            raise not_followed(node, frame)
+        names = [each.id for each in ast.walk(targets[0]) if isinstance(each, ast.Name)]
+        value = self.value(node.value, frame, ", ".join(names))
+        self._assign(targets[0], value, frame)
+        for name in names:
+            frame.assigned[name] = node
+        return CONTINUE
+
+    def _assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
+        if isinstance(target, ast.Name):
+            frame.variables[target.id] = value
+        elif isinstance(target, ast.Tuple):
+            if isinstance(value, Value):
+                value = self.operators.record("prim::ListUnpack", (value, len(target.elts)), {}, target, frame)
+            if not isinstance(value, list | tuple) or len(value) != len(target.elts):
+                raise SourceError(f"{len(target.elts)} values were expected here", where=frame.where(target))
+            for each, element in zip(target.elts, value, strict=True):
+                self._assign(each, element, frame)
+        elif isinstance(target, ast.Attribute):
+            self._set_attribute(self.value(target.value, frame), target.attr, value, target, frame)
+        else:
+            raise not_followed(target, frame)
+
+    def _if(self, node: ast.If, frame: Frame) -> Any:
+        decision = self._decide(node.test, frame)
+        if isinstance(decision, bool):
+            return self.block(node.body if decision else node.orelse, frame)
+        if branches.raises(node.body):
+            return self.block(node.orelse, frame)
+        if branches.raises(node.orelse):
+            return self.block(node.body, frame)
+        undecided = decision if isinstance(decision, branches.Undecided) else self._undecided(node.test, frame)
+        outcome = branches.outcome(node)
+        if outcome is None:
+            raise undecided.error
+        for name, same in outcome.items():
+            frame.variables[name] = undecided if same is None else self.value(same, frame)
+        return CONTINUE
+
+    def _while(self, node: ast.While, frame: Frame) -> Any:
+        while True:
+            self.operators.spend(1, node, frame)
+            decision = self._decide(node.test, frame)
+            if not isinstance(decision, bool):
+                raise self._undecided(node.test, frame).error
+            if not decision:
+                return CONTINUE
+            result = self.block(node.body, frame)
+            if result is not CONTINUE:
+                return result
+
+    def _for(self, node: ast.For, frame: Frame) -> Any:
+        call = node.iter
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+            raise not_followed(node, frame)
+        bounds = [self.value(bound, frame) for bound in call.args]
+        if any(isinstance(bound, Value) for bound in bounds):
+            raise self._undecided(call, frame).error
+        if not 1 <= len(bounds) <= 3 or not all(isinstance(bound, int) for bound in bounds):
+            raise not_followed(node, frame)
+        for index in range(*bounds):
+            self.operators.spend(1, node, frame)
+            self._assign(node.target, index, frame)
+            result = self.block(node.body, frame)
+            if result is not CONTINUE:
+                return result
+        return CONTINUE
+
+    def _with(self, node: ast.With, frame: Frame) -> Any:
+        managers = [self.value(item.context_expr, frame) for item in node.items]
+        for item, manager in zip(node.items, managers, strict=True):
+            entered = self._method(manager, "__enter__", [], {}, node, frame)
+            if item.optional_vars is not None:
+                self._assign(item.optional_vars, entered, frame)
+        result = self.block(node.body, frame)
+        for manager in reversed(managers):
+            self._method(manager, "__exit__", [None, None, None], {}, node, frame)
+        return result
+
+    def _return(self, node: ast.Return, frame: Frame) -> Any:
+        return None if node.value is None else self.value(node.value, frame)
+
+    def _expression_statement(self, node: ast.Expr, frame: Frame) -> Any:
+        self.value(node.value, frame)
+        return CONTINUE
+
+    def _pass(self, node: ast.Pass, frame: Frame) -> Any:
+        return CONTINUE
+
+    def _nested_function(self, node: ast.FunctionDef, frame: Frame) -> Any:
+        raise runs_in_parallel(node, frame)
+
+    def _decide(self, test: ast.expr, frame: Frame) -> Any:
+        """True, False, or the Value that a decision depends on."""
+        value = self.value(test, frame)
+        if isinstance(value, StoredTensor):
+            value = value.item()
+        if isinstance(value, bool | int | float | Value):
+            return value if isinstance(value, Value) else bool(value)
+        raise not_followed(test, frame)
+
+    def _undecided(self, test: ast.expr, frame: Frame) -> branches.Undecided:
+        what = f"the code makes a decision that depends on the data: `{frame.shown(test)}`"
+        hint = "trace the network with an example, or state the shape of the input, so that there is only one path"
+        return branches.Undecided(ControlFlowError(what, where=frame.where(test), hint=hint))
+
+
+STATEMENTS: Mapping[type[ast.stmt], Callable[[Evaluator, Any, Frame], Any]] = {
+    ast.Assign: Evaluator._assign_statement,
+    ast.AnnAssign: Evaluator._assign_statement,
+    ast.Expr: Evaluator._expression_statement,
+    ast.If: Evaluator._if,
+    ast.While: Evaluator._while,
+    ast.For: Evaluator._for,
+    ast.With: Evaluator._with,
+    ast.Return: Evaluator._return,
+    ast.Pass: Evaluator._pass,
+    ast.FunctionDef: Evaluator._nested_function,
+}

@@ -1,0 +1,308 @@
+"""TorchScript's operators on what is known now: numbers, strings, lists, dicts. No tensor is touched.
+
+`on_values` holds those that need plain values throughout; `on_containers` those that only move the
+elements of lists and dicts, which may be symbolic.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ....errors import SourceError
+from ..calls import Value
+
+SIZE_LIMIT = 1 << 20
+"""Elements of a list or string that one operator may make of few arguments: they are counted when they are there."""
+
+INT_RANGE = range(-(1 << 63), 1 << 63)
+
+
+def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of an operator by one of the tables; NotImplemented if it is not there or cannot be applied.
+
+    Raises SourceError if the code fails as it would in PyTorch, or would build something out of all measure.
+    """
+    function = table.get(target)
+    if function is None:
+        return NotImplemented
+    try:
+        result = function(*args, **kwargs)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        raise SourceError(f"{target} fails on {_shown(args)}: {error}") from None
+    except (TypeError, AttributeError):
+        return NotImplemented
+    if isinstance(result, int) and result not in INT_RANGE:
+        raise SourceError(f"the result of {target} exceeds 64 bits")
+    return result
+
+
+def _shown(args: Sequence[Any]) -> str:
+    return ", ".join(str(arg)[:40] if isinstance(arg, int | float | str) else type(arg).__name__ for arg in args)
+
+
+def cost(target: str, args: Sequence[Any]) -> int:
+    """About how many elements an operator on lists or dicts looks at."""
+    looked_at = args[1:] if target in mutations else () if target in _QUICK else args
+    return sum(len(arg) for arg in looked_at if isinstance(arg, list | tuple | dict | str))
+
+
+def is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | str | complex)
+
+
+# -- numbers and strings -------------------------------------------------------------------------------
+
+
+def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return a / b
+    return a // b if rounding_mode == "floor" else math.trunc(a / b)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int) and abs(base).bit_length() * abs(exponent) > 128:
+        raise OverflowError("beyond 64 bits")
+    return base**exponent
+
+
+def _multiply(a: Any, b: Any) -> Any:
+    if isinstance(a, list | str) or isinstance(b, list | str):
+        items, count = (a, b) if isinstance(a, list | str) else (b, a)
+        if len(items) * count > SIZE_LIMIT:
+            raise OverflowError("too long")
+    return a * b
+
+
+def _text(value: Any) -> str:
+    if not is_plain(value):
+        raise TypeError
+    return str(value)
+
+
+def _join(joint: str, parts: Sequence[str]) -> str:
+    if len(joint) * len(parts) + sum(map(len, parts)) > SIZE_LIMIT:
+        raise OverflowError("too long")
+    return joint.join(parts)
+
+
+def _format(template: str, *values: Any) -> str:
+    """TorchScript's format knows `{}` only; what is not known yet is shown as `?`."""
+    pieces = template.split("{}")
+    shown = [str(value) if is_plain(value) else "?" for value in values[: len(pieces) - 1]]
+    shown += [""] * (len(pieces) - len(shown))
+    return _join("", [part for pair in zip(pieces, shown, strict=True) for part in pair])
+
+
+def _derive_index(index: int, start: int, step: int) -> int:
+    return start + index * step
+
+
+def _range_length(start: int, stop: int, step: int) -> int:
+    return len(range(start, stop, step))
+
+
+def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: choose(*values)
+
+
+def _round(value: float, digits: int | None = None) -> float:
+    return float(round(value)) if digits is None else round(value, digits)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    return a // b
+
+
+on_values: dict[str, Callable[..., Any]] = {
+    "aten::add": operator.add,
+    "aten::sub": operator.sub,
+    "aten::mul": _multiply,
+    "aten::div": _divide,
+    "aten::floordiv": _floor_divide,
+    "aten::floor_divide": _floor_divide,
+    "aten::remainder": operator.mod,
+    "aten::fmod": math.fmod,
+    "aten::pow": _power,
+    "aten::neg": operator.neg,
+    "prim::abs": abs,
+    "prim::min": _extreme(min),
+    "prim::max": _extreme(max),
+    "aten::eq": operator.eq,
+    "aten::ne": operator.ne,
+    "aten::lt": operator.lt,
+    "aten::le": operator.le,
+    "aten::gt": operator.gt,
+    "aten::ge": operator.ge,
+    "aten::__and__": operator.and_,
+    "aten::__or__": operator.or_,
+    "aten::__xor__": operator.xor,
+    "aten::__not__": operator.not_,
+    "aten::__lshift__": lambda a, b: a * _power(2, b),
+    "aten::__rshift__": operator.rshift,
+    "aten::floor": math.floor,
+    "aten::ceil": math.ceil,
+    "aten::round": _round,
+    "aten::sqrt": math.sqrt,
+    "aten::exp": math.exp,
+    "aten::log": math.log,
+    "aten::log2": math.log2,
+    "aten::log10": math.log10,
+    "aten::sin": math.sin,
+    "aten::cos": math.cos,
+    "aten::tan": math.tan,
+    "aten::isinf": math.isinf,
+    "aten::isnan": math.isnan,
+    "aten::isfinite": math.isfinite,
+    "aten::Int": int,
+    "aten::Float": float,
+    "aten::Bool": bool,
+    "aten::IntImplicit": _identity,
+    "aten::FloatImplicit": _identity,
+    "aten::ScalarImplicit": _identity,
+    "prim::NumToTensor": _identity,
+    "aten::detach": _identity,
+    "aten::__range_length": _range_length,
+    "aten::__derive_index": _derive_index,
+    "aten::is_grad_enabled": lambda: False,
+    "aten::set_grad_enabled": lambda _mode: None,
+    "aten::is_autocast_enabled": lambda: False,
+    "aten::is_autocast_cpu_enabled": lambda: False,
+    "aten::_get_tracing_state": lambda: False,
+    "aten::is_scripting": lambda: True,
+    "aten::device": lambda name, index=None: name if index is None else f"{name}:{index}",
+    "aten::str": _text,
+    "aten::upper": str.upper,
+    "aten::lower": str.lower,
+    "aten::startswith": str.startswith,
+    "aten::endswith": str.endswith,
+    "aten::strip": str.strip,
+    "aten::split": lambda text, *rest: str.split(text, *rest),
+    "aten::join": _join,
+    "aten::sorted": sorted,
+    "aten::replace": lambda text, old, new: text.replace(old, new) if len(new) <= len(old) else NotImplemented,
+}
+
+
+# -- lists and dicts -----------------------------------------------------------------------------------
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple | str):
+        raise TypeError
+    return list(value)
+
+
+def _known_list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _known_dict(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+def _length(value: Any) -> int:
+    if not isinstance(value, list | tuple | dict | str):
+        raise TypeError
+    return len(value)
+
+
+def item(container: Any, index: Any) -> Any:
+    """`container[index]` of a known list, tuple, string or dict; TypeError for others."""
+    if isinstance(container, list | tuple | str) and isinstance(index, int):
+        return container[index]
+    if isinstance(container, dict) and is_plain(index):
+        return container[index]
+    raise TypeError
+
+
+def _slice(value: Any, start: int | None = None, stop: int | None = None, step: int = 1) -> Any:
+    if not isinstance(value, list | tuple | str):
+        raise TypeError
+    return value[slice(start, stop, step)]
+
+
+def _concatenate(a: Any, b: Any) -> Any:
+    return _known_list(a) + _known_list(b)
+
+
+def _contains(container: Any, value: Any) -> bool:
+    if isinstance(value, Value) or not isinstance(container, list | dict | str):
+        raise TypeError
+    if not isinstance(container, dict) and any(isinstance(element, Value) for element in container):
+        raise TypeError
+    return value in container
+
+
+def _different_lengths(a: Any, b: Any) -> bool:
+    if len(_known_list(a)) == len(_known_list(b)):
+        raise TypeError
+    return True
+
+
+def _append(items: Any, value: Any) -> Any:
+    _known_list(items).append(value)
+    return items
+
+
+def _set_item(container: Any, index: Any, value: Any) -> Any:
+    if not isinstance(container, list | dict) or not is_plain(index):
+        raise TypeError
+    container[index] = value
+    return container
+
+
+def _delete(container: Any, index: Any) -> None:
+    item(container, index)
+    del container[index]
+
+
+on_containers: dict[str, Callable[..., Any]] = {
+    "aten::len": _length,
+    "aten::__getitem__": item,
+    "aten::slice": _slice,
+    "aten::add": _concatenate,
+    "aten::list": _list,
+    "aten::copy": lambda value: _known_list(value).copy(),
+    "aten::dict": lambda value=(): dict(value),
+    "aten::keys": lambda value: list(_known_dict(value)),
+    "aten::values": lambda value: list(_known_dict(value).values()),
+    "aten::items": lambda value: list(_known_dict(value).items()),
+    "aten::get": lambda value, key, default=None: _known_dict(value).get(key, default),
+    "aten::__contains__": _contains,
+    "aten::eq": lambda a, b: not _different_lengths(a, b),
+    "aten::ne": _different_lengths,
+    "aten::format": _format,
+    "aten::percentFormat": lambda template, *_values: template,
+    "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,
+}
+"""Read a list or dict, whatever its elements are."""
+
+mutations: dict[str, Callable[..., Any]] = {
+    "aten::append": _append,
+    "aten::_set_item": _set_item,
+    "aten::extend": lambda items, more: _known_list(items).extend(_list(more)),
+    "aten::insert": lambda items, index, value: _known_list(items).insert(index, value),
+    "aten::pop": lambda container, *index: (
+        _known_list(container).pop(*index) if isinstance(container, list) else _known_dict(container).pop(*index)
+    ),
+    "aten::clear": lambda container: container.clear() if isinstance(container, list | dict) else NotImplemented,
+    "aten::reverse": lambda items: _known_list(items).reverse(),
+    "aten::Delete": _delete,
+    "aten::setdefault": lambda container, key, value: _known_dict(container).setdefault(key, value),
+    "aten::update": lambda container, more: _known_dict(container).update(_known_dict(more)),
+    "aten::add_": lambda items, more: _known_list(items).__iadd__(_list(more)),
+}
+"""Change a list or dict, the first argument."""
+
+_QUICK = ("aten::len", "aten::__getitem__", "aten::get")
