@@ -28,10 +28,10 @@ import qfmt
 from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError, RunError, SourceError, UnsafePickleError
+from qfmt.frontends.content import root_of
+from qfmt.frontends.options import Options
 from qfmt.frontends.pickles import harmless_or_inert, unpickle
-from qfmt.frontends.sniff import root_of
 from qfmt.frontends.stored import Storage
-from qfmt.frontends.torch.inputs import Given
 from qfmt.frontends.torch.saved.file import Saved
 from qfmt.frontends.torch.saved.source import convert_saved
 from qfmt.frontends.zips import Zip
@@ -606,7 +606,7 @@ def test_damaged_pickles_raise_nothing_else(shared_data: Path, file: str) -> Non
                 lambda key, dtype: Storage(key, dtype, lambda: archive.view(f"{root}data/{key}", 1 << 24)),
                 find_global=harmless_or_inert,
             )
-            for tensor in convert_saved(Saved(value, "3", Budget(None)), Given("fbgemm"), {}).graph.constants():
+            for tensor in convert_saved(Saved(value, "3", Budget(None)), Options("fbgemm"), {}).graph.constants():
                 _ = tensor.array
             fine += 1
         except QfmtError as error:

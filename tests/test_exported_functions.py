@@ -14,10 +14,9 @@ from networks import flat, quiet  # noqa: E402
 
 from qfmt import Model  # noqa: E402
 from qfmt.errors import SourceError  # noqa: E402
+from qfmt.frontends.options import Options  # noqa: E402
 from qfmt.frontends.torch.exported.archive import Archive  # noqa: E402
-from qfmt.frontends.torch.exported.program import read_program  # noqa: E402
-from qfmt.frontends.torch.exported.source import convert_program  # noqa: E402
-from qfmt.frontends.torch.inputs import Given  # noqa: E402
+from qfmt.frontends.torch.exported.source import network  # noqa: E402
 
 F = torch.nn.functional
 
@@ -132,7 +131,7 @@ def converted(program: Any) -> Model:
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     archive = Archive(buffer.getvalue())
-    return convert_program(archive, read_program(archive.program), Given("pt2e"), {})
+    return network(archive, {}).model(Options())
 
 
 @pytest.mark.parametrize("form", ["training", "core"])

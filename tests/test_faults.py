@@ -23,7 +23,7 @@ from qfmt.cli import main
 from qfmt.errors import DestinationError, QfmtError
 from qfmt.file import replacing
 from qfmt.file.replacing import replacing_folder
-from qfmt.frontends.sniff import sniff
+from qfmt.frontends.sources import sniff
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and special files are POSIX")
 

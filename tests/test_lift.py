@@ -7,6 +7,7 @@ import pytest
 
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.frontends import ENGINES
+from qfmt.frontends.options import Options
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
 from qfmt.frontends.torch import inputs
 from qfmt.frontends.torch.calls import Packed, Place
@@ -130,12 +131,12 @@ def test_a_name_that_turns_out_to_be_a_number_is_one_everywhere() -> None:
 )
 def test_what_is_said_about_an_input_and_makes_no_sense(shapes: object, quantization: object, message: str) -> None:
     with pytest.raises(SourceError, match=f"^{message}"):
-        inputs.Given.checked("fbgemm", shapes, quantization).specs([InputSpec("x")])
+        inputs.with_options([InputSpec("x")], Options.checked("fbgemm", shapes, quantization))
 
 
 def test_numbers_of_numpy_are_sizes() -> None:
     quantization = {"x": (np.float32(0.5), np.int8(3), "int8")}
-    given = inputs.Given.checked("fbgemm", {"x": [np.int64(1), "C", None]}, quantization)
+    given = Options.checked("fbgemm", {"x": [np.int64(1), "C", None]}, quantization)
     assert given.shapes == {"x": (1, "C", None)} and type(given.shapes["x"][0]) is int
     assert given.quantization == {"x": (0.5, 3, "int8")} and type(given.quantization["x"][1]) is int
 

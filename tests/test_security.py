@@ -25,7 +25,7 @@ from test_pickles import Runs  # noqa: E402
 import qfmt  # noqa: E402
 from qfmt.cli import main  # noqa: E402
 from qfmt.errors import QfmtError  # noqa: E402
-from qfmt.frontends.sniff import sniff  # noqa: E402
+from qfmt.frontends.sources import sniff  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ROOT / "tests" / "hostile"
@@ -182,6 +182,7 @@ ALLOWED = {
     ("qfmt/__init__.py", "importlib.import_module"): "the modules of qfmt's own names, from a table",
     ("qfmt/cli/__init__.py", "importlib.import_module"): "the module of a command, from a table",
     ("qfmt/frontends/isolation/child.py", "importlib.import_module"): "the module of an engine, from a table",
+    ("qfmt/frontends/sources.py", "importlib.import_module"): "the module of a source, from the table",
     ("qfmt/backends/torch/qdq.py", "importlib.import_module"): "to_torch(): a module of torch, named in the text",
     ("qfmt/file/replacing.py", "ctypes"): "renameat2 of the C library that runs already",
     ("qfmt/frontends/isolation/parent.py", "subprocess"): "starts the worker",

@@ -27,7 +27,7 @@ from qfmt.compare.saturation import saturated
 from qfmt.errors import QfmtError, RunError, SourceError
 from qfmt.frontends import TORCH_ENGINES
 from qfmt.frontends.torch.execution import apply
-from qfmt.frontends.torch.torchscript.witness import witness
+from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.interpreter import execute
 from qfmt.model import Model, Node, Quantization, Tensor
 from qfmt.ops import Operand

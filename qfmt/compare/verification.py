@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES, engine_of
-from ..frontends.sniff import SAVED, sniff
+from ..frontends import ENGINES, arithmetic_of
+from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
 from .comparison import Comparison
-from .files import FileWitness
 from .lowered import LoweredComparison, fits, is_lowered, likenesses
 from .report import Report
 
@@ -107,30 +106,18 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
-    if file.engine not in ENGINES:  # a file may state what no source is converted with
-        file = file.replace(engine="")
-    kind = sniff(path).key
-    if kind == "onnx":
-        from ..frontends.onnx.witness import Witness as OnnxWitness
-
-        return OnnxWitness(path, file, engine)
-    if kind == "torch_export":
-        from ..frontends.torch.exported.witness import witness as of_program
-
-        return of_program(path, file, engine)
-    if kind in (*SAVED, "safetensors"):
-        from ..frontends.torch.saved.witness import witness as of_saved
-
-        return of_saved(path, file, engine)
-    from ..frontends.torch.torchscript.witness import witness as of_archive
-
-    return of_archive(path, file, engine)
+    if file.arithmetic not in ENGINES:  # a file may state what no source is converted with
+        file = file.replace(arithmetic="")
+    kind = sniff(path)
+    if kind.key == "qfb":
+        raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads")
+    return kind.reader.witness(path, file, engine)
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
     """The source of a file that was lowered, converted as it was then: the first way that gives the file's inputs."""
-    if sniff(path).key == "qfb":
-        return FileWitness(path, engine)
+    if (kind := sniff(path)).key == "qfb":
+        return kind.reader.witness(path, file, engine)
     converted: Witness | None = None
     refused: SourceError | None = None
     for likeness in likenesses(file):

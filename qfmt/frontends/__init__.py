@@ -66,71 +66,28 @@ def convert(
     if own is not None:
         model: Model = own() if callable(own) else own
         return model
-    from .torch.inputs import Given
+    from .options import Options
+    from .sources import SOURCES, sniff
 
-    in_memory = example_inputs is not None or prepared is not None
-    if isinstance(source, str | PathLike):
-        path_given = prepared is None or isinstance(prepared, str | PathLike)
-        if example_inputs is not None or not path_given:
-            hint = "give prepared as a path: torch.save(prepared.state_dict(), path)" if not path_given else ""
-            raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source), hint=hint)
-        converted = _from_file(Path(fspath(source)), engine, input_shapes or {}, input_quantization or {})
-        if prepared is None:
-            return converted
-        from .torch.saved.observers import with_file
-
-        return with_file(converted, prepared)
-    if type(source).__name__ == "ModelProto" and not in_memory:
-        from .onnx.source import convert_onnx
-
-        return convert_onnx(source, Given.checked(arithmetic or "onnx", input_shapes or {}, input_quantization or {}))
-    given = Given.checked(arithmetic or TORCH_ENGINES[0], input_shapes or {}, input_quantization or {})
-    from .torch.memory import is_torch
-
-    if not is_torch(source):
+    if not isinstance(source, str | PathLike):
+        options = Options.checked(arithmetic, input_shapes, input_quantization)
+        for each in SOURCES:
+            if each.takes(source):
+                return each.reader.convert_object(source, options, example_inputs, prepared)
         hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
         raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
-    from .torch.memory.exporting import convert_in_memory, is_exported
-
-    if is_exported(source):
-        return convert_in_memory(source, given._replace(engine=arithmetic or "pt2e"), example_inputs)
-    from .torch.memory.source import convert_torch
-
-    return convert_torch(source, given, example_inputs, prepared)
-
-
-def _from_file(path: Path, engine: str | None, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Model:
-    from .sniff import READABLE, SAVED, sha256_of, sniff
-    from .torch.inputs import Given
-
+    path_given = prepared is None or isinstance(prepared, str | PathLike)
+    if example_inputs is not None or not path_given:
+        hint = "give prepared as a path: torch.save(prepared.state_dict(), path)" if not path_given else ""
+        raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source), hint=hint)
+    path = Path(fspath(source))
     try:
-        kind = sniff(path)
-        if kind.key == "onnx":
-            from .onnx.source import convert_onnx
-
-            given = Given.checked(engine or "onnx", shapes, quantization)
-            return convert_onnx(path, given, {"sha256": sha256_of(path)})
-        given = Given.checked(engine or TORCH_ENGINES[0], shapes, quantization)
-        if kind.key == "torch_export":
-            from .torch.exported.source import convert_exported
-
-            given = Given.checked(engine or "pt2e", shapes, quantization)
-            return convert_exported(path, given, {"sha256": sha256_of(path)})
-        if kind.key == "safetensors":
-            from .torch.safetensors import convert_safetensors
-
-            return convert_safetensors(path, given, {"sha256": sha256_of(path)})
-        if kind.key in SAVED:
-            from .torch.saved.file import read
-            from .torch.saved.source import convert_saved
-
-            return convert_saved(read(path), given, {"sha256": sha256_of(path)})
-        if kind.key == "qfb":
-            raise SourceError("is already a .qfb", hint="open it with qfmt.load")
-        if kind.key != "torchscript":
-            raise SourceError(f"is {kind}, which cannot be converted", hint=kind.hint or READABLE)
-        from .torch.torchscript.source import convert_archive
-
-        return convert_archive(path, given.engine, given.shapes, given.quantization)
-    except (SourceError, MissingFileError) as error:
+        reader = sniff(path).reader
+        converted = reader.convert(path, Options.checked(arithmetic, input_shapes, input_quantization))
+    except SourceError as error:
         raise error.at(str(path)) from None
+    if prepared is None:
+        return converted
+    from .torch.saved.observers import with_file
+
+    return with_file(converted, prepared)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
+from ...errors import SourceError
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
 from ...passes.earlier import quantize_earlier
@@ -15,34 +16,54 @@ from ...passes.edits import renamed
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.integral import integral
-from ..torch.inputs import Given
+from ..content import sha256_of
+from ..options import Options
 from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
 from .importer import Importer
 from .reading import read
+
+if TYPE_CHECKING:
+    from .witness import Witness
 from .real_numbers import on_real_numbers
 
 
-def convert_onnx(
-    source: str | PathLike[str] | Any, given: Given, description: Mapping[str, str] | None = None
-) -> Model:
-    """The Model of an ONNX file or ModelProto. `given` says whose rounding the nodes state, sizes and grids of inputs.
+def convert(path: Path, options: Options) -> Model:
+    return convert_onnx(path, options, {"sha256": sha256_of(path)})
+
+
+def witness(path: Path, file: Model, engine: str | None = None) -> Witness:
+    from .witness import Witness
+
+    return Witness(path, file, engine)
+
+
+def convert_object(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
+    """The Model of a ModelProto."""
+    if example_inputs is not None or prepared is not None:
+        raise SourceError("example_inputs and prepared are for modules of torch, not for a ModelProto")
+    return convert_onnx(source, options, {})
+
+
+def convert_onnx(source: Path | Any, options: Options, description: Mapping[str, str]) -> Model:
+    """The Model of an ONNX file or ModelProto.
 
     Raises SourceError for an invalid ONNX model, or one with tensors of a type that cannot be stored.
     """
+    engine = options.engine or "onnx"
     onnx, budget = read(source)
-    given.check_names([value.name or "" for value in onnx.graph.inputs])
-    importer = Importer(onnx, budget, given.shapes)
-    for name, grid in given.quantization.items():
+    options.check_names([value.name or "" for value in onnx.graph.inputs])
+    importer = Importer(onnx, budget, options.shapes)
+    for name, grid in options.quantization.items():
         quantized.quantized_input(importer, name, *grid)
     graph = fold_dynamic(integral(importer.run(onnx.graph)))
     graph = on_real_numbers(graph, importer.preferred)
-    graph = fold_sandwiches(quantize_earlier(attach_quantization(graph, given.engine)), given.engine)
+    graph = fold_sandwiches(quantize_earlier(attach_quantization(graph, engine)), engine)
     graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
-    keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **(description or {})}
+    keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **description}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(
         replace(graph, tensors=dict(sorted(graph.tensors.items()))),
-        engine=given.engine,
+        arithmetic=engine,
         source={key: text for key, text in {**keys, **importer.notes}.items() if text},
         producer=f"qfmt {__version__}",
     )

@@ -18,12 +18,11 @@ from ...model import Model, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
 from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
-from ..sniff import sha256_of
-from ..torch.inputs import Given
+from ..options import Options
 from ..witness import Computed, integers_of, is_array
 from .external import Files, open_proto, take_large
 from .runtime import REFERENCE
-from .source import convert_onnx
+from .source import convert
 from .spelled import in_standard_operators
 
 OUTPUT = -1
@@ -223,12 +222,10 @@ class Witness:
 
 def _like(path: Path, file: Model) -> Model:
     """The source converted as the file was; without its shapes of inputs where they do not go."""
-    description = {"sha256": sha256_of(path)}
     try:
-        given = Given.like(file, file.engine or "onnx", file.graph.inputs)
-        return convert_onnx(path, given, description)
+        return convert(path, Options.like(file, file.graph.inputs))
     except SourceError:
-        return convert_onnx(path, Given(file.engine or "onnx"), description)
+        return convert(path, Options(file.arithmetic))
 
 
 def in_terms_of_onnx(file: Model) -> Model:

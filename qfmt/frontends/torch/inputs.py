@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from typing import Any, NamedTuple
 
 from ...budget import Budget
 from ...errors import BudgetError, SourceError
-from ...model import DTYPES, Dimension, Model, Quantization, Shape
+from ...model import DTYPES, Dimension, Quantization, Shape
 from ...rules.quantization import is_float32_scale
+from ..options import Options
 from ..stored import StoredTensor
 from . import shapes
 from .calls import Recorder, Value
@@ -47,85 +47,25 @@ class Lifted(NamedTuple):
         return {"assumed_ranks": ranks} if ranks else {}
 
 
-class Given(NamedTuple):
-    """What the user says about the network: see `qfmt.convert`."""
-
-    engine: str
-    shapes: Mapping[str, Shape] = {}
-    quantization: Mapping[str, tuple[float, int, str]] = {}
-
-    @classmethod
-    def checked(cls, engine: str, shapes: Mapping[str, Any], quantization: Mapping[str, Any]) -> Given:
-        """From what a caller passed, which may be anything; SourceError, placed at the input, if it makes no sense."""
-        return cls(
-            engine,
-            {name: _given_shape(name, shape) for name, shape in shapes.items()},
-            {name: _given_quantization(name, numbers) for name, numbers in quantization.items()},
-        )
-
-    @classmethod
-    def like(cls, file: Model, engine: str, names: Sequence[str]) -> Given:
-        """What a file says of its inputs, for the network that it was made from: its inputs, by `names`, in order.
-
-        Nothing if it has another number of them.
-        """
-        tensors = [file.tensors[name] for name in file.graph.inputs]
-        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
-        quantized = {
-            name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
-            for name, tensor in like.items()
-            if tensor.quantization is not None
-        }
-        return cls(engine, {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}, quantized)
-
-    def check_names(self, names: Sequence[str]) -> None:
-        """Refuse statements about an input that the network does not have."""
-        for name in (*self.shapes, *self.quantization):
-            if name not in names:
-                hint = f"its inputs are {', '.join(names)}" if names else "it has none"
-                raise SourceError(f"the network has no input {name!r}", hint=hint)
-
-    def specs(self, inputs: Sequence[InputSpec]) -> list[InputSpec]:
-        """The inputs, with what the user says about them."""
-        self.check_names([spec.name for spec in inputs])
-        return [self._spec(spec) for spec in inputs]
-
-    def _spec(self, spec: InputSpec) -> InputSpec:
-        if spec.name in self.shapes:
-            spec = replace(spec, shape=self.shapes[spec.name])
-        if spec.name not in self.quantization:
-            return spec
-        scale, zero_point, dtype = self.quantization[spec.name]
-        where = f"input {spec.name}"
-        if dtype not in DTYPES or not DTYPES[dtype].is_integer:
-            raise SourceError(f"a quantized input cannot be {dtype}", where=where)
-        if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
-            raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
-        grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
-        return replace(spec, dtype=dtype, quantization=grid)
+def with_options(specs: Sequence[InputSpec], options: Options) -> list[InputSpec]:
+    """The inputs, with what the user says about them."""
+    options.check_names([spec.name for spec in specs])
+    return [_stated(spec, options) for spec in specs]
 
 
-def _given_shape(name: str, shape: Any) -> tuple[Dimension, ...]:
-    try:
-        if isinstance(shape, str):
-            raise TypeError
-        sizes = tuple(size if size is None or isinstance(size, str) else index(size) for size in shape)
-    except TypeError:
-        hint = "give sizes, names of sizes or None, as in (1, 3, 'H', None)"
-        raise SourceError(f"{shape!r} is not a shape", where=f"input {name}", hint=hint) from None
-    for size in sizes:
-        if size == "" or (isinstance(size, int) and size < 0):
-            raise SourceError(f"{size!r} is not a size", where=f"input {name}")
-    return sizes
-
-
-def _given_quantization(name: str, given: Any) -> tuple[float, int, str]:
-    try:
-        scale, zero_point, dtype = given
-        return float(scale), index(zero_point), str(dtype)
-    except (TypeError, ValueError, OverflowError):
-        hint = "give (scale, zero point, dtype), as in (0.0078, 128, 'uint8')"
-        raise SourceError(f"{given!r} is not a quantization", where=f"input {name}", hint=hint) from None
+def _stated(spec: InputSpec, options: Options) -> InputSpec:
+    if spec.name in options.shapes:
+        spec = replace(spec, shape=options.shapes[spec.name])
+    if spec.name not in options.quantization:
+        return spec
+    scale, zero_point, dtype = options.quantization[spec.name]
+    where = f"input {spec.name}"
+    if dtype not in DTYPES or not DTYPES[dtype].is_integer:
+        raise SourceError(f"a quantized input cannot be {dtype}", where=where)
+    if not is_float32_scale(scale) or not DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
+        raise SourceError(f"scale {scale} and zero point {zero_point} are not valid for {dtype}", where=where)
+    grid = Quantization.per_tensor(scale, zero_point, dtype, scale_dtype=narrowest(scale))
+    return replace(spec, dtype=dtype, quantization=grid)
 
 
 def lift(

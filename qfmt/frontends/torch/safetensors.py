@@ -12,17 +12,21 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...budget import Budget
 from ...errors import SourceError
 from ...model import Model
+from ..content import sha256_of
 from ..json_text import parse
+from ..options import Options
 from ..stored import ELEMENT_BITS, Storage, StoredTensor
-from .inputs import Given
 from .saved.archive import Entry, of_entries, placed, weight_entries
 from .saved.source import IN_MEMORY
 from .torchao import of_json
+
+if TYPE_CHECKING:
+    from .witness import TorchWitness
 
 HEADER_LIMIT = 100_000_000
 """The longest header that the format's own reader accepts."""
@@ -48,18 +52,21 @@ class File(NamedTuple):
     budget: Budget
 
 
-def convert_safetensors(path: str | PathLike[str], given: Given, source: Mapping[str, str]) -> Model:
+def convert(path: Path, options: Options) -> Model:
     """The tensors of a file, with their quantization where torchao described it, as a Model without a graph."""
-    given.check_names([])
+    options.check_names([])
     file = read(path)
     entries, weights = _entries(file)
-    known = {"format": "safetensors", **({"framework": "pytorch"} if weights else {})}
+    known = {"format": "safetensors", **({"framework": "pytorch"} if weights else {}), "sha256": sha256_of(path)}
     would = IN_MEMORY if weights else "convert the file that holds the network"
-    return of_entries(
-        entries,
-        file.budget,
-        {**source, **known, "no_graph": f"safetensors files hold tensors, but no graph; {would}"},
-    )
+    why = f"safetensors files hold tensors, but no graph; {would}"
+    return of_entries(entries, file.budget, {**known, "no_graph": why})
+
+
+def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
+    from .witness import without_graph
+
+    return without_graph(convert(path, Options(file.arithmetic)), file, engine)
 
 
 def read(path: str | PathLike[str]) -> File:

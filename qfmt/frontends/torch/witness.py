@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MissingPackageError, RunError
-from ...model import Model
+from ...arithmetic import quantize
+from ...errors import MissingPackageError, RunError, SourceError
+from ...model import Model, Tensor, numpy_dtype
 from .. import TORCH_ENGINES
 from ..isolation.parent import Session, is_installed
-from ..witness import Computed, is_computed
+from ..options import Options
+from ..witness import Computed, computed, is_computed
 from .execution import INSTALL
 from .inputs import Lifted
+from .network import Network
 from .program import Program, given, program
 from .tape import Tape
 
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 class TorchWitness:
     """See `frontends.witness.Witness`. `lifted` is None for a source without a graph, which cannot be run.
 
-    `engine` is torch's for quantized operators, or another word where none has a say; `examples` are the shapes that
-    the source was made with.
+    `engine` is torch's for quantized operators, or "pt2e" for a network that is decomposed (see `network.Network`),
+    where none has a say; `examples` are the shapes that the source was made with.
     """
 
     name = "torch"
@@ -36,7 +39,7 @@ class TorchWitness:
         self, model: Model, lifted: Lifted | None, engine: str, examples: Sequence[tuple[int, ...] | None] = ()
     ) -> None:
         self.model, self.engine, self.examples = model, engine, list(examples)
-        self.lifted = lifted
+        self.lifted, self.is_decomposed = lifted, engine == "pt2e"
         self.session = Session("torch", "torch", self._program, self._call, is_computed)
 
     def open(self) -> str:
@@ -55,18 +58,15 @@ class TorchWitness:
         assert self.lifted is not None
         graph = self.model.graph
         keys = zip(self.lifted.lifter.builder.inputs, graph.inputs, strict=True)
-        tensors = {key: given(inputs[name], self._input_grid(name)) for key, name in keys}
-        return self._named(self.session.ask("run", tensors))
-
-    def _input_grid(self, name: str) -> Any:
-        """The quantization with which torch takes an input."""
-        return self.model.graph.tensors[name].quantization
-
-    def _named(self, seen: Mapping[str, Computed]) -> dict[str, Computed]:
-        """By the names of `model`, what was computed, by the keys of the lifter."""
-        assert self.lifted is not None
+        grids = {name: None if self.is_decomposed else self.model.tensors[name].quantization for name in graph.inputs}
+        tensors = {key: given(inputs[name], grids[name]) for key, name in keys}
         names = self.lifted.lifter.names
-        return {names[key]: value for key, value in seen.items() if key in names}
+        seen = {key: value for key, value in self.session.ask("run", tensors).items() if key in names}
+        if not self.is_decomposed:
+            return {names[key]: value for key, value in seen.items()}
+        means = self.lifted.lifter.builder.tensors
+        named = {names[key]: computed(value.array, means[key]) for key, value in seen.items()}
+        return {tensor.name: value for tensor in self.model.tensors.values() for value in _of(tensor, named)}
 
     @property
     def _tape(self) -> Tape:
@@ -75,7 +75,7 @@ class TorchWitness:
 
     def _program(self) -> tuple[Program]:
         assert self.lifted is not None
-        engine = self.engine if self.engine in TORCH_ENGINES else ""
+        engine = "" if self.is_decomposed else self.engine
         return (program(self._tape, engine, list(self.lifted.lifter.names)),)
 
     def _call(self, index: int) -> tuple[str, str]:
@@ -83,9 +83,56 @@ class TorchWitness:
         return entry.target, str(entry.place)
 
 
-def engine_for(model: Model, asked: str | None, source: str) -> str:
-    """The engine of torch that carries a source out: as asked, or the one whose rules a file states."""
-    engine = asked or (model.engine if model.engine in TORCH_ENGINES else TORCH_ENGINES[0])
+def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitness:
+    """The source of a file, converted as the file was: for its engine, with its inputs' shapes and quantization.
+
+    Where the source does not take those, it is converted without, and the two will differ.
+    """
+    asked = _engine(file, engine, network.is_decomposed)
+    like = Options.like(file, [spec.name for spec in network.inputs])
+    try:
+        lifted = network.lift(like, Tape)
+    except SourceError:
+        lifted = network.lift(Options(like.engine), Tape)
+    return TorchWitness(network.finished(lifted), lifted, asked, [spec.example for spec in network.inputs])
+
+
+def without_graph(model: Model, file: Model, engine: str | None) -> TorchWitness:
+    """A source of which there are only tensors."""
+    return TorchWitness(model, None, _engine(file, engine, False))
+
+
+def _engine(file: Model, asked: str | None, is_decomposed: bool) -> str:
+    """Who carries a source out: as asked, or the engine whose arithmetic a file states."""
+    if is_decomposed:
+        if asked not in (None, "pt2e"):
+            raise RunError(f"--engine {asked} does not apply to a program of torch.export", hint="drop --engine")
+        return "pt2e"
+    engine = asked or (file.arithmetic if file.arithmetic in TORCH_ENGINES else TORCH_ENGINES[0])
     if engine not in TORCH_ENGINES:
-        raise RunError(f"{engine} cannot run {source}", hint=f"torch has {', '.join(TORCH_ENGINES)}")
+        raise RunError(f"{engine} cannot run PyTorch's networks", hint=f"torch has {', '.join(TORCH_ENGINES)}")
     return engine
+
+
+def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
+    """What the source has for a tensor, under one of the names that it had before folding.
+
+    Where the source moves real numbers and quantizes them afterwards, it has no integers: they are made of the numbers.
+    """
+    found = [named[name] for name in (tensor.name, *tensor.aliases) if name in named]
+    alike = [value for value in found if value.is_quantized == (tensor.quantization is not None)]
+    grid = tensor.quantization
+    if alike and grid is None:
+        yield Computed(_as_stated(tensor, alike[0].array))
+    elif alike:
+        yield alike[0]
+    elif found and grid is not None and found[0].array.dtype == "float32":
+        integers = quantize(found[0].array, grid, numpy_dtype(tensor.dtype), "reciprocal")
+        yield computed(integers, tensor)
+
+
+def _as_stated(tensor: Tensor, theirs: NDArray[Any]) -> NDArray[Any]:
+    """The source's numbers in the type of the file: grids that no layer takes in are float32 scalars there, and torch
+    has them as float64 and int64 of one element, the integers on them as uint8."""
+    same = theirs.astype(numpy_dtype(tensor.dtype), copy=False)
+    return same.reshape(()) if tensor.shape == () and same.size == 1 else same

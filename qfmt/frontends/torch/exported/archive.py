@@ -11,8 +11,8 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError
+from ...content import root_of
 from ...json_text import parse
-from ...sniff import root_of
 from ...stored import Storage, StoredTensor
 from ...zips import Zip
 from ..saved.file import read_zip

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from os import PathLike
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ....budget import Budget
 from ....errors import SourceError
 from ....model import Model, Shape
-from ....passes.earlier import quantize_earlier
-from ....passes.fold import fold_sandwiches
+from ...content import sha256_of
+from ...options import Options
 from ..calls import Place, Recorder
-from ..inputs import Given, Lifted, lift
-from ..lifter import Lifter
-from ..saved.archive import producer
+from ..network import Network
 from ..values import InputSpec, TensorValue
 from .archive import Archive
 from .names import is_in_place, live_values, recovered, written
 from .program import Call, Graph, Program, Ref, read_program, references
+
+if TYPE_CHECKING:
+    from ..witness import TorchWitness
 
 QUANTIZE = (
     "quantize it first: prepare_pt2e, calibration, convert_pt2e of torchao, and export what that returns; what"
@@ -39,40 +38,31 @@ _INLINED = {
 """Operators of higher order that only call their body: the position of the body."""
 
 
-def convert_exported(
-    source: str | PathLike[str] | bytes, given: Given, description: Mapping[str, str], budget: Budget | None = None
-) -> Model:
-    """The Model of a `.pt2` archive. Raises SourceError if it is damaged, nothing is quantized, or more is wrong."""
-    archive = Archive(source, budget)
-    program = read_program(archive.program)
-    if not any(_is_quantized(call) for call in program.graph.calls):
+def convert(path: Path, options: Options) -> Model:
+    return network(Archive(path), {"sha256": sha256_of(path)}, must_be_quantized=True).model(options)
+
+
+def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
+    from ..witness import witness_of
+
+    return witness_of(network(Archive(path), {"sha256": sha256_of(path)}), file, engine)
+
+
+def network(archive: Archive, source: Mapping[str, str], *, must_be_quantized: bool = False) -> Network:
+    """The program in an archive; `source` are source keys that only the caller knows."""
+    evaluation = Evaluation(archive, read_program(archive.program))
+    if must_be_quantized and not any(map(_is_quantized, evaluation.program.graph.calls)):
         raise SourceError("nothing in the program is quantized", hint=QUANTIZE)
-    return convert_program(archive, program, given, description)
-
-
-def convert_program(archive: Archive, program: Program, given: Given, description: Mapping[str, str]) -> Model:
-    """The same, whether anything is quantized or not."""
-    evaluation = Evaluation(archive, program)
-    lifted = evaluation.lift(given)
-    return finished(evaluation, lifted, given, description)
-
-
-def finished(evaluation: Evaluation, lifted: Lifted, given: Given, description: Mapping[str, str]) -> Model:
-    """What was lifted, with its pairs of quantize and dequantize folded."""
-    archive = evaluation.archive
-    source_keys = {
-        **description,
-        **lifted.notes,
+    keys = {
+        **source,
         "format": "exported_program",
         "format_version": archive.version,
         "framework": "pytorch",
         "framework_version": str(archive.program.get("torch_version", "")),
         "dropped_parameters": str(len(evaluation.unread) or ""),
     }
-    known = {key: text for key, text in source_keys.items() if text}
-    model = lifted.lifter.finish(lifted.outputs, source=known, producer=producer())
-    graph = fold_sandwiches(quantize_earlier(model.graph), given.engine)
-    return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
+    known = {key: text for key, text in keys.items() if text}
+    return Network(evaluation.inputs(), evaluation.run, archive.budget, known, is_decomposed=True)
 
 
 def _is_quantized(call: Call) -> bool:
@@ -117,10 +107,6 @@ class Evaluation:
             shape: Shape = types[name].shape
             specs.append(InputSpec(name, shape, types[name].dtype or "float32"))
         return specs
-
-    def lift(self, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
-        """The calls lifted; `recorder` may put a listener before the lifter."""
-        return lift(self.run, given.engine, given.specs(self.inputs()), recorder, self.archive.budget)
 
     def run(self, to: Recorder, inputs: Mapping[str, TensorValue]) -> Any:
         values: dict[str, Any] = {**self.program.fixed, **inputs}

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ....budget import Budget
 from ....errors import SourceError
 from ....model import Model
-from ..exported.source import convert_exported
-from ..inputs import Given
+from ...options import Options
+from ..exported.archive import Archive
+from ..exported.source import network
 
 if TYPE_CHECKING:
     import torch
@@ -23,27 +24,28 @@ def is_exported(source: object) -> bool:
     return "torch.nn.modules.module.Module" in kinds and any(map(_is_decomposed, source.modules()))  # type: ignore[attr-defined]
 
 
-def convert_in_memory(source: Any, given: Given, example_inputs: Any) -> Model:
+def convert_in_memory(source: Any, options: Options, example_inputs: Any) -> Model:
     """The Model of an ExportedProgram, or of a module from convert_pt2e or _convert_to_reference_decomposed_fx."""
     import torch
 
     if not isinstance(source, torch.export.ExportedProgram):
-        return export_and_convert(source, given, example_inputs)
-    return _converted(source, given)
+        return export_and_convert(source, options, example_inputs)
+    return _converted(source, options)
 
 
-def export_and_convert(module: torch.nn.Module, given: Given, example_inputs: Any) -> Model:
+def export_and_convert(module: torch.nn.Module, options: Options, example_inputs: Any) -> Model:
     """The Model of a module by way of torch.export."""
-    return _converted(_exported(module, example_inputs), given)
+    return _converted(_exported(module, example_inputs), options)
 
 
-def _converted(program: torch.export.ExportedProgram, given: Given) -> Model:
+def _converted(program: torch.export.ExportedProgram, options: Options) -> Model:
     import torch
 
     _register()
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    return convert_exported(buffer.getvalue(), given, {}, Budget(None))
+    archive = Archive(buffer.getvalue(), Budget(None))
+    return network(archive, {}, must_be_quantized=True).model(options)
 
 
 def _is_decomposed(module: Any) -> bool:

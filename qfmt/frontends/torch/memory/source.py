@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from ....budget import Budget
 from ....errors import SourceError, UnsupportedOperatorsError
 from ....model import Model
+from ... import TORCH_ENGINES
+from ...options import Options
 from ...zips import Zip
-from ..inputs import Given
-from ..saved.archive import producer
 from ..saved.file import read_zip
 from ..saved.observers import with_file, with_saved
 from ..saved.source import convert_saved
 from ..torchscript.archive import Archive
 from ..torchscript.arguments import Arguments
-from ..torchscript.source import lift_archive
-from .exporting import export_and_convert
+from ..torchscript.source import network
+from .exporting import convert_in_memory, export_and_convert, is_exported
 from .plain_weights import opened
 
 if TYPE_CHECKING:
@@ -45,14 +45,20 @@ CONVERT = "call torch.ao.quantization.convert(model), or convert_fx(model), and 
 QUANTIZE = "quantize it first: torch.ao.quantization.prepare, calibration, torch.ao.quantization.convert"
 
 
-def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any) -> Model:
-    """The Model of a module, a ScriptModule or a state_dict; see `qfmt.convert`."""
+def convert_object(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
+    """The Model of a module, a program, a ScriptModule or a state_dict; see `qfmt.convert`."""
+    if is_exported(source):
+        return convert_in_memory(source, options, example_inputs)
+    return _convert(source, options._replace(engine=options.engine or TORCH_ENGINES[0]), example_inputs, prepared)
+
+
+def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
     import torch
 
     described = {"framework": "pytorch", "framework_version": str(torch.__version__)}
     with _quiet():
         if isinstance(source, dict) and example_inputs is prepared is None:
-            return convert_saved(read_zip(Zip(_saved(source), Budget(None))), given, described)
+            return convert_saved(read_zip(Zip(_saved(source), Budget(None))), options, described)
         if not isinstance(source, torch.nn.Module):
             hint = "pass an nn.Module with example_inputs, a ScriptModule, or a state_dict"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
@@ -60,7 +66,7 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
         _refuse_observers(source)
         with opened(source) as has_opened:
             both = has_opened and example_inputs is not None
-            model = (_of_either if both else _of_script)(source, given, example_inputs)
+            model = (_of_either if both else _of_script)(source, options, example_inputs)
         if isinstance(prepared, dict):
             model = with_saved(model, read_zip(Zip(_saved(prepared), Budget(None))))
         elif isinstance(prepared, str | PathLike):
@@ -72,23 +78,23 @@ def convert_torch(source: Any, given: Given, example_inputs: Any, prepared: Any)
     return model.replace(source={**model.source, **described, "format": "module"})
 
 
-def _of_either(source: torch.nn.Module, given: Given, example_inputs: Any) -> Model:
+def _of_either(source: torch.nn.Module, options: Options, example_inputs: Any) -> Model:
     """By way of TorchScript, which leaves sizes open; by that of torch.export where this does not do.
 
     The networks that torchao is for, transformers, are written so that only the second does.
     """
     try:
-        return _of_script(source, given, example_inputs)
+        return _of_script(source, options, example_inputs)
     except SourceError as error:
         try:
-            return export_and_convert(source, given, example_inputs)
+            return export_and_convert(source, options, example_inputs)
         except UnsupportedOperatorsError:
             raise
         except SourceError:
             raise error from None
 
 
-def _of_script(source: Any, given: Given, example_inputs: Any) -> Model:
+def _of_script(source: Any, options: Options, example_inputs: Any) -> Model:
     """The Model of a module by way of TorchScript."""
     import torch
 
@@ -96,7 +102,7 @@ def _of_script(source: Any, given: Given, example_inputs: Any) -> Model:
     script = _traced(source, example_inputs) if traced else source
     _refuse_floats(script)
     try:
-        return _converted(script, given, as_examples=traced)
+        return _converted(script, options, as_examples=traced)
     except SourceError as error:
         raise _in_own_words(error, source) from None
 
@@ -109,16 +115,15 @@ def _saved(state: dict[Any, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _converted(script: torch.jit.ScriptModule, given: Given, as_examples: bool) -> Model:
+def _converted(script: torch.jit.ScriptModule, options: Options, as_examples: bool) -> Model:
     """`as_examples`: what is not said of how inputs are quantized, the inputs of the trace tell."""
     import torch
 
     buffer = io.BytesIO()
     torch.jit.save(script, buffer)
     archive = Archive(buffer.getvalue(), Budget(None))
-    quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(given.quantization)
-    lifted = lift_archive(archive, given.engine, given.shapes, quantization)
-    return lifted.lifter.finish(lifted.outputs, source=lifted.notes, producer=producer())
+    quantization = (Arguments(archive).example_quantization() if as_examples else {}) | dict(options.quantization)
+    return network(archive, {})._replace(source={}).model(options._replace(quantization=quantization))
 
 
 @contextmanager

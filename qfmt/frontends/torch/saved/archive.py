@@ -23,6 +23,7 @@ from ....model import DTYPES, Graph, Model, Quantization, Tensor
 from ...pickles import Inert, Subclass
 from ...stored import PerTensor, StoredTensor
 from ..calls import Packed, PackedState
+from ..network import producer
 from ..torchao import Weight, of_pickle
 from ..torchscript import packing
 from ..torchscript.objects import owner
@@ -85,13 +86,6 @@ def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
     for key, value in state.items():
         walk.visit(str(key), value, 0)
     return bool(walk.entries)
-
-
-def producer() -> str:
-    """What to call the program that wrote a Model."""
-    from .... import __version__
-
-    return f"qfmt {__version__}"
 
 
 def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:

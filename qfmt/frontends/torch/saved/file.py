@@ -11,8 +11,9 @@ from typing import Any
 
 from ....budget import Budget
 from ....errors import SourceError
+from ...content import root_of
 from ...pickles import Pickles, harmless_or_inert, unpickle
-from ...sniff import root_of, sniff
+from ...sources import sniff
 from ...stored import ELEMENT_BITS, Storage
 from ...zips import Zip
 

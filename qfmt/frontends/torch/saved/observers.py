@@ -17,13 +17,13 @@ import numpy as np
 from ....budget import Budget
 from ....errors import SourceError
 from ....model import Model, Observed, Tensor
-from ...sniff import SAVED, sniff
+from ...sources import SAVED, sniff
 from ...stored import StoredTensor
 from ..calibration import Seen
 from ..observations import no_observers, with_observations
 from .archive import stored_tensors
 from .file import Saved, read
-from .source import network
+from .source import module_of
 from .tree import state
 
 OBSERVER = "activation_post_process"
@@ -56,7 +56,7 @@ def with_file(model: Model, path: str | PathLike[str]) -> Model:
     Raises SourceError if the file holds no observers, or none that fits.
     """
     try:
-        if (kind := sniff(path)).key not in SAVED:
+        if (kind := sniff(path)).source is not SAVED:
             raise SourceError(f"is {kind}, not a prepared model", hint=HINT)
         return with_saved(model, read(path))
     except (SourceError, MissingFileError) as error:
@@ -65,7 +65,7 @@ def with_file(model: Model, path: str | PathLike[str]) -> Model:
 
 def with_saved(model: Model, saved: Saved) -> Model:
     """The same of what is in such a file."""
-    root = network(saved)
+    root = module_of(saved)
     value = saved.value if root is None else state(root)
     stored = stored_tensors(value, saved.budget) if isinstance(value, Mapping) else {}
     seen = list(_activations(stored, saved.budget))

@@ -2,42 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
 from ....errors import BudgetError, SourceError
 from ....model import Model
+from ...content import saved_as, sha256_of
+from ...options import Options
 from ...pickles import Inert, Subclass
-from ...sniff import KINDS, saved_kind
-from ..calls import Recorder
-from ..fx import walker as code
-from ..inputs import Given, Lifted, lift
-from ..lifter import Lifter
+from ...sources import KINDS
+from ..fx import walker
+from ..network import Network
 from ..values import InputSpec
-from .archive import archive, holds_tensors, producer
-from .file import Saved
+from .archive import archive, holds_tensors
+from .file import Saved, read
 from .tree import Module, state, tree
+
+if TYPE_CHECKING:
+    from ..witness import TorchWitness
 
 IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x,))"
 
 WHAT_WOULD = f"save the whole network with torch.jit.save, or {IN_MEMORY}"
 
 
-def convert_saved(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
+def convert(path: Path, options: Options) -> Model:
+    return convert_saved(read(path), options, {"sha256": sha256_of(path)})
+
+
+def convert_saved(saved: Saved, options: Options, source: Mapping[str, str]) -> Model:
     """The Model of what torch.save saved; `source` are its source keys but those that are known here."""
+    with _nesting():
+        return _converted(saved, options, _keys(saved, source))
+
+
+def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
+    from ..witness import without_graph, witness_of
+
+    source = {"sha256": sha256_of(path)}
+    with _nesting():
+        saved = read(path)
+        if (root := module_of(saved)) is not None:
+            try:
+                with _attributes():
+                    return witness_of(network(root, _keys(saved, source)), file, engine)
+            except SourceError as error:
+                if isinstance(error, BudgetError):
+                    raise
+    saved = read(path)  # anew: each conversion has its own budget
+    return without_graph(convert_saved(saved, Options(file.arithmetic), source), file, engine)
+
+
+def _keys(saved: Saved, source: Mapping[str, str]) -> dict[str, str]:
+    return {**source, "format_version": saved.version, "framework": "pytorch"}
+
+
+@contextmanager
+def _nesting() -> Iterator[None]:
     try:
-        return _converted(saved, given, source)
+        yield
     except RecursionError:
         raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
 
 
-def network(saved: Saved) -> Module | None:
+@contextmanager
+def _attributes() -> Iterator[None]:
+    """Attributes of pickled modules are of any type; those of PyTorch's own modules are right if it wrote them."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        what = f"an attribute of a module is not what PyTorch writes ({str(error)[:100]})"
+        raise SourceError(what, hint="the file is damaged") from None
+
+
+def module_of(saved: Saved) -> Module | None:
     """The module that was saved: by itself, or in a dict without tensors beside it. None if there is none."""
     value, budget = saved.value, saved.budget
-    if saved_kind(value) == "torch_module":
+    if saved_as(value) == "torch_module":
         return tree(value, budget)
-    if saved_kind(value) != "state_dict":
+    if saved_as(value) != "state_dict":
         return None
     modules, beside = _parted(value)
     if len(modules) != 1 or holds_tensors(beside, budget):
@@ -47,19 +93,18 @@ def network(saved: Saved) -> Module | None:
 
 def _parted(checkpoint: Mapping[Any, Any]) -> tuple[dict[Any, Inert], dict[Any, Any]]:
     """What of a dict are modules, and the rest."""
-    modules = {key: item for key, item in checkpoint.items() if saved_kind(item) == "torch_module"}
+    modules = {key: item for key, item in checkpoint.items() if saved_as(item) == "torch_module"}
     return modules, {key: item for key, item in checkpoint.items() if key not in modules}
 
 
-def _converted(saved: Saved, given: Given, source: Mapping[str, str]) -> Model:
-    known = dict(source) | {"format_version": saved.version, "framework": "pytorch"}
-    if (root := network(saved)) is not None:
-        return _module(root, given, known | {"format": "pickled_module"})
-    kind = saved_kind(saved.value)
+def _converted(saved: Saved, options: Options, source: Mapping[str, str]) -> Model:
+    if (root := module_of(saved)) is not None:
+        return _module(root, options, source)
+    kind = saved_as(saved.value)
     if kind != "state_dict":
         raise SourceError(f"is {KINDS[kind]}, not a network", hint=KINDS[kind].hint)
-    given.check_names([])
-    return _checkpoint(saved.value, known | {"format": "state_dict"}, saved.budget)
+    options.check_names([])
+    return _checkpoint(saved.value, {**source, "format": "state_dict"}, saved.budget)
 
 
 def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
@@ -79,32 +124,22 @@ def _has_subclass(value: Mapping[str, Any]) -> bool:
     return any(isinstance(item, Subclass) or (isinstance(item, dict) and _has_subclass(item)) for item in several)
 
 
-def _module(root: Module, given: Given, source: Mapping[str, str]) -> Model:
+def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:
     """A pickled module: its graph, if its code is in the file or known; else its tensors, and why not."""
     try:
-        return _graph(root, given, source)
+        with _attributes():
+            return network(root, source).model(options)
     except SourceError as error:
-        if given.shapes or given.quantization or isinstance(error, BudgetError):
+        if options.shapes or options.quantization or isinstance(error, BudgetError):
             raise
         why = f"what this pickled module computes could not be determined ({error})"
-    return archive(state(root), dict(source) | {"no_graph": f"{why}; {WHAT_WOULD}"}, root.budget)
+    keys = {**source, "format": "pickled_module", "no_graph": f"{why}; {WHAT_WOULD}"}
+    return archive(state(root), keys, root.budget)
 
 
-def _graph(root: Module, given: Given, source: Mapping[str, str]) -> Model:
-    try:
-        return _lifted(root, given, source)
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        # attributes of pickled modules are of any type; those of PyTorch's own modules are right if it wrote them
-        what = f"an attribute of a module is not what PyTorch writes ({str(error)[:100]})"
-        raise SourceError(what, hint="the file is damaged") from None
-
-
-def _lifted(root: Module, given: Given, source: Mapping[str, str]) -> Model:
-    lifted = lift_module(root, given)
-    return lifted.lifter.finish(lifted.outputs, source={**source, **lifted.notes}, producer=producer())
-
-
-def lift_module(root: Module, given: Given, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
-    """Follow the code of a module whose graph can be known; SourceError, with the reason, for others."""
-    specs = given.specs([InputSpec(name) for name in code.parameters(root)])
-    return lift(lambda to, values: code.run(root, to, values), given.engine, specs, recorder, root.budget)
+def network(root: Module, source: Mapping[str, str]) -> Network:
+    """What a module computes whose code is in the file, or known; its `run` raises SourceError, with the reason, for
+    others."""
+    specs = [InputSpec(name) for name in walker.parameters(root)]
+    run = lambda recorder, values: walker.run(root, recorder, values)  # noqa: E731
+    return Network(specs, run, root.budget, {**source, "format": "pickled_module"})

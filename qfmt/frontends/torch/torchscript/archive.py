@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from ....budget import Budget
 from ....errors import SourceError
+from ...content import root_of
 from ...pickles import Inert, unpickle
-from ...sniff import root_of, sniff, zip_kind
+from ...sources import sniff
 from ...stored import Storage
 from ...zips import Zip
 from .code import Class, Function, Library
@@ -32,15 +33,9 @@ class Archive:
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
-        try:
-            self.zip = Zip(source, budget)
-            kind = zip_kind(self.zip)
-        except SourceError:
-            if isinstance(source, bytes):
-                raise
-            kind = sniff(source)
-        if kind.key != "torchscript":
-            raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads", hint=kind.hint)
+        if not isinstance(source, bytes) and (kind := sniff(source)).key != "torchscript":
+            raise SourceError(f"is {kind}, not a TorchScript archive", hint=kind.hint)
+        self.zip = Zip(source, budget)
         self.root = root_of(self.zip)
         self.budget = self.zip.budget
         self.live: Any = None

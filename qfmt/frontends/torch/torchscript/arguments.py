@@ -48,11 +48,14 @@ class Arguments:
         return [self._spec(leaf) for leaf in self.leaves]
 
     def _spec(self, leaf: Leaf) -> InputSpec:
-        if leaf.example is None or len(leaf.example.shape) not in RANK_NAMES:
+        if leaf.example is None:
             return InputSpec(leaf.name)
-        shape = own_names(leaf.name, RANK_NAMES[len(leaf.example.shape)], len(self.leaves))
+        example = tuple(leaf.example.shape)
+        if len(example) not in RANK_NAMES:
+            return InputSpec(leaf.name, example=example)
+        shape = own_names(leaf.name, RANK_NAMES[len(example)], len(self.leaves))
         dtype = leaf.example.dtype if leaf.example.quantizer is None else "float32"
-        return InputSpec(leaf.name, shape, dtype, example=tuple(leaf.example.shape))
+        return InputSpec(leaf.name, shape, dtype, example=example)
 
     def example_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes that the network was traced with, by input; nothing of a scripted one."""

@@ -1,19 +1,18 @@
-"""A TorchScript archive as a Model: its `forward` evaluated symbolically, its calls lifted."""
+"""TorchScript archives: `forward` evaluated symbolically, its calls lifted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ....errors import ControlFlowError
-from ....model import Model, Shape
+from ....model import Model
 from ....passes.likely import EXAMPLES
-from ...sniff import sha256_of
-from ..calls import Recorder
-from ..inputs import Given, Lifted, lift
-from ..lifter import Lifter
+from ...content import sha256_of
+from ...options import Options
+from ..network import Network
 from ..saved.archive import archive as tensors_only
 from ..saved.archive import holds_tensors
 from .archive import Archive
@@ -21,60 +20,55 @@ from .arguments import Arguments
 from .evaluator import evaluate
 from .state import state
 
+if TYPE_CHECKING:
+    from ..witness import TorchWitness
 
-def convert_archive(
-    path: Path,
-    engine: str,
-    input_shapes: Mapping[str, Shape],
-    input_quantization: Mapping[str, tuple[float, int, str]],
-) -> Model:
-    """The Model of an archive; see `qfmt.convert`. Only its tensors, if its code has no single graph."""
-    archive = Archive(path)
+
+def convert(path: Path, options: Options) -> Model:
+    """The Model of an archive. Only its tensors, if its code has no single graph."""
+    archive, source = Archive(path), {"sha256": sha256_of(path)}
     try:
-        lifted = lift_archive(archive, engine, input_shapes, input_quantization)
+        return network(archive, source).model(options)
     except ControlFlowError as error:
-        if input_shapes or input_quantization:
+        if options.shapes or options.quantization:
             raise
-        return without_graph(path, archive, error)
-    description = describe(path, archive, Arguments(archive))
-    description["source"] |= lifted.notes
-    return lifted.lifter.finish(lifted.outputs, **description)
+        return _without_graph(archive, source, error)
 
 
-def without_graph(path: Path, archive: Archive, error: ControlFlowError) -> Model:
+def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
+    from ..witness import without_graph, witness_of
+
+    archive, source = Archive(path), {"sha256": sha256_of(path)}
+    try:
+        return witness_of(network(archive, source), file, engine)
+    except ControlFlowError as error:
+        return without_graph(_without_graph(archive, source, error), file, engine)
+
+
+def network(archive: Archive, source: Mapping[str, str]) -> Network:
+    """What an archive computes; `source` are source keys that only the caller knows.
+
+    Raises ControlFlowError for arguments that cannot be inputs; so does its `run`, where the code decides on data.
+    """
+    arguments = Arguments(archive)
+    examples = arguments.example_shapes()
+    traced = {EXAMPLES: json.dumps(examples, ensure_ascii=False)} if examples else {}
+    return Network(
+        arguments.specs(),
+        lambda recorder, values: evaluate(archive, recorder, arguments.filled(values)),
+        archive.budget,
+        {**_described(archive), **source, **traced},
+    )
+
+
+def _described(archive: Archive) -> dict[str, str]:
+    return {"format": "torchscript", "format_version": archive.version, "framework": "pytorch"}
+
+
+def _without_graph(archive: Archive, source: Mapping[str, str], error: ControlFlowError) -> Model:
     """The tensors of an archive; `no_graph` says why there is nothing else. Raises `error` if there are none."""
     found = state(archive)
     if not holds_tensors(found, archive.budget):
         raise error
-    source = {**describe(path, archive)["source"], "no_graph": f"the code has no single graph ({error})"}
-    return tensors_only(found, source, archive.budget)
-
-
-def lift_archive(
-    archive: Archive,
-    engine: str,
-    input_shapes: Mapping[str, Shape],
-    input_quantization: Mapping[str, tuple[float, int, str]],
-    recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter,
-) -> Lifted:
-    """Evaluate `forward` and lift its calls; `recorder` may put a listener before the lifter."""
-    arguments = Arguments(archive)
-    specs = Given(engine, input_shapes, input_quantization).specs(arguments.specs())
-    run = lambda to, values: evaluate(archive, to, arguments.filled(values))  # noqa: E731
-    return lift(run, engine, specs, recorder, archive.budget)
-
-
-def describe(path: Path, archive: Archive, arguments: Arguments | None = None) -> dict[str, Any]:
-    """Source and producer of the model, which has inputs if `arguments` are given; the keys as in spec.md,
-    "Source keys"."""
-    from .... import __version__
-
-    source = {
-        "format": "torchscript",
-        "format_version": archive.version,
-        "framework": "pytorch",
-        "sha256": sha256_of(path),
-    }
-    if arguments is not None and (examples := arguments.example_shapes()):
-        source[EXAMPLES] = json.dumps(examples, ensure_ascii=False)
-    return {"source": source, "producer": f"qfmt {__version__}"}
+    why = f"the code has no single graph ({error})"
+    return tensors_only(found, {**_described(archive), **source, "no_graph": why}, archive.budget)

@@ -1,4 +1,7 @@
-"""A `.qfb` as the witness against what was lowered from it: the reference interpreter computes its nodes as stated."""
+"""A `.qfb` as a source: only as the witness against what was lowered from it.
+
+The reference interpreter computes its nodes as stated.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RunError
-from ..frontends.witness import Computed, computed
+from ..errors import RunError, SourceError
 from ..interpreter import trace
+from .witness import Computed, computed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ..model import Model
+    from .options import Options
+
+
+def convert(path: Path, options: Options) -> Model:
+    raise SourceError("is already a .qfb", hint="open it with qfmt.load")
+
+
+def witness(path: Path, file: Model, engine: str | None) -> FileWitness:
+    return FileWitness(path, engine)
 
 
 class FileWitness:

@@ -1,0 +1,174 @@
+"""The content of a file as it is told apart by, of which a little is read when it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import zipfile
+from collections.abc import Callable
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import SourceError
+from ..regular import irregular, refusal
+from .pickles import Inert, Subclass, harmless_or_inert, unpickle
+from .stored import Storage, StoredTensor
+from .zips import Zip
+
+ONNX_FIELDS = 10_000
+"""The most fields before the graph that are read; exporters write about five, and one for each property."""
+
+
+class Content:
+    """A file: its first bytes and its size; as a zip archive, what is in it.
+
+    Raises MissingFileError, SourceError if the file cannot be read, UnsafePickleError if it is a torch.save file whose
+    pickle names something that is not harmless.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            if what := irregular(path):
+                raise SourceError(what)
+            with self.path.open("rb") as file:
+                self.head = file.read(4096)
+                self.size = file.seek(0, 2)
+        except (OSError, ValueError) as error:  # a path cannot hold a zero byte
+            raise refusal(error, SourceError) from None
+
+    @cached_property
+    def is_zip(self) -> bool | None:
+        """None for the end of an archive that speaks of more than one disk."""
+        try:
+            return zipfile.is_zipfile(self.path)
+        except zipfile.BadZipFile:
+            return None
+
+    @cached_property
+    def archive(self) -> Zip | None:
+        return Zip(self.path) if self.is_zip else None
+
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """What an archive holds, without the folder that PyTorch puts around it."""
+        root = "" if self.archive is None else root_of(self.archive)
+        return frozenset(name.removeprefix(root) for name in (self.archive.entries if self.archive else ()))
+
+    @cached_property
+    def saved(self) -> str:
+        """What torch.save saved: see `saved_as`; "" if it did not write this archive."""
+        if self.archive is None or "data.pkl" not in self.members:
+            return ""
+        data, budget = self.archive.read(f"{root_of(self.archive)}data.pkl"), self.archive.budget
+        return saved_as(unpickle(data, _no_storage, where="data.pkl", find_global=harmless_or_inert, budget=budget))
+
+
+Sniffer = Callable[[Content], bool]
+"""Whether a file is of one kind, and of none before it in the table of kinds."""
+
+
+def starts(*magic: bytes, at: int = 0) -> Sniffer:
+    """For files with one of these words at this place."""
+    return lambda content: content.head[at:].startswith(magic)
+
+
+def holds(*names: str, code: bool = False) -> Sniffer:
+    """For zip archives that hold one of these files, and with `code` a folder of that name, too."""
+    return lambda content: (
+        not content.members.isdisjoint(names)
+        and (not code or any(member.startswith("code/") for member in content.members))
+    )
+
+
+def is_saved(key: str) -> Sniffer:
+    """For archives that torch.save wrote of such a thing."""
+    return lambda content: content.saved == key
+
+
+def is_safetensors(content: Content) -> bool:
+    head = content.head
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") + 8 <= content.size
+
+
+def is_numpy(content: Content) -> bool:
+    arrays = content.head.startswith(b"\x93NUMPY")
+    return arrays or (bool(content.members) and all(name.endswith(".npy") for name in content.members))
+
+
+def is_pickle(content: Content) -> bool:
+    return content.head[0] == 0x80 and content.head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+
+
+def is_html(content: Content) -> bool:
+    return content.head.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html"))
+
+
+def is_broken_zip(content: Content) -> bool:
+    return content.is_zip is None or (not content.is_zip and content.head.startswith(b"PK\x03\x04"))
+
+
+def is_onnx(content: Content) -> bool:
+    """Whether the bytes are fields of a ModelProto up to its graph: onnx.proto, message ModelProto."""
+    with content.path.open("rb") as file:
+        for _ in range(ONNX_FIELDS):
+            tag = _varint(file)
+            number, wire = tag >> 3, tag & 7
+            if number == 7 and wire == 2:
+                return True
+            if (number, wire) in ((1, 0), (5, 0)):
+                _varint(file)
+            elif wire == 2 and number in (2, 3, 4, 6, 8, 14, 20, 25, 26):
+                file.seek(_varint(file), 1)
+            else:
+                return False
+    return False
+
+
+def _varint(file: BinaryIO) -> int:
+    """A protobuf varint; 0 at the end of the file or where there is none."""
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = file.read(1)
+        if not byte:
+            return 0
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    return 0
+
+
+def root_of(archive: Zip) -> str:
+    """The folder that all entries of a PyTorch archive lie in, with its slash; "" if there is none."""
+    for name in archive.entries:
+        folder, slash, rest = name.partition("/")
+        if rest in ("data.pkl", "model.json", "bytecode.pkl", "version", "archive_format", ".data/version"):
+            return folder + slash
+    return ""
+
+
+def saved_as(value: Any) -> str:
+    """What torch.save saved: "torch_module", "state_dict", or "torch_data" for anything else."""
+    if isinstance(value, Inert) and _is_module(value):
+        return "torch_module"
+    holders = StoredTensor, Subclass, Inert, dict
+    tensors = isinstance(value, dict) and any(isinstance(item, holders) for item in value.values())
+    return "state_dict" if tensors else "torch_data"
+
+
+def _is_module(top: Inert) -> bool:
+    fx = top.class_name.startswith("torch.fx.graph_module.")
+    convolution = ".quantized.modules.conv" in top.class_name  # their state is a tuple
+    return fx or convolution or (isinstance(top.state, dict) and "_modules" in top.state)
+
+
+def _no_storage(key: str, dtype: str) -> Storage:
+    return Storage(key, dtype, lambda: memoryview(b""))
+
+
+def sha256_of(path: str | PathLike[str]) -> str:
+    """The digest of a file that is not empty, in hexadecimal digits."""
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,73 @@
+"""What the user says about a network that is converted: see `qfmt.convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any, NamedTuple
+
+from ..errors import SourceError
+from ..model import Dimension, Model, Shape
+
+
+class Options(NamedTuple):
+    """`engine` "" is that of the source; sizes and quantization (scale, zero point, dtype) of inputs by name."""
+
+    engine: str = ""
+    shapes: Mapping[str, Shape] = {}
+    quantization: Mapping[str, tuple[float, int, str]] = {}
+
+    @classmethod
+    def checked(cls, engine: str | None, shapes: Mapping[str, Any] | None, grids: Mapping[str, Any] | None) -> Options:
+        """From what a caller passed, which may be anything; SourceError, placed at the input, if it makes no sense."""
+        return cls(
+            engine or "",
+            {name: _shape(name, shape) for name, shape in (shapes or {}).items()},
+            {name: _quantization(name, numbers) for name, numbers in (grids or {}).items()},
+        )
+
+    @classmethod
+    def like(cls, file: Model, names: Sequence[str]) -> Options:
+        """What a file says of its inputs, for the network that it was made from: its inputs, by `names`, in order.
+
+        Nothing if it has another number of them.
+        """
+        tensors = [file.tensors[name] for name in file.graph.inputs]
+        like = dict(zip(names, tensors, strict=True)) if len(names) == len(tensors) else {}
+        quantized = {
+            name: (tensor.quantization.scale[0], int(tensor.quantization.zero_point[0]), tensor.dtype)
+            for name, tensor in like.items()
+            if tensor.quantization is not None
+        }
+        shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
+        return cls(file.arithmetic, shapes, quantized)
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse statements about an input that the network does not have."""
+        for name in (*self.shapes, *self.quantization):
+            if name not in names:
+                hint = f"its inputs are {', '.join(names)}" if names else "it has none"
+                raise SourceError(f"the network has no input {name!r}", hint=hint)
+
+
+def _shape(name: str, shape: Any) -> tuple[Dimension, ...]:
+    try:
+        if isinstance(shape, str):
+            raise TypeError
+        sizes = tuple(size if size is None or isinstance(size, str) else index(size) for size in shape)
+    except TypeError:
+        hint = "give sizes, names of sizes or None, as in (1, 3, 'H', None)"
+        raise SourceError(f"{shape!r} is not a shape", where=f"input {name}", hint=hint) from None
+    for size in sizes:
+        if size == "" or (isinstance(size, int) and size < 0):
+            raise SourceError(f"{size!r} is not a size", where=f"input {name}")
+    return sizes
+
+
+def _quantization(name: str, given: Any) -> tuple[float, int, str]:
+    try:
+        scale, zero_point, dtype = given
+        return float(scale), index(zero_point), str(dtype)
+    except (TypeError, ValueError, OverflowError):
+        hint = "give (scale, zero point, dtype), as in (0.0078, 128, 'uint8')"
+        raise SourceError(f"{given!r} is not a quantization", where=f"input {name}", hint=hint) from None

@@ -1,0 +1,159 @@
+"""The table of sources: every kind of file that is told apart, and the module that reads it.
+
+The content of a file decides its kind, never its name. To add a source, write its module and its line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from ..errors import SourceError
+from .content import (
+    Content,
+    Sniffer,
+    holds,
+    is_broken_zip,
+    is_html,
+    is_numpy,
+    is_onnx,
+    is_pickle,
+    is_safetensors,
+    is_saved,
+    starts,
+)
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from .options import Options
+    from .witness import Witness
+
+
+class Reader(Protocol):
+    """The module of a source. `convert_object` is for what is in memory, where the source takes such things."""
+
+    def convert(self, path: Path, options: Options) -> Model:
+        """The Model of a file."""
+
+    def witness(self, path: Path, file: Model, engine: str | None) -> Witness:
+        """The source of `file`, converted as that was, and whoever can carry it out."""
+
+    def convert_object(self, source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
+        """The Model of an object."""
+
+
+class Source(NamedTuple):
+    """A source: what people call its files, its module, and which objects in memory it takes."""
+
+    files: str
+    module: str
+    takes: Callable[[Any], bool] = lambda source: False
+
+    @property
+    def reader(self) -> Reader:
+        return cast(Reader, import_module(self.module, __package__))
+
+
+class Kind(NamedTuple):
+    """A kind of file: a key for programs, a name for people; if it cannot be converted, what to do."""
+
+    key: str
+    name: str
+    is_it: Sniffer
+    source: Source | None = None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def reader(self) -> Reader:
+        """The module that reads it; SourceError if there is none."""
+        if self.source is None:
+            raise SourceError(f"is {self}, which cannot be converted", hint=self.hint or READABLE)
+        return self.source.reader
+
+
+def _is_torch(source: object, depth: int = 8) -> bool:
+    """Whether it is an object of torch, or a dict that holds some; torch is not imported to find out."""
+    if isinstance(source, dict):
+        return depth > 0 and any(_is_torch(value, depth - 1) for value in source.values())
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(source).__mro__)
+
+
+TORCHSCRIPT = Source("TorchScript", ".torch.torchscript.source")
+SAVED = Source("torch.save", ".torch.saved.source")
+EXPORTED = Source(".pt2", ".torch.exported.source")
+SAFETENSORS = Source("safetensors", ".torch.safetensors")
+ONNX = Source("ONNX", ".onnx.source", lambda source: type(source).__name__ == "ModelProto")
+QFB = Source("", ".qfb")
+MEMORY = Source("", ".torch.memory.source", _is_torch)
+
+SOURCES = (TORCHSCRIPT, SAVED, EXPORTED, SAFETENSORS, ONNX, QFB, MEMORY)
+
+_NAMED = [source.files for source in SOURCES if source.files]
+READABLE = f"qfmt reads {', '.join(_NAMED[:-1])} and {_NAMED[-1]} files"
+
+_SAVE_TORCHSCRIPT = "load it in the version of PyTorch that saved it and save the whole network with torch.jit.save"
+_MADE_FROM = "convert the TorchScript archive that it was made from"
+
+KINDS = {
+    kind.key: kind
+    for kind in (
+        Kind("empty", "an empty file", lambda content: not content.head),
+        Kind("torch_legacy", "a torch.save file from before PyTorch 1.6 (a bare pickle)",
+             starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"), SAVED,
+             "load it in PyTorch and save the whole network with torch.jit.save"),
+        Kind("qfb", "a .qfb file", starts(b"QFB", at=4), QFB),
+        Kind("tflite", "a TensorFlow Lite model", starts(b"TFL3", at=4),
+             hint="convert it to ONNX first: `python -m tf2onnx.convert --tflite`"),
+        Kind("executorch", "an ExecuTorch program (.pte)", starts(b"ET1", at=4),
+             hint="convert the .pt2 file that it was made from"),
+        Kind("espdl", "an ESP-DL model (.espdl)", starts(b"EDL", b"PDL"),
+             hint="convert the ONNX or PyTorch model that it was made from"),
+        Kind("torchscript_flatbuffer", "a PyTorch Mobile model in its FlatBuffer form", starts(b"PTMF", at=4),
+             hint=_MADE_FROM),
+        Kind("gguf", "a GGUF file: named tensors without a graph", starts(b"GGUF")),
+        Kind("hdf5", "an HDF5 file (Keras?)", starts(b"\x89HDF\r\n\x1a\n")),
+        Kind("git_lfs", "a Git LFS pointer, not the file itself", starts(b"version https://git-lfs"),
+             hint="run `git lfs pull`"),
+        Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", starts(b"ustar", at=257),
+             hint=_SAVE_TORCHSCRIPT),
+        Kind("html", "a web page, not a model", is_html, hint="the download failed; download the file itself"),
+        Kind("numpy", "NumPy arrays (.npy or .npz)", is_numpy,
+             hint="use them as inputs of a network: `qfmt run MODEL --input`"),
+        Kind("safetensors", "a safetensors file: named tensors without a graph", is_safetensors, SAFETENSORS),
+        Kind("torch_export", "a torch.export archive (.pt2)",
+             holds("archive_format", "serialized_exported_program.json", "models/model.json"), EXPORTED),
+        Kind("torchscript", "a TorchScript archive", holds("data.pkl", code=True), TORCHSCRIPT),
+        Kind("torchscript_lite", "a PyTorch Mobile archive with bytecode only (_save_for_lite_interpreter)",
+             holds("bytecode.pkl"), hint=_MADE_FROM),
+        Kind("torchscript_json", "a TorchScript archive of PyTorch 1.0 to 1.2 (model.json)",
+             holds("model.json", code=True), hint=_SAVE_TORCHSCRIPT),
+        Kind("state_dict", "a state_dict: named tensors without a graph", is_saved("state_dict"), SAVED,
+             _SAVE_TORCHSCRIPT),
+        Kind("torch_module", "a whole Python module pickled with torch.save", is_saved("torch_module"), SAVED,
+             _SAVE_TORCHSCRIPT),
+        Kind("torch_data", "a torch.save file of tensors or other plain data", is_saved("torch_data"), SAVED,
+             "these may be inputs or outputs of a network: convert the file that holds the network itself"),
+        Kind("zip", "a zip archive that PyTorch did not write", lambda content: bool(content.is_zip)),
+        Kind("broken_zip", "an incomplete zip archive", is_broken_zip,
+             hint="it was cut off or damaged; download it again"),
+        Kind("pickle", "a Python pickle that torch.save did not write", is_pickle),
+        Kind("onnx", "an ONNX model", is_onnx, ONNX),
+        Kind("unknown", "a file of unknown format", lambda content: True),
+    )
+}  # fmt: skip
+"""Every kind that is told apart, each before those that would take its files for theirs."""
+
+
+def sniff(path: str | PathLike[str]) -> Kind:
+    """The kind of a file; "unknown" if none fits. Reads a little of it and executes nothing.
+
+    Raises what `Content` raises.
+    """
+    content = Content(path)
+    return next(kind for kind in KINDS.values() if kind.is_it(content))

@@ -1,0 +1,61 @@
+"""What every source of PyTorch is read to: a network as a stream of calls, which is converted, or carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...budget import Budget
+from ...model import Model
+from ...passes.earlier import quantize_earlier
+from ...passes.fold import fold_sandwiches
+from .. import TORCH_ENGINES
+from ..options import Options
+from .calls import Recorder
+from .inputs import Evaluate, Lifted, lift, with_options
+from .lifter import Lifter
+from .values import InputSpec
+
+
+class Network(NamedTuple):
+    """`run` evaluates `forward` on a recorder, any number of times; `source` are the source keys of the file.
+
+    `is_decomposed`: integers are plain tensors to the network, and calls that quantize and dequantize say what they
+    mean, as PT2E writes them; such pairs are folded.
+    """
+
+    inputs: Sequence[InputSpec]
+    run: Evaluate
+    budget: Budget
+    source: Mapping[str, str]
+    is_decomposed: bool = False
+
+    @property
+    def engine(self) -> str:
+        """Whose rounding the nodes state if nobody says otherwise."""
+        return "pt2e" if self.is_decomposed else TORCH_ENGINES[0]
+
+    def lift(self, options: Options, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:
+        """The calls lifted; `recorder` may put a listener before the lifter."""
+        specs = with_options(self.inputs, options)
+        return lift(self.run, options.engine or self.engine, specs, recorder, self.budget)
+
+    def finished(self, lifted: Lifted) -> Model:
+        """The Model of what was lifted."""
+        source = {**self.source, **lifted.notes}
+        model = lifted.lifter.finish(lifted.outputs, source=source, producer=producer())
+        if not self.is_decomposed:
+            return model
+        graph = fold_sandwiches(quantize_earlier(model.graph), model.arithmetic)
+        return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
+
+    def model(self, options: Options) -> Model:
+        return self.finished(self.lift(options))
+
+
+def producer() -> str:
+    """What to call the program that wrote a Model."""
+    from ... import __version__
+
+    return f"qfmt {__version__}"
