@@ -208,14 +208,16 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("d.npz", ".npz files cannot be written yet"),
-        ("d.c", "`--to c`"),
-        ("d", "end it in .qfb"),
-        ("d.pt", "end it in"),
+        ("d.npz", "qfmt does not write .npz files; end it in .qfb, .onnx or .c, or name a folder"),
+        ("d.h", "qfmt does not write .h files; end it in"),
+        ("d", "--integer-only --exact"),
+        ("d/d.c", "--integer-only --exact"),
+        ("d.pt/", "--integer-only --exact"),
+        ("d.pt", "end it in .qfb, .onnx or .c"),
     ],
 )
 def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
-    assert said in trouble("convert", DIGITS, tmp_path / name)
+    assert said in trouble("convert", DIGITS, f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -270,6 +272,32 @@ def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path
         "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,)},
         "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8")},
     }
+
+
+def test_a_program_in_c_needs_a_folder() -> None:
+    said = trouble("convert", DIGITS, "net.c")
+    assert "a C program is multiple files; name a folder for them, as in net/net.c" in said
+
+
+def test_convert_prints_json_or_nothing_on_request(tmp_path: Path) -> None:
+    dest = tmp_path / "digits.qfb"
+    told = invoke("convert", DIGITS, dest, "--json")
+    assert (told.exit_code, told.stderr) == (0, "")
+    facts, model = json.loads(told.stdout), qfmt.load(dest)
+    assert (facts["source"], facts["dest"], facts["kind"]) == (str(DIGITS), str(dest), "qfb")
+    assert (facts["nodes"], facts["tensors"]) == (len(model.nodes), len(model.tensors))
+    assert facts["bytes"] == dest.stat().st_size
+    silent = invoke("convert", DIGITS, dest, "--quiet")
+    assert (silent.exit_code, silent.stdout, silent.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "option", [("--input-shape", "x=1,1,8,8", "x=2,1,8,8"), ("--input-quantization", "x=1,2", "x=1,2")]
+)
+def test_one_input_is_told_of_once(option: tuple[str, str, str], tmp_path: Path) -> None:
+    name, first, second = option
+    said = trouble("convert", DIGITS, tmp_path / "d.qfb", name, first, name, second)
+    assert f"'{name}': it is given twice for x" in said
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
     commands = (
         "qfmt convert net.pt net.qfb",
         "qfmt convert net.qfb net_int.qfb --integer-only --exact",
-        "qfmt convert net_int.qfb net --to c",
+        "qfmt convert net_int.qfb net",
         "make -s -j2 -C net",
     )
     output = "".join(readme.shell(command, str(tmp_path)) for command in commands)

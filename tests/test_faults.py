@@ -289,7 +289,7 @@ def writing(form: str, source: Path, dest: Path) -> list[object]:
     """The arguments of a command that writes this form."""
     if form == "npz":
         return ["run", DIGITS, "--input", source.with_name("x.npy"), "--output", dest]
-    return ["convert", source, dest, *(["--to", "c"] if form == "c" else [])]
+    return ["convert", source, dest]
 
 
 WRITTEN = ["qfb", "onnx", "npz", "c"]

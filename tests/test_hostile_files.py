@@ -35,7 +35,7 @@ READING = (
     "run {file} --vectors",
     "convert {file} {out}.qfb",
     "convert {file} {out}.qfb --integer-only",
-    "convert {file} {out} --to c",
+    "convert {file} {out}/",
     "convert {file} {out}.onnx --opset 21",  # stated, so that ONNX Runtime is not asked: its threads survive no fork
     "to_torch {file}",
 )

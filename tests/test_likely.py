@@ -104,7 +104,7 @@ def test_so_does_that_of_a_program_in_c(tmp_path: Path) -> None:
     module, inputs = networks.quantized("two_inputs", "eager")
     source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
     assert CliRunner().invoke(main, ["convert", str(source), str(tmp_path / "m.qfb"), "--integer-only"]).exit_code == 0
-    command = ["convert", str(tmp_path / "m.qfb"), str(tmp_path / "folder"), "--to", "c"]
+    command = ["convert", str(tmp_path / "m.qfb"), str(tmp_path / "folder")]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 2
     assert CliRunner().invoke(main, [*command, *options_of(refused.stderr)]).exit_code == 0

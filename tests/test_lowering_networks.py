@@ -347,10 +347,10 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
     ("options", "said"),
     [
         (["--exact"], "--exact requires --integer-only"),
-        (["--output", "fc"], "--output requires --integer-only"),
-        (["--integer-only", "--output", "nothing"], "no tensor 'nothing'"),
+        (["--end-at", "fc"], "--end-at requires --integer-only"),
+        (["--integer-only", "--end-at", "nothing"], "no tensor 'nothing'"),
         (
-            ["--integer-only", "--output", "fc.weight"],
+            ["--integer-only", "--end-at", "fc.weight"],
             "fc.weight: is a constant: a network cannot begin or end with it",
         ),
         (["--bits", "8"], "--bits requires --integer-only"),
@@ -377,7 +377,7 @@ def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
 def test_convert_ends_where_it_is_told(stored: Path, images: np.ndarray, digits: Model) -> None:
     """At tensors of the middle; the sizes of the image are not needed then."""
     dest = stored.with_name("int.qfb")
-    result = invoke("convert", stored, dest, "--integer-only", "--exact", "--output", "residual", "--output", "pool")
+    result = invoke("convert", stored, dest, "--integer-only", "--exact", "--end-at", "residual", "--end-at", "pool")
     assert result.exit_code == 0, result.stderr
     lowered = qfmt.load(dest)
     assert lowered.graph.outputs == ("residual", "pool")
@@ -533,7 +533,7 @@ def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
         lower_integer(model)
     (named,) = caught.value.reasons.values()
     assert set(named) == {"Softmax_b (Softmax)", "LogSoftmax_d (LogSoftmax)"}
-    assert caught.value.hint == "end the network before these nodes: --output h"
+    assert caught.value.hint == "end the network before these nodes: --end-at h"
     assert [node.operator for node in lower_integer(model, outputs=["h"]).nodes] == ["qfmt.Table"]
 
 

@@ -121,7 +121,7 @@ def test_no_command_runs_code_of_a_file(kind: str, folder: Path) -> None:
     commands = [
         ["convert", source, written[0]],
         ["convert", source, written[1]],
-        ["convert", source, written[2], "--to", "c"],
+        ["convert", source, written[2]],
         ["convert", source, written[0], "--integer-only"],
         ["inspect", source],
         ["inspect", source, "--json"],

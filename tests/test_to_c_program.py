@@ -327,7 +327,7 @@ def test_the_wheel_holds_the_templates(tmp_path: Path) -> None:
 
 def test_from_torch_to_c_in_one_command(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
-    arguments = ["convert", str(DIGITS), str(folder), "--integer-only", "--exact", "--to", "c"]
+    arguments = ["convert", str(DIGITS), str(folder), "--integer-only", "--exact"]
     result = CliRunner().invoke(cli, [*arguments, "--input-shape", "x=N,1,8,8"])
     assert result.exit_code == 0, result.output
     assert f"next: make -C {folder}" in result.stderr
@@ -341,25 +341,25 @@ def test_what_to_do_next_can_be_pasted(digits: Model, tmp_path: Path) -> None:
     """Spaces, brackets and what else a shell takes for its own; a name that promises another kind of file."""
     source, folder = tmp_path / "digits.qfb", tmp_path / "my net-1.0 (ü); $x"
     digits.save(source)
-    result = CliRunner().invoke(cli, ["convert", str(source), str(folder), "--to", "c"])
+    result = CliRunner().invoke(cli, ["convert", str(source), f"{folder}/"])
     assert result.exit_code == 0, result.output
     (said,) = re.findall(r"^next: (.*)$", result.stderr, re.MULTILINE)
     assert shlex.split(said) == ["make", "-C", str(folder)]
-    fewer = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "small"), "--to", "c", "--compact"])
+    fewer = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "small"), "--compact"])
     assert fewer.exit_code == 0
     weights = [next(each.glob("*_weights.c")).stat().st_size for each in (tmp_path / "small", folder)]
     assert weights[0] < weights[1]
     assert CliRunner().invoke(cli, ["convert", str(source), "m.qfb", "--compact"]).exit_code == 2
-    for name in ("out.qfb", "out.onnx"):
-        result = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / name), "--to", "c"])
-        assert result.exit_code == 2 and "must be a folder" in result.stderr and not (tmp_path / name).exists()
+    named = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "other" / "network.c")])
+    assert named.exit_code == 0
+    assert {path.name for path in (tmp_path / "other").iterdir()} >= {"network.c", "network.h", "Makefile"}
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--to", "c", "--opset", "21"], "--opset, --form and --same-types are for ONNX"),
-        (["--to", "c"], "--integer-only --exact"),
+        (["--opset", "21"], "--opset, --form and --same-types are for ONNX"),
+        ([], "--integer-only --exact"),
     ],
 )
 def test_commands_that_cannot_be_done(tmp_path: Path, options: list[str], said: str) -> None:

@@ -271,7 +271,7 @@ def lowered_to_the_end(model: Model, **options: Any) -> Model:
     with pytest.raises(NoIntegerFormError) as refused:
         lower_integer(model, **options)
     assert refused.value.hint
-    return lower_integer(model, outputs=[refused.value.hint.partition("--output ")[2].split()[0]], **options)
+    return lower_integer(model, outputs=[refused.value.hint.partition("--end-at ")[2].split()[0]], **options)
 
 
 @pytest.mark.parametrize(

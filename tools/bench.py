@@ -396,7 +396,7 @@ def _onnx_runtime(path: Path, eager: Any, inputs: Any, threads: int) -> Callable
 
 @section
 def c(folder: Path) -> Iterator[Row]:
-    """Programs of `--to c` by gcc -O3 -march=native, one thread; ONNX Runtime, the same networks as QDQ, one thread."""
+    """C programs by gcc -O3 -march=native, one thread; ONNX Runtime, the same networks as QDQ, one thread."""
     sys.path.insert(0, str(ROOT / "tests"))
     import networks
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,26 +20,48 @@ from ..frontends import ENGINES
 from ..notation import size
 from .hazards import summary
 from .integer import Lowering, integer_options
-from .options import Shapes, input_shapes
-from .output import line, working
+from .options import Shapes, input_shapes, named
+from .output import as_json, line, working
 from .report import origin
 from .source import FILE, QFB, kind_of, spare
 
 if TYPE_CHECKING:
     from ..model import Model
 
-LATER = (".npz", ".safetensors")
-WRITTEN = (".qfb", ".onnx")
-_WRITTEN = " or ".join(WRITTEN)
 FORMS = ("qdq", "qoperator")
-ONLY_ONNX = "--opset, --form and --same-types are for ONNX"
 DEFAULT_DTYPE = "uint8"
 
-Quantizations = dict[str, tuple[float, int, str]]
 
+class Destination(NamedTuple):
+    """Where the result goes, and of what kind it is: its name decides. `place` is a C program's folder."""
 
-def _quantizations(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Quantizations:
-    return dict(_quantization(value) for value in values)
+    kind: str
+    place: Path
+    program: str = ""
+
+    @classmethod
+    def named(cls, text: str) -> Destination:
+        path, is_folder = Path(text), text.endswith(("/", os.sep))
+        if path.suffix in (".qfb", ".onnx") and not is_folder:
+            return cls(path.suffix[1:], path)
+        if path.suffix == ".c" and not is_folder:
+            if path.parent == Path():
+                hint = f"name a folder for them, as in {path.stem}/{path}"
+                raise DestinationError("a C program is multiple files", where=text, hint=hint)
+            return cls("c", path.parent, path.stem)
+        if is_folder or not path.suffix or path.is_dir():
+            return cls("c", path)
+        what = f"qfmt does not write {path.suffix} files"
+        raise DestinationError(what, where=text, hint="end it in .qfb, .onnx or .c, or name a folder for a C program")
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in (self.place.iterdir() if self.kind == "c" else [self.place]))
+
+    @property
+    def next(self) -> str:
+        """What the user may do with it."""
+        return f"make -C {shlex.quote(str(self.place))}" if self.kind == "c" else f"qfmt inspect {self.place}"
 
 
 def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
@@ -61,10 +85,10 @@ Examples:
   qfmt convert model.pt model.onnx --same-types              for processors without VNNI
   qfmt convert model.onnx model.qfb                          quantized in any form of ONNX
   qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
-  qfmt convert integers.qfb folder --to c                    a C program of an integer-only network""",
+  qfmt convert integers.qfb folder                           a C program of an integer-only network""",
 )
 @click.argument("source", type=FILE)
-@click.argument("dest", type=click.Path(path_type=Path))
+@click.argument("dest")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -76,7 +100,7 @@ Examples:
     "--input-quantization",
     "quantizations",
     multiple=True,
-    callback=_quantizations,
+    callback=named(_quantization),
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
     help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
@@ -97,44 +121,49 @@ Examples:
     is_flag=True,
     help="To ONNX: weights in the type of their inputs, uint8 or int8, on which ONNX Runtime never saturates.",
 )
-@click.option(
-    "--to", "target", type=click.Choice(("c",)), help="c: write a C program of this network into the folder DEST."
-)
-@click.option("--compact", is_flag=True, help="With --to c: use less memory and more time.")
+@click.option("--compact", is_flag=True, help="To C: use less memory and more time.")
+@click.option("--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "json_", is_flag=True, help="Print {source, dest, bytes, written, nodes, tensors, notes, …}.")
 def command(
     source: Path,
-    dest: Path,
-    engine: str | None,
+    dest: str,
+    arithmetic: str | None,
     shapes: Shapes,
-    quantizations: Quantizations,
+    quantizations: dict[str, tuple[float, int, str]],
     prepared: Path | None,
     opset: int | None,
     form: str | None,
     same_types: bool,
-    target: str | None,
     compact: bool,
+    quiet: bool,
+    json_: bool,
     **integer: Any,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST, a .qfb or .onnx file. With --to c,
-    DEST is a folder.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST: a .qfb or .onnx file, or a folder, for
+    a C program in it, which FOLDER/NAME.c gives another name than the folder's.
 
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
     last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
     replaced if it exists, and left as it was if the conversion fails.
     """
+    target = Destination.named(dest)
     options = {"opset": opset, "form": form, "same_types": same_types or None}
     for_onnx = {name: value for name, value in options.items() if value is not None}
-    _check_destination(source, dest, bool(for_onnx), target)
-    if compact and not target:
-        raise click.UsageError("--compact requires --to c")
+    if for_onnx and target.kind != "onnx":
+        what = "--opset, --form and --same-types are for ONNX"
+        raise DestinationError(what, where=dest, hint="end it in .onnx")
+    if compact and target.kind != "c":
+        raise click.UsageError("--compact is for C programs: name a folder")
+    spare(target.place, source)
     lowering = Lowering.of(**integer)
-    begin = time.monotonic()
+    times = [time.monotonic()]
     with working(f"converting {source.name}"):
         opened = kind_of(source) == QFB
         if opened:
-            if engine or quantizations or prepared or (shapes and not target and lowering is None):
-                hint = "give --engine, --prepared and --input-… when you convert the original"
-                raise SourceError("is a .qfb: its engine and inputs are fixed", where=str(source), hint=hint)
+            is_used = lowering is not None or target.kind == "c"
+            if arithmetic or quantizations or prepared or (shapes and not is_used):
+                hint = "give --arithmetic, --prepared and --input-… when you convert the original"
+                raise SourceError("is a .qfb: its arithmetic and inputs are fixed", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
             model = qfmt.convert(
@@ -144,45 +173,51 @@ def command(
                 input_quantization=quantizations,
                 prepared=prepared,
             )
-    converted = time.monotonic()
-    notes: list[str] = list(_notes(model))
-    done: list[str] = []
+    times.append(time.monotonic())
+    notes, lowered = list(_notes(model)), ""
     if lowering is not None:
         with working(f"lowering {source.name} to integers"):
-            model, told = lowering.apply(model, str(source), shapes if opened else {})
-        done.append(told)
+            model, lowered = lowering.apply(model, str(source), shapes if opened else {})
         notes.extend(lowering.notes(model))
-    lowered = time.monotonic()
-    with working(f"writing {dest.name}"):
-        if target is None:
-            how = _write(model, dest, for_onnx)
+    times.append(time.monotonic())
+    with working(f"writing {target.place.name}"):
+        if target.kind == "c":
+            how = _write_c(model, target, shapes if opened and lowering is None else {}, compact)
         else:
-            how = _write_c(model, dest, shapes if opened and lowering is None else {}, compact)
-    written = time.monotonic()
-    hazard = "" if same_types else _hazards(model, dest)
+            how = _write(model, target, for_onnx)
+    times.append(time.monotonic())
+    hazard = "" if same_types else _hazards(model, target)
     what = f"a .qfb, from {origin(model.source)}" if opened else origin(model.source)
+    if json_:
+        facts: dict[str, Any] = {"source": str(source), "format": what, "dest": str(target.place)}
+        facts |= {"kind": target.kind, "bytes": target.bytes, "written": how, "lowered": lowered}
+        facts |= {"nodes": len(model.nodes), "tensors": len(model.tensors), "no_graph": model.no_graph}
+        as_json(facts | {"notes": [*notes, *filter(None, [hazard])]})
+    if json_ or quiet:
+        return
+    read, lower, write = (f"{end - begin:.2f} s" for begin, end in pairwise(times))
     for text in (
         *(f"note   {note}" for note in notes),
-        f"read   {what}, {size(source.stat().st_size)}  {converted - begin:.2f} s",
-        *(f"lower  {text}  {lowered - converted:.2f} s" for text in done),
+        f"read   {what}, {size(source.stat().st_size)}  {read}",
+        *([f"lower  {lowered}  {lower}"] if lowered else []),
         f"graph  {_graph(model)}",
-        f"write  {dest}, {size(_bytes(dest))}, {how}  {written - lowered:.2f} s",
+        f"write  {target.place}, {size(target.bytes)}, {how}  {write}",
         *([f"note   {hazard}"] if hazard else []),
         "",
-        f"next: make -C {shlex.quote(str(dest))}" if target else f"next: qfmt inspect {dest}",
+        f"next: {target.next}",
     ):
         line(text, err=True)
 
 
-def _hazards(model: Model, dest: Path) -> str:
+def _hazards(model: Model, dest: Destination) -> str:
     """Where other machines may compute something else; C programs do not, and integer-only files are made for those."""
     from ..passes.hazards import hazards
 
-    if dest.suffix not in WRITTEN or (dest.suffix == ".qfb" and model.engine == "integer"):
+    if dest.kind == "c" or (dest.kind == "qfb" and model.arithmetic == "integer"):
         return ""
-    told = summary(list(hazards(model)), "onnxruntime" if dest.suffix == ".onnx" else "")
-    way_out = "--same-types avoids it" if dest.suffix == ".onnx" else f"qfmt inspect --hazards {shlex.quote(str(dest))}"
-    return told and f"{told}: {way_out}"
+    told = summary(list(hazards(model)), "onnxruntime" if dest.kind == "onnx" else "")
+    elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"
+    return told and f"{told}: {'--same-types avoids it' if dest.kind == 'onnx' else elsewhere}"
 
 
 def _notes(model: Model) -> Iterator[str]:
@@ -211,33 +246,29 @@ def _is_quantized(model: Model) -> bool:
     return stated or computed or any(tensor.quantization is not None for tensor in model.tensors.values())
 
 
-def _write(model: Model, dest: Path, for_onnx: dict[str, Any]) -> str:
+def _write(model: Model, dest: Destination, for_onnx: dict[str, Any]) -> str:
     """Write the destination, and describe it."""
-    if dest.suffix != ".onnx":
+    if dest.kind == "qfb":
         from ..rules import RULES
 
-        model.save(dest)
+        model.save(dest.place)
         return f"checked against {len(RULES)} rules"
     from ..backends.onnx import write_onnx
 
     try:
-        return f"opset {write_onnx(model, dest, **for_onnx)}"
+        return f"opset {write_onnx(model, dest.place, **for_onnx)}"
     except InexpressibleNodesError as error:
-        raise error.at(str(dest)) from None
+        raise error.at(str(dest.place)) from None
 
 
-def _write_c(model: Model, dest: Path, shapes: Shapes, compact: bool) -> str:
+def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> str:
     """Write a C program, for inputs of these shapes where the conversion left them open."""
     from ..backends.c import write_c
 
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
         raise DestinationError("C requires fixed sizes", where=f"--input-shape {named[0]}")
-    return f"{len(write_c(model, dest, shapes=sizes, compact=compact))} files"
-
-
-def _bytes(dest: Path) -> int:
-    return sum(path.stat().st_size for path in (dest.iterdir() if dest.is_dir() else [dest]))
+    return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
 
 
 def _graph(model: Model) -> str:
@@ -246,23 +277,3 @@ def _graph(model: Model) -> str:
         return f"none, {tensors}: {model.no_graph}"
     how = "integer-only arithmetic" if model.engine == "integer" else f"engine {model.engine}"
     return f"{len(model.nodes)} nodes, {tensors}, {how}"
-
-
-def _check_destination(source: Path, dest: Path, has_options_of_onnx: bool, target: str | None) -> None:
-    suffix, place = dest.suffix, str(dest)
-    if target and has_options_of_onnx:
-        raise DestinationError(ONLY_ONNX, where=place, hint="drop --to, or drop these")
-    if target and suffix in WRITTEN:
-        what = f"must be a folder: a C program is multiple files, and {suffix} names another kind of file"
-        raise DestinationError(what, where=place, hint="name a folder, or drop --to")
-    if target:
-        return
-    if suffix in (".c", ".h"):
-        raise DestinationError("a C program is multiple files", where=place, hint="name a folder, and give `--to c`")
-    if suffix in LATER:
-        raise DestinationError(f"{suffix} files cannot be written yet", where=place, hint=f"only {_WRITTEN} can")
-    if suffix not in WRITTEN:
-        raise DestinationError("qfmt does not write files with this suffix", where=place, hint=f"end it in {_WRITTEN}")
-    if suffix != ".onnx" and has_options_of_onnx:
-        raise DestinationError(ONLY_ONNX, where=place, hint="end it in .onnx")
-    spare(dest, source)

@@ -43,7 +43,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help=f"How sums are requantized: {', '.join(FORMS)}  [default: {FORMS[0]}]",
         ),
         click.option(
-            "--output",
+            "--end-at",
             "outputs",
             multiple=True,
             metavar="NAME",
@@ -80,7 +80,7 @@ class Lowering:
                 why = "has no multipliers" if form in NO_MULTIPLIERS else "has multipliers of 31 bits"
                 raise click.UsageError(f"--requantize {form} {why}: --bits requires {', '.join(NARROWED)}")
             return cls(form, int(bits or WIDTHS[0]), exact, outputs)
-        options = {"exact": exact, "output": outputs, "requantize": requantize, "bits": bits}
+        options = {"exact": exact, "end-at": outputs, "requantize": requantize, "bits": bits}
         if given := [word for word, value in options.items() if value]:
             raise click.UsageError(f"--{given[0]} requires --integer-only")
         return None
@@ -137,9 +137,10 @@ def _unsure(model: Model) -> str:
     """`255 of the 1,021 sums of pool1, a mean of real numbers`: the only sums of a model that are not certain."""
     from ..passes.lowering.facts import requantizations
 
-    if not model.source.get("integer_only", "").startswith("exact but for"):
+    how = model.source.get("integer_only", "").split()
+    found = [each for each in requantizations(model) if each.differs] if how[:1] == ["exact"] else []
+    if not found:
         return ""
-    found = [each for each in requantizations(model) if each.differs]
     listed = [f"{each.differs:,} of the {each.sums:,} sums of {each.output}" for each in found]
     return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of real numbers"
 

@@ -15,11 +15,23 @@ Shapes = dict[str, "tuple[Dimension, ...]"]
 
 def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--input-shape NAME=1,3,224,224`, any number of times, as {name: sizes or names of sizes}."""
-    return click.option("--input-shape", "shapes", multiple=True, callback=_shapes, metavar="NAME=SIZE,…", help=help)
+    return click.option(
+        "--input-shape", "shapes", multiple=True, callback=named(_shape), metavar="NAME=SIZE,…", help=help
+    )
 
 
-def _shapes(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Shapes:
-    return dict(_shape(value) for value in values)
+def named(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A callback that reads each value of an option as (name, …); two for one name are refused."""
+
+    def callback(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for name, value in map(parse, values):
+            if name in read:
+                raise click.BadParameter(f"it is given twice for {name}")
+            read[name] = value
+        return read
+
+    return callback
 
 
 def _shape(value: str) -> tuple[str, tuple[Dimension, ...]]:

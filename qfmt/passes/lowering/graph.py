@@ -117,7 +117,7 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
         if is_real and any(node.operator == "qfmt.RequantShift" for node in model.nodes):
             return f"if an input holds integers, declare it when you convert: --input-quantization {name}=1,0,int8"
     if not unknown_shape and ends:
-        return f"end the network before these nodes: {' '.join(f'--output {name}' for name in ends)}"
+        return f"end the network before these nodes: {' '.join(f'--end-at {name}' for name in ends)}"
     if not unknown_shape:
         return "move them out of the network, before or after its integer-only part"
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"
