@@ -167,11 +167,7 @@ def command(
             model = qfmt.load(source)
         else:
             model = qfmt.convert(
-                source,
-                engine=engine,
-                input_shapes=shapes,
-                input_quantization=quantizations,
-                prepared=prepared,
+                source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations, prepared=prepared
             )
     times.append(time.monotonic())
     notes, lowered = list(_notes(model)), ""

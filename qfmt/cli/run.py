@@ -113,9 +113,7 @@ def _replayed(model: Model, file: Path, json_: bool) -> int:
 
     if not model.vectors:
         raise RunError(
-            "has no test vectors",
-            where=str(file),
-            hint="`qfmt run FILE --input X --record DEST` adds one to a copy",
+            "has no test vectors", where=str(file), hint="`qfmt run FILE --input X --record DEST` adds one to a copy"
         )
     with working(f"running {file.name}"):
         found = list(replay(model))

@@ -81,11 +81,7 @@ def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine
 
 
 def _array(
-    model: Model,
-    tensor: Tensor,
-    shapes: Mapping[str, tuple[int, ...]],
-    engine: str,
-    generator: np.random.Generator,
+    model: Model, tensor: Tensor, shapes: Mapping[str, tuple[int, ...]], engine: str, generator: np.random.Generator
 ) -> Array:
     shape = shapes[tensor.name]
     kind = numpy_dtype(tensor.dtype)

@@ -15,16 +15,7 @@ from typing import Any
 
 from ..budget import Budget
 from ..errors import SourceError
-from .harmless import (
-    HARMLESS,
-    Inert,
-    InertClass,
-    Subclass,
-    TorchDType,
-    harmless,
-    harmless_or_inert,
-    inert,
-)
+from .harmless import HARMLESS, Inert, InertClass, Subclass, TorchDType, harmless, harmless_or_inert, inert
 from .pickle_machine import Machine
 from .stored import Storage, StoredTensor
 

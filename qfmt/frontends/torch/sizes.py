@@ -20,10 +20,7 @@ class Size(Value):
     __slots__ = ("build", "dimension", "source")
 
     def __init__(
-        self,
-        build: Callable[[], TensorValue],
-        source: tuple[str, int] | None = None,
-        dimension: str | None = None,
+        self, build: Callable[[], TensorValue], source: tuple[str, int] | None = None, dimension: str | None = None
     ) -> None:
         self.build = build
         self.source = source

@@ -19,13 +19,7 @@ DTYPE_CODES = {
 }  # fmt: skip
 """c10::ScalarType: how archives write dtypes. 12, 13, 14, 16 and 17 are the quantized ones."""
 
-RANK_NAMES = {
-    1: ("N",),
-    2: ("N", "F"),
-    3: ("N", "C", "L"),
-    4: ("N", "C", "H", "W"),
-    5: ("N", "C", "D", "H", "W"),
-}
+RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "W"), 5: ("N", "C", "D", "H", "W")}
 """Names for the sizes of an input of which only the rank is known."""
 
 

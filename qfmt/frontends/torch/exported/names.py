@@ -114,10 +114,7 @@ def _owner(value: str, uses: Mapping[str, list[_Use]]) -> _Use | None:
 
 
 def _name(
-    use: _Use,
-    size: tuple[int, ...] | None,
-    free: Iterable[str],
-    shape: Callable[[str], tuple[int, ...] | None],
+    use: _Use, size: tuple[int, ...] | None, free: Iterable[str], shape: Callable[[str], tuple[int, ...] | None]
 ) -> str:
     role = "bias" if _BIAS_AT.get(use.call.target) == use.position else "weight"
     usual = f"{use.call.scope}.{role}".lstrip(".")

@@ -31,10 +31,7 @@ _CHECKS = {
 }  # fmt: skip
 """Calls that find out at run time whether the program was exported for such inputs."""
 
-_INLINED = {
-    "higher_order::wrap_with_set_grad_enabled": 1,
-    "higher_order::wrap_with_autocast": 4,
-}
+_INLINED = {"higher_order::wrap_with_set_grad_enabled": 1, "higher_order::wrap_with_autocast": 4}
 """Operators of higher order that only call their body: the position of the body."""
 
 

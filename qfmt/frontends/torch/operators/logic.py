@@ -15,14 +15,7 @@ from ..lifts import lifts
 from ..promotion import operands
 from ..values import DTYPE_CODES, TensorValue
 
-COMPARISONS = {
-    "eq": "Equal",
-    "ne": "Equal",
-    "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-}
+COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 """Torch's comparisons; `ne` is turned round."""
 
 

@@ -149,15 +149,7 @@ def group_norm(
 
 @lifts("aten::native_group_norm")
 def native_group_norm(
-    lift: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    n: Any,
-    c: Any,
-    hw: Any,
-    group: int,
-    eps: float,
+    lift: Builder, input: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, group: int, eps: float
 ) -> Any:
     y = _group_norm(lift, lift.tensor(input), group, weight, bias, eps)
     return y, Unsupported(), Unsupported()
