@@ -191,7 +191,7 @@ def test_a_converter_that_misreads_the_source_is_found_out(
 ) -> None:
     """The fresh conversion is wrong in the same way as the file: onnx's reading and ONNX Runtime are not."""
     wrong = MISREAD[misread](model)
-    monkeypatch.setattr(onnx_witness, "convert_onnx", lambda *_: wrong)
+    monkeypatch.setattr(onnx_witness, "convert", lambda *_: wrong)
     report = qfmt.verify(source, wrong, samples=2)
     print(f"{misread}: first wrong {report.first_wrong}")
     assert not report.ok

@@ -33,22 +33,28 @@ class Spelling(NamedTuple):
     parameters: tuple[Parameter, ...]
 
     def bind(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Arguments by their target in the operator; None if a `==` says that this is another operator."""
-        names = [parameter.torch_name for parameter in self.parameters]
-        if len(args) > len(names) or not kwargs.keys() <= set(names):
-            raise SourceError(f"{target} is called with arguments that are not supported")
-        given = dict(zip(names, args, strict=False)) | dict(kwargs)
-        bound: dict[str, Any] = {}
-        for parameter in self.parameters:
-            value = given.get(parameter.torch_name, parameter.default)
-            if parameter.required is not MISSING:
-                if value is not MISSING and value != parameter.required:
-                    return None
-            elif value is MISSING:
-                raise SourceError(f"{target} is called without {parameter.torch_name}")
-            else:
-                bound.setdefault(parameter.target, []).append(value)
-        return {name: values if name.endswith("*") else values[0] for name, values in bound.items() if name != "_"}
+        return bind(self.parameters, target, args, kwargs)
+
+
+def bind(
+    parameters: Sequence[Parameter], target: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Arguments by their target in the operator; None if a `==` says that this is another operator."""
+    names = [parameter.torch_name for parameter in parameters]
+    if len(args) > len(names) or not kwargs.keys() <= set(names):
+        raise SourceError(f"{target} is called with arguments that are not supported")
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    bound: dict[str, Any] = {}
+    for parameter in parameters:
+        value = given.get(parameter.torch_name, parameter.default)
+        if parameter.required is not MISSING:
+            if value is not MISSING and value != parameter.required:
+                return None
+        elif value is MISSING:
+            raise SourceError(f"{target} is called without {parameter.torch_name}")
+        else:
+            bound.setdefault(parameter.target, []).append(value)
+    return {name: values if name.endswith("*") else values[0] for name, values in bound.items() if name != "_"}
 
 
 @cache
@@ -57,10 +63,15 @@ def spellings() -> dict[str, list[Spelling]]:
     table: dict[str, list[Spelling]] = {}
     for operator in OPERATORS.values():
         for text in operator.torch:
-            name, _, parameters = text.rstrip(")").partition("(")
-            parsed = tuple(_parameter(word) for word in _split(parameters))
-            table.setdefault(name, []).append(Spelling(operator, parsed))
+            name, parameters = parsed(text)
+            table.setdefault(name, []).append(Spelling(operator, parameters))
     return table
+
+
+def parsed(text: str) -> tuple[str, tuple[Parameter, ...]]:
+    """The name of a call, and its parameters."""
+    name, _, parameters = text.removesuffix(")").partition("(")
+    return name, tuple(_parameter(word) for word in _split(parameters))
 
 
 def _split(parameters: str) -> list[str]:

@@ -25,7 +25,7 @@ from .building import Builder
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .lifts import LIFTS
 from .names import name_tensors, renamed
-from .signatures import check_arguments
+from .spelling import spellings
 from .values import TensorValue, Unsupported
 from .views import VIEWS, check_unchanged, share
 
@@ -102,13 +102,9 @@ class Lifter:
 
     def _one(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if name in LIFTS:
-            function, variant = LIFTS[name]
-            args = (*variant, *args)
-            check_arguments(name, function, args, kwargs)
-            result = function(self.builder, *args, **kwargs)
+            result = LIFTS[name](self.builder, name, args, kwargs)
             if result is not NotImplemented:
                 return result
-            args = args[len(variant) :]
         for spelling in spellings().get(name, ()):
             bound = spelling.bind(name, args, kwargs)
             if bound is not None:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from .building import Builder
+from .signatures import check_arguments
+from .spelling import Parameter, bind, parsed
 
 
 class Meaning(NamedTuple):
-    """A function (builder, *variant, *arguments) → result; `variant` is what it is told of the target."""
+    """A function (builder, *variant, arguments) → result. It takes the arguments as its own, or all in one object, as
+    `parameters` name them.
+    """
 
     function: Callable[..., Any]
     variant: tuple[Any, ...]
+    parameters: tuple[Parameter, ...]
+
+    def __call__(self, lift: Builder, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self.parameters:
+            given = SimpleNamespace(**(bind(self.parameters, target, args, kwargs) or {}))
+            return self.function(lift, *self.variant, given)
+        args = (*self.variant, *args)
+        check_arguments(target, self.function, args, kwargs)
+        return self.function(lift, *args, **kwargs)
 
 
 LIFTS: dict[str, Meaning] = {}
@@ -18,15 +34,18 @@ LIFTS: dict[str, Meaning] = {}
 
 
 def lifts(*targets: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the meaning of torch calls; its parameters carry torch's names.
+    """Register a function as the meaning of torch calls, as "aten::relu" if its parameters carry torch's names, or
+    with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
 
     Where one function is several calls, a mapping gives what it gets before their arguments to tell them apart.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            known = {target: ()} if isinstance(target, str) else {name: (each,) for name, each in target.items()}
-            LIFTS.update({name: Meaning(function, variant) for name, variant in known.items()})
+        for each in targets:
+            known = {each: ()} if isinstance(each, str) else {text: (variant,) for text, variant in each.items()}
+            for text, variant in known.items():
+                name, parameters = parsed(text)
+                LIFTS[name] = Meaning(function, variant, parameters)
         return function
 
     return register

@@ -5,6 +5,7 @@ torch/ao/quantization/fx/_decomposed.py: `q = clamp(rint(x · (1 / s)) + z)`, `r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,59 +23,40 @@ from .runtime_grids import back, is_computed, on_the_spot
 RECIPROCAL = "reciprocal"
 
 
-@lifts("quantized_decomposed::quantize_per_tensor")
-def quantize_per_tensor(
-    lift: Builder, input: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: int
-) -> Any:
-    kind = dtype_of(dtype)
-    if is_computed(lift, scale):
-        return on_the_spot(lift, lift.tensor(input), scale, zero_point, limits_of(lift, kind, (quant_min, quant_max)))
-    grid = per_tensor(lift, scale, zero_point, kind, (quant_min, quant_max))
-    return _quantize(lift, input, kind, grid)
+@lifts("quantized_decomposed::quantize_per_tensor(input, scale, zero_point, quant_min, quant_max, dtype)")
+def quantize_per_tensor(lift: Builder, a: Any) -> Any:
+    kind, limits = dtype_of(a.dtype), (a.quant_min, a.quant_max)
+    if is_computed(lift, a.scale):
+        return on_the_spot(lift, lift.tensor(a.input), a.scale, a.zero_point, limits_of(lift, kind, limits))
+    return _quantize(lift, a.input, kind, per_tensor(lift, a.scale, a.zero_point, kind, limits))
 
 
-@lifts("quantized_decomposed::dequantize_per_tensor")
-def dequantize_per_tensor(
-    lift: Builder,
-    input: Any,
-    scale: Any,
-    zero_point: Any,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: int,
-    *,
-    out_dtype: int | None = None,
-) -> Any:
-    if is_computed(lift, scale):
-        return back(lift, lift.tensor(input), scale, zero_point)
-    grid = per_tensor(lift, scale, zero_point, dtype_of(dtype), (quant_min, quant_max))
-    return _dequantize(lift, input, grid, out_dtype)
+@lifts(
+    "quantized_decomposed::dequantize_per_tensor(input, scale, zero_point, quant_min, quant_max, dtype, out_dtype=None)"
+)
+def dequantize_per_tensor(lift: Builder, a: Any) -> Any:
+    if is_computed(lift, a.scale):
+        return back(lift, lift.tensor(a.input), a.scale, a.zero_point)
+    grid = per_tensor(lift, a.scale, a.zero_point, dtype_of(a.dtype), (a.quant_min, a.quant_max))
+    return _dequantize(lift, a.input, grid, a.out_dtype)
 
 
-@lifts("quantized_decomposed::quantize_per_channel")
-def quantize_per_channel(
-    lift: Builder, input: Any, scales: Any, zero_points: Any, axis: int, quant_min: Any, quant_max: Any, dtype: int
-) -> Any:
-    kind = dtype_of(dtype)
-    grid = per_channel(lift, scales, zero_points, _axis(lift, input, axis), kind, (quant_min, quant_max))
-    return _quantize(lift, input, kind, grid)
+@lifts("quantized_decomposed::quantize_per_channel(input, scales, zero_points, axis, quant_min, quant_max, dtype)")
+def quantize_per_channel(lift: Builder, a: Any) -> Any:
+    return _quantize(lift, a.input, dtype_of(a.dtype), _per_channel(lift, a))
 
 
-@lifts("quantized_decomposed::dequantize_per_channel")
-def dequantize_per_channel(
-    lift: Builder,
-    input: Any,
-    scales: Any,
-    zero_points: Any,
-    axis: int,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: int,
-    *,
-    out_dtype: int | None = None,
-) -> Any:
-    grid = per_channel(lift, scales, zero_points, _axis(lift, input, axis), dtype_of(dtype), (quant_min, quant_max))
-    return _dequantize(lift, input, grid, out_dtype)
+@lifts(
+    "quantized_decomposed::dequantize_per_channel(input, scales, zero_points, axis, quant_min, quant_max, dtype,"
+    " out_dtype=None)"
+)
+def dequantize_per_channel(lift: Builder, a: Any) -> Any:
+    return _dequantize(lift, a.input, _per_channel(lift, a), a.out_dtype)
+
+
+def _per_channel(lift: Builder, a: Any) -> Quantization:
+    axis, limits = _axis(lift, a.input, arguments.whole(lift, a.axis)), (a.quant_min, a.quant_max)
+    return per_channel(lift, a.scales, a.zero_points, axis, dtype_of(a.dtype), limits)
 
 
 def _axis(lift: Builder, value: Any, axis: int) -> int:
@@ -129,55 +111,33 @@ def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
     q.quantization = grid
 
 
-@lifts("quantized_decomposed::dequantize_per_channel_group")
-def dequantize_per_channel_group(
-    lift: Builder,
-    w_int8: Any,
-    scales: Any,
-    zero_points: Any,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: int,
-    group_size: int = 128,
-    output_dtype: int = 6,
-) -> Any:
-    rank = shapes.rank(lift, lift.tensor(w_int8))
-    blocks = (*[1] * (rank - 1), arguments.whole(lift, group_size))
-    return _by_blocks(lift, w_int8, blocks, scales, zero_points, (quant_min, quant_max), output_dtype)
+@lifts(
+    "quantized_decomposed::dequantize_per_channel_group(input, scales:scale, zero_points:zero_point, quant_min,"
+    " quant_max, dtype, group_size=128, output_dtype=6)"
+)
+def dequantize_per_channel_group(lift: Builder, a: Any) -> Any:
+    rank = shapes.rank(lift, lift.tensor(a.input))
+    return _by_blocks(lift, a, [*[1] * (rank - 1), a.group_size])
 
 
-@lifts("torchao::dequantize_affine")
-def dequantize_affine(
-    lift: Builder,
-    input: Any,
-    block_size: Any,
-    scale: Any,
-    zero_point: Any,
-    input_dtype: int,
-    quant_min: Any = None,
-    quant_max: Any = None,
-    output_dtype: int = 6,
-) -> Any:
-    blocks = tuple(arguments.whole(lift, size) for size in block_size)
-    return _by_blocks(lift, input, blocks, scale, zero_point, (quant_min, quant_max), output_dtype)
+@lifts(
+    "torchao::dequantize_affine(input, block_size, scale, zero_point, input_dtype, quant_min=None, quant_max=None,"
+    " output_dtype=6)"
+)
+def dequantize_affine(lift: Builder, a: Any) -> Any:
+    return _by_blocks(lift, a, a.block_size)
 
 
-def _by_blocks(
-    lift: Builder,
-    value: Any,
-    blocks: tuple[int, ...],
-    scales: Any,
-    zero_points: Any,
-    limits: tuple[Any, Any],
-    output_dtype: int,
-) -> TensorValue:
+def _by_blocks(lift: Builder, a: Any, blocks: Sequence[Any]) -> TensorValue:
     """Stored integers with a scale for each block."""
-    if not isinstance(value, StoredTensor) or not isinstance(scales, StoredTensor):
+    value, limits = a.input, (a.quant_min, a.quant_max)
+    if not isinstance(value, StoredTensor) or not isinstance(a.scale, StoredTensor):
         raise SourceError("dequantizes block-wise a tensor that is known only at run time")
-    points = 0 if zero_points is None else zero_points.array()
+    sizes = tuple(arguments.whole(lift, size) for size in blocks)
+    points = 0 if a.zero_point is None else a.zero_point.array()
     known = None if None in limits else limits_of(lift, value.dtype, limits)
-    grid = Quantization.of_blocks(value.dtype, value.shape, blocks, scales.array(), points, limits=known)
-    return _dequantize(lift, value, grid, output_dtype)
+    grid = Quantization.of_blocks(value.dtype, value.shape, sizes, a.scale.array(), points, limits=known)
+    return _dequantize(lift, value, grid, a.output_dtype)
 
 
 @lifts("aten::fake_quantize_per_tensor_affine")

@@ -17,39 +17,24 @@ MODES = ("sum", "mean", "max")
 """Torch's codes for what becomes of a bag."""
 
 
-@lifts("aten::embedding")
-def embedding(
-    lift: Builder,
-    weight: Any,
-    indices: Any,
-    padding_idx: int = -1,
-    scale_grad_by_freq: Any = False,
-    sparse: Any = False,
-) -> Any:
+@lifts("aten::embedding(weight, indices, padding_idx:_=-1, scale_grad_by_freq:_=False, sparse:_=False)")
+def embedding(lift: Builder, a: Any) -> Any:
     """The padding index, like all that follows it, is about gradients."""
-    return lift.emit("Gather", [weight, arguments.indices(lift, indices)], {"axis": 0})
+    return lift.emit("Gather", [a.weight, arguments.indices(lift, a.indices)], {"axis": 0})
 
 
-@lifts("aten::embedding_bag")
-def embedding_bag(
-    lift: Builder,
-    weight: Any,
-    indices: Any,
-    offsets: Any,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Any = None,
-    include_last_offset: bool = False,
-    padding_idx: Any = None,
-) -> Any:
-    table = lift.tensor(weight)
+@lifts(
+    "aten::embedding_bag(weight, indices, offsets, scale_grad_by_freq:_=False, mode=0, sparse:_=False,"
+    " per_sample_weights=None, include_last_offset=False, padding_idx=None)"
+)
+def embedding_bag(lift: Builder, a: Any) -> Any:
+    table = lift.tensor(a.weight)
     attributes: dict[str, Attribute] = {
-        "mode": _mode(lift, mode),
-        "include_last_offset": arguments.flag(lift, include_last_offset),
-        "padding_idx": -1 if padding_idx is None else _row(lift, table, padding_idx),
+        "mode": _mode(lift, a.mode),
+        "include_last_offset": arguments.flag(lift, a.include_last_offset),
+        "padding_idx": -1 if a.padding_idx is None else _row(lift, table, a.padding_idx),
     }
-    inputs = [table, _list(lift, indices), _list(lift, offsets), per_sample_weights]
+    inputs = [table, _list(lift, a.indices), _list(lift, a.offsets), a.per_sample_weights]
     return [lift.emit("qfmt.EmbeddingBag", inputs, attributes), *(Unsupported() for _ in range(3))]
 
 
@@ -81,26 +66,21 @@ def quantized_embedding(lift: Builder, weight: Any, indices: Any, pruned_weights
     return lift.emit("qfmt.Embedding", [table, arguments.indices(lift, indices)], rule=_rule(table))
 
 
-@lifts("quantized::embedding_bag_byte", "quantized::embedding_bag_4bit")
-def quantized_embedding_bag(
-    lift: Builder,
-    weight: Any,
-    indices: Any,
-    offsets: Any = None,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    pruned_weights: bool = False,
-    per_sample_weights: Any = None,
-    compressed_indices_mapping: Any = None,
-    include_last_offset: bool = False,
-) -> Any:
+@lifts(
+    *(
+        f"quantized::embedding_bag_{bits}(weight, indices, offsets=None, scale_grad_by_freq:_=False, mode:_=0,"
+        " pruned_weights=False, per_sample_weights=None, compressed_indices_mapping=None, include_last_offset=False)"
+        for bits in ("byte", "4bit")
+    )
+)
+def quantized_embedding_bag(lift: Builder, a: Any) -> Any:
     """Whatever the mode, torch sums a quantized table up."""
-    if arguments.flag(lift, pruned_weights) and compressed_indices_mapping is not None:
+    if arguments.flag(lift, a.pruned_weights) and a.compressed_indices_mapping is not None:
         raise SourceError("looks up rows in a pruned table, which is not supported")
-    table, at = _table(lift, weight), arguments.indices(lift, indices)
-    shapes.need(lift, at, (None, None) if offsets is None else (None,))
-    inputs = [table, at, None if offsets is None else _list(lift, offsets), per_sample_weights]
-    attributes = {"include_last_offset": arguments.flag(lift, include_last_offset)}
+    table, at = _table(lift, a.weight), arguments.indices(lift, a.indices)
+    shapes.need(lift, at, (None, None) if a.offsets is None else (None,))
+    inputs = [table, at, None if a.offsets is None else _list(lift, a.offsets), a.per_sample_weights]
+    attributes = {"include_last_offset": arguments.flag(lift, a.include_last_offset)}
     return lift.emit("qfmt.EmbeddingBag", inputs, attributes, rule=_rule(table))
 
 

@@ -18,56 +18,34 @@ GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 """ONNX's order, in torch's numbers: i, o, f, c of i, f, g, o; z, r, h of r, z, n."""
 
 
-@lifts("aten::lstm")
-def lstm(
-    lift: Builder,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: Any,
-    dropout: Any,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-) -> Any:
-    if not isinstance(hx, list | tuple) or len(hx) != 2:
+_OPTIONS = "params, has_biases, num_layers, dropout, train, bidirectional, batch_first"
+
+
+@lifts(f"aten::lstm(input, hx, {_OPTIONS})")
+def lstm(lift: Builder, a: Any) -> Any:
+    if not isinstance(a.hx, list | tuple) or len(a.hx) != 2:
         return NotImplemented  # of a packed sequence
-    return _layers(lift, "LSTM", input, hx, params, (has_biases, num_layers, train, bidirectional, batch_first))
+    return _layers(lift, "LSTM", a, a.hx)
 
 
-@lifts("aten::gru")
-def gru(
-    lift: Builder,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: Any,
-    dropout: Any,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-) -> Any:
-    if not isinstance(params, list | tuple):
-        return NotImplemented
-    return _layers(lift, "GRU", input, [hx], params, (has_biases, num_layers, train, bidirectional, batch_first))
+@lifts(f"aten::gru(input, hx, {_OPTIONS})")
+def gru(lift: Builder, a: Any) -> Any:
+    return _layers(lift, "GRU", a, [a.hx]) if isinstance(a.params, list | tuple) else NotImplemented
 
 
-def _layers(
-    lift: Builder, operator: str, value: Any, states: Sequence[Any], params: Sequence[Any], options: Sequence[Any]
-) -> Any:
+def _layers(lift: Builder, operator: str, a: Any, states: Sequence[Any]) -> Any:
+    options = (a.has_biases, a.num_layers, a.train, a.bidirectional, a.batch_first)
     biases, layers, train, both, batch_first = (int(arguments.number(lift, option)) for option in options)
     if train:
         raise SourceError("is in training mode", hint="call model.eval() before exporting")
-    x, directions, each = lift.tensor(value), 1 + both, 4 if biases else 2
-    if len(params) != layers * directions * each:
-        raise SourceError(f"has {len(params)} parameters for {layers} layers")
+    x, directions, each = lift.tensor(a.input), 1 + both, 4 if biases else 2
+    if len(a.params) != layers * directions * each:
+        raise SourceError(f"has {len(a.params)} parameters for {layers} layers")
     x = permute(lift, x, [1, 0, 2]) if batch_first else x
     last: list[list[TensorValue]] = [[] for _ in states]
     for layer in range(layers):
         begin = layer * directions
-        own = [params[(begin + way) * each : (begin + way + 1) * each] for way in range(directions)]
+        own = [a.params[(begin + way) * each : (begin + way + 1) * each] for way in range(directions)]
         first = [_rows(lift, lift.tensor(state), begin, begin + directions) for state in states]
         x, ends = _layer(lift, operator, x, own, first)
         for collected, end in zip(last, ends, strict=True):

@@ -89,68 +89,47 @@ def quantized_linear(lift: Builder, X: Any, W_prepack: Any, Y_scale_i: Any, Y_ze
     return lift.emit("qfmt.Linear", inputs, quantization=quantization)
 
 
-@lifts("aten::conv1d", "aten::conv2d", "aten::conv3d")
-def conv(
-    lift: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Any:
-    x, w = lift.tensor(input), lift.tensor(weight)
-    if w.shape is None:
-        raise SourceError("has a weight whose shape is not known")
-    kernel = [int(size) for size in w.shape[2:] if isinstance(size, int)]
-    rank = len(kernel)
-    shapes.need(lift, x, (None, w.shape[1] * groups if isinstance(w.shape[1], int) else None, *[None] * rank))
-    attributes = _attributes(rank, kernel, stride, 0 if isinstance(padding, str) else padding, dilation, groups)
+_CONV = "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1"
+_CONV_TRANSPOSE = "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1"
+
+
+@lifts(*(f"aten::conv{rank}d({_CONV})" for rank in (1, 2, 3)))
+def conv(lift: Builder, a: Any) -> Any:
+    x, w, kernel = _operands(lift, a)
+    rank, groups, padding = len(kernel), arguments.whole(lift, a.groups), a.padding
+    channels = w.shape[1] * groups if w.shape and isinstance(w.shape[1], int) else None
+    shapes.need(lift, x, (None, channels, *[None] * rank))
+    attributes = _attributes(rank, kernel, a.stride, 0 if isinstance(padding, str) else padding, a.dilation, groups)
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(attributes["dilations"], kernel, strict=True)]
         attributes["pads"] = tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
-    return lift.emit("Conv", [x, w, bias], attributes)
+    return lift.emit("Conv", [x, w, a.bias], attributes)
 
 
-@lifts("aten::_convolution", "aten::convolution")
-def convolution(
-    lift: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    *engine_flags: Any,
-) -> Any:
-    if transposed:
-        return conv_transpose(lift, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return conv(lift, input, weight, bias, stride, padding, dilation, groups)
-
-
-@lifts("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
-def conv_transpose(
-    lift: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Any:
-    x, w = lift.tensor(input), lift.tensor(weight)
+def _operands(lift: Builder, a: Any) -> tuple[TensorValue, TensorValue, list[int]]:
+    """Input and weight of a convolution, and its kernel's sizes."""
+    w = lift.tensor(a.weight)
     if w.shape is None:
         raise SourceError("has a weight whose shape is not known")
-    kernel = [int(size) for size in w.shape[2:] if isinstance(size, int)]
-    attributes = _attributes(len(kernel), kernel, stride, padding, dilation, groups)
-    shapes.need(lift, x, (None, w.shape[0], *[None] * len(kernel)))
-    return lift.emit("ConvTranspose", [x, w, bias], attributes | {"output_padding": many(output_padding, len(kernel))})
+    return lift.tensor(a.input), w, [int(size) for size in w.shape[2:] if isinstance(size, int)]
+
+
+_CONVOLUTION = "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups"
+_FLAGS = "benchmark:_=0, deterministic:_=0, cudnn_enabled:_=0, allow_tf32:_=0"
+
+
+@lifts(f"aten::convolution({_CONVOLUTION})", f"aten::_convolution({_CONVOLUTION}, {_FLAGS})")
+def convolution(lift: Builder, a: Any) -> Any:
+    return conv_transpose(lift, a) if a.transposed else conv(lift, a)
+
+
+@lifts(*(f"aten::conv_transpose{rank}d({_CONV_TRANSPOSE})" for rank in (1, 2, 3)))
+def conv_transpose(lift: Builder, a: Any) -> Any:
+    x, w, kernel = _operands(lift, a)
+    rank = len(kernel)
+    attributes = _attributes(rank, kernel, a.stride, a.padding, a.dilation, a.groups)
+    shapes.need(lift, x, (None, w.shape[0] if w.shape else None, *[None] * rank))
+    return lift.emit("ConvTranspose", [x, w, a.bias], attributes | {"output_padding": many(a.output_padding, rank)})
 
 
 @lifts("aten::linear")

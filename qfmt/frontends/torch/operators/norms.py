@@ -14,10 +14,17 @@ from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 
 
-def _weights(lift: Builder, weight: Any, bias: Any, shape: tuple[int, ...]) -> list[TensorValue]:
+def _grid(lift: Builder, a: Any, x: TensorValue) -> Quantization | None:
+    """What a quantized normalization puts its result on; None for one of real numbers."""
+    if not hasattr(a, "output_scale"):
+        return None
+    return arguments.quantization(lift, a.output_scale, a.output_zero_point, x.dtype)
+
+
+def _weights(lift: Builder, a: Any, shape: tuple[int, ...]) -> list[TensorValue]:
     """ONNX's normalizations always scale and shift; torch's may do neither."""
-    scale = lift.constant(np.ones(shape, np.float32)) if weight is None else lift.tensor(weight)
-    shift = lift.constant(np.zeros(shape, np.float32)) if bias is None else lift.tensor(bias)
+    scale = lift.constant(np.ones(shape, np.float32)) if a.weight is None else lift.tensor(a.weight)
+    shift = lift.constant(np.zeros(shape, np.float32)) if a.bias is None else lift.tensor(a.bias)
     return [scale, shift]
 
 
@@ -28,176 +35,88 @@ def _channels(lift: Builder, x: TensorValue) -> tuple[int, ...]:
     return (size,)
 
 
-def _batch_norm(lift: Builder, x: Any, values: list[Any], eps: float, quantization: Quantization | None) -> Any:
-    weight, bias, mean, variance = values
-    statistics = [lift.tensor(mean), lift.tensor(variance)]
-    shape = tuple(size for size in statistics[0].shape or () if isinstance(size, int))
-    inputs = [lift.tensor(x), *_weights(lift, weight, bias, shape), *statistics]
-    return lift.emit("BatchNormalization", inputs, {"epsilon": float(eps)}, quantization=quantization)
+_RUNNING = "input, weight, bias, running_mean, running_var"
 
 
-@lifts("aten::batch_norm", "aten::_batch_norm_impl_index")
-def batch_norm(
-    lift: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = False,
-) -> Any:
-    if training or running_mean is None:
+@lifts(
+    {
+        f"aten::batch_norm({_RUNNING}, training, momentum, eps, cudnn_enabled=False)": 0,
+        f"aten::_batch_norm_impl_index({_RUNNING}, training, momentum, eps, cudnn_enabled=False)": 0,
+        f"aten::_native_batch_norm_legit_no_training({_RUNNING}, momentum, eps)": 2,
+    },
+    {
+        f"quantized::batch_norm{rank}(qx:input, weight, bias, mean:running_mean, var:running_var, eps,"
+        " output_scale, output_zero_point)": 0
+        for rank in ("", "1d", "2d", "3d")
+    },
+)
+def batch_norm(lift: Builder, unread: int, a: Any) -> Any:
+    """`unread` results follow the first, which networks do not read."""
+    if getattr(a, "training", False) or a.running_mean is None:
         raise SourceError("normalizes with the statistics of the batch", hint="call model.eval() before saving")
-    return _batch_norm(lift, input, [weight, bias, running_mean, running_var], eps, None)
+    return _with_unread(_batch_norm(lift, a), unread)
 
 
-@lifts("aten::_native_batch_norm_legit_no_training")
-def batch_norm_no_training(
-    lift: Builder, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> Any:
-    y = _batch_norm(lift, input, [weight, bias, running_mean, running_var], eps, None)
-    return y, Unsupported(), Unsupported()
+def _with_unread(result: Any, unread: int) -> Any:
+    return (result, *(Unsupported() for _ in range(unread))) if unread else result
 
 
-@lifts("aten::_native_batch_norm_legit")
-def batch_norm_of_one(
-    lift: Builder, input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> Any:
+def _batch_norm(lift: Builder, a: Any) -> Any:
+    statistics = [lift.tensor(a.running_mean), lift.tensor(a.running_var)]
+    shape = tuple(size for size in statistics[0].shape or () if isinstance(size, int))
+    x = lift.tensor(a.input)
+    inputs = [x, *_weights(lift, a, shape), *statistics]
+    return lift.emit("BatchNormalization", inputs, {"epsilon": float(a.eps)}, quantization=_grid(lift, a, x))
+
+
+@lifts("aten::_native_batch_norm_legit(input, weight, bias, training, momentum, eps)")
+def batch_norm_of_one(lift: Builder, a: Any) -> Any:
     """Without running statistics, and of a batch of one: what an instance norm is decomposed into."""
-    x = lift.tensor(input)
-    if not training or shapes.size(lift, x, 0) != 1:
+    x = lift.tensor(a.input)
+    if not a.training or shapes.size(lift, x, 0) != 1:
         return NotImplemented
-    return _instance_norm(lift, x, weight, bias, eps), Unsupported(), Unsupported()
+    return _with_unread(_instance_norm(lift, a), 2)
 
 
-@lifts("quantized::batch_norm", "quantized::batch_norm1d", "quantized::batch_norm2d", "quantized::batch_norm3d")
-def quantized_batch_norm(
-    lift: Builder,
-    qx: Any,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    var: Any,
-    eps: float,
-    output_scale: Any,
-    output_zero_point: Any,
-) -> Any:
-    quantization = arguments.quantization(lift, output_scale, output_zero_point, lift.tensor(qx).dtype)
-    return _batch_norm(lift, qx, [weight, bias, mean, var], eps, quantization)
+@lifts(
+    {
+        "aten::layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_enable=True)": 0,
+        "aten::native_layer_norm(input, normalized_shape, weight, bias, eps)": 2,
+        "quantized::layer_norm(input, normalized_shape, weight, bias, eps, output_scale, output_zero_point)": 0,
+    }
+)
+def layer_norm(lift: Builder, unread: int, a: Any) -> Any:
+    x, shape = lift.tensor(a.input), tuple(a.normalized_shape)
+    attributes = {"axis": -len(shape), "epsilon": float(a.eps)}
+    inputs = [x, *_weights(lift, a, shape)]
+    y = lift.emit("LayerNormalization", inputs, attributes, quantization=_grid(lift, a, x))
+    return _with_unread(y, unread)
 
 
-def _layer_norm(lift: Builder, x: Any, shape: Any, weight: Any, bias: Any, eps: float, **result: Any) -> Any:
-    inputs = [x, *_weights(lift, weight, bias, tuple(shape))]
-    return lift.emit("LayerNormalization", inputs, {"axis": -len(shape), "epsilon": float(eps)}, **result)
+@lifts(
+    {
+        "aten::group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True)": 0,
+        "aten::native_group_norm(input, weight, bias, N, C, HxW, group:num_groups, eps)": 2,
+        "quantized::group_norm(input, num_groups, weight, bias, eps, output_scale, output_zero_point)": 0,
+    }
+)
+def group_norm(lift: Builder, unread: int, a: Any) -> Any:
+    x = lift.tensor(a.input)
+    attributes = {"num_groups": int(a.num_groups), "epsilon": float(a.eps)}
+    inputs = [x, *_weights(lift, a, _channels(lift, x))]
+    y = lift.emit("GroupNormalization", inputs, attributes, quantization=_grid(lift, a, x))
+    return _with_unread(y, unread)
 
 
-@lifts("aten::layer_norm")
-def layer_norm(
-    lift: Builder,
-    input: Any,
-    normalized_shape: Any,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Any:
-    return _layer_norm(lift, lift.tensor(input), normalized_shape, weight, bias, eps)
+@lifts(
+    f"aten::instance_norm({_RUNNING}, use_input_stats, momentum, eps, cudnn_enabled=False)",
+    "quantized::instance_norm(input, weight, bias, eps, output_scale, output_zero_point)",
+)
+def instance_norm(lift: Builder, a: Any) -> Any:
+    return _instance_norm(lift, a) if getattr(a, "use_input_stats", True) else _batch_norm(lift, a)
 
 
-@lifts("aten::native_layer_norm")
-def native_layer_norm(lift: Builder, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    y = _layer_norm(lift, lift.tensor(input), normalized_shape, weight, bias, eps)
-    return y, Unsupported(), Unsupported()
-
-
-@lifts("quantized::layer_norm")
-def quantized_layer_norm(
-    lift: Builder,
-    input: Any,
-    normalized_shape: Any,
-    weight: Any,
-    bias: Any,
-    eps: float,
-    output_scale: Any,
-    output_zero_point: Any,
-) -> Any:
-    x = lift.tensor(input)
-    quantization = arguments.quantization(lift, output_scale, output_zero_point, x.dtype)
-    return _layer_norm(lift, x, normalized_shape, weight, bias, eps, quantization=quantization)
-
-
-def _group_norm(lift: Builder, x: TensorValue, groups: int, weight: Any, bias: Any, eps: float, **result: Any) -> Any:
-    inputs = [x, *_weights(lift, weight, bias, _channels(lift, x))]
-    return lift.emit("GroupNormalization", inputs, {"num_groups": groups, "epsilon": float(eps)}, **result)
-
-
-@lifts("aten::group_norm")
-def group_norm(
-    lift: Builder,
-    input: Any,
-    num_groups: int,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn_enabled: bool = True,
-) -> Any:
-    return _group_norm(lift, lift.tensor(input), num_groups, weight, bias, eps)
-
-
-@lifts("aten::native_group_norm")
-def native_group_norm(
-    lift: Builder, input: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, group: int, eps: float
-) -> Any:
-    y = _group_norm(lift, lift.tensor(input), group, weight, bias, eps)
-    return y, Unsupported(), Unsupported()
-
-
-@lifts("quantized::group_norm")
-def quantized_group_norm(
-    lift: Builder,
-    qx: Any,
-    num_groups: int,
-    weight: Any,
-    bias: Any,
-    eps: float,
-    output_scale: Any,
-    output_zero_point: Any,
-) -> Any:
-    x = lift.tensor(qx)
-    quantization = arguments.quantization(lift, output_scale, output_zero_point, x.dtype)
-    return _group_norm(lift, x, num_groups, weight, bias, eps, quantization=quantization)
-
-
-def _instance_norm(lift: Builder, x: TensorValue, weight: Any, bias: Any, eps: float, **result: Any) -> Any:
-    inputs = [x, *_weights(lift, weight, bias, _channels(lift, x))]
-    return lift.emit("InstanceNormalization", inputs, {"epsilon": float(eps)}, **result)
-
-
-@lifts("aten::instance_norm")
-def instance_norm(
-    lift: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = False,
-) -> Any:
-    if not use_input_stats:
-        return _batch_norm(lift, input, [weight, bias, running_mean, running_var], eps, None)
-    return _instance_norm(lift, lift.tensor(input), weight, bias, eps)
-
-
-@lifts("quantized::instance_norm")
-def quantized_instance_norm(
-    lift: Builder, input: Any, weight: Any, bias: Any, eps: float, output_scale: Any, output_zero_point: Any
-) -> Any:
-    x = lift.tensor(input)
-    quantization = arguments.quantization(lift, output_scale, output_zero_point, x.dtype)
-    return _instance_norm(lift, x, weight, bias, eps, quantization=quantization)
+def _instance_norm(lift: Builder, a: Any) -> Any:
+    x = lift.tensor(a.input)
+    inputs = [x, *_weights(lift, a, _channels(lift, x))]
+    return lift.emit("InstanceNormalization", inputs, {"epsilon": float(a.eps)}, quantization=_grid(lift, a, x))

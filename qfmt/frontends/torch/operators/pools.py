@@ -24,55 +24,43 @@ def _batched(lift: Builder, x: Any, rank: int) -> TensorValue:
     return value
 
 
-def _window(rank: int, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
-    shape = many(kernel, rank)
-    pads = many(padding, rank)
-    return {
-        "kernel_shape": shape,
-        "strides": many(stride, rank) if stride not in (None, [], ()) else shape,
-        "pads": pads + pads,
-    }
+def _window(rank: int, a: Any) -> dict[str, Any]:
+    shape, pads = many(a.kernel_size, rank), many(a.padding, rank)
+    strides = many(a.stride, rank) if a.stride not in (None, [], ()) else shape
+    return {"kernel_shape": shape, "strides": strides, "pads": pads + pads}
 
 
-@lifts(by_rank("aten::max_pool{}d"), {"quantized::max_pool1d": 1, "quantized::max_pool2d": 2})
-def max_pool(
-    lift: Builder,
-    rank: int,
-    self: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:
-    attributes = _window(rank, kernel_size, stride, padding)
-    attributes |= {"dilations": many(dilation, rank), "ceil_mode": int(ceil_mode)}
-    return lift.emit("MaxPool", [_batched(lift, self, rank)], attributes)
+_MAX = "kernel_size, stride=[], padding=0, dilation=1, ceil_mode=False"
+_AVERAGE = "self, kernel_size, stride=[], padding=0, ceil_mode=False, count_include_pad=True"
 
 
-@lifts(by_rank("aten::max_pool{}d_with_indices"))
-def max_pool_with_indices(lift: Builder, rank: int, *args: Any) -> Any:
+@lifts(
+    by_rank(f"aten::max_pool{{}}d(self, {_MAX})"),
+    {f"quantized::max_pool{rank}d(qx:self, {_MAX})": rank for rank in (1, 2)},
+)
+def max_pool(lift: Builder, rank: int, a: Any) -> Any:
+    attributes = _window(rank, a)
+    attributes |= {"dilations": many(a.dilation, rank), "ceil_mode": arguments.flag(lift, a.ceil_mode)}
+    return lift.emit("MaxPool", [_batched(lift, a.self, rank)], attributes)
+
+
+@lifts(by_rank(f"aten::max_pool{{}}d_with_indices(self, {_MAX})"))
+def max_pool_with_indices(lift: Builder, rank: int, a: Any) -> Any:
     """Networks that only pool drop the indices; one that reads them is refused where it does."""
-    return max_pool(lift, rank, *args), Unsupported()
+    return max_pool(lift, rank, a), Unsupported()
 
 
-@lifts(by_rank("aten::avg_pool{}d"))
-def avg_pool(
-    lift: Builder,
-    rank: int,
-    self: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    x = _batched(lift, self, rank)
-    attributes = _window(rank, kernel_size, stride, padding)
-    attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad), "dilations": (1,) * rank}
-    if divisor_override is not None:  # divides all windows by the same, as a count with the padding does
-        if ceil_mode or divisor_override != int(np.prod(attributes["kernel_shape"])):
+@lifts(
+    {f"aten::avg_pool1d({_AVERAGE})": 1},
+    {f"aten::avg_pool{rank}d({_AVERAGE}, divisor_override=None)": rank for rank in (2, 3)},
+)
+def avg_pool(lift: Builder, rank: int, a: Any) -> Any:
+    x, attributes = _batched(lift, a.self, rank), _window(rank, a)
+    whole, counted = arguments.flag(lift, a.ceil_mode), arguments.flag(lift, a.count_include_pad)
+    attributes |= {"ceil_mode": whole, "count_include_pad": counted, "dilations": (1,) * rank}
+    divisor = getattr(a, "divisor_override", None)
+    if divisor is not None:  # divides all windows by the same, as a count with the padding does
+        if whole or divisor != int(np.prod(attributes["kernel_shape"])):
             return NotImplemented
         attributes["count_include_pad"] = 1
     return lift.emit("AveragePool", [x], attributes, quantization=arguments.grid(x))

@@ -36,79 +36,46 @@ class Parameters(NamedTuple):
 # Layers
 
 
-@lifts("aten::quantized_lstm")
-def quantized_lstm(
-    lift: Builder,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: Any,
-    dropout: Any,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-    *,
-    dtype: Any = None,
-    use_dynamic: Any = False,
-) -> Any:
+_OPTIONS = "params, has_biases, num_layers, dropout, train, bidirectional, batch_first"
+
+
+@lifts(f"aten::quantized_lstm(input, hx, {_OPTIONS}, dtype=None, use_dynamic=False)")
+def quantized_lstm(lift: Builder, a: Any) -> Any:
     """The form for packed sequences has as many arguments: (data, batch_sizes, hx, params, …)."""
-    if not isinstance(hx, list | tuple):
+    if not isinstance(a.hx, list | tuple):
         return lift.unsupported("aten::quantized_lstm on a packed sequence")
-    if len(hx) != 2:
+    if len(a.hx) != 2:
         raise SourceError("starts without the two states of an LSTM")
-    return _layers(lift, "qfmt.LSTM", input, hx, params, num_layers, dropout, train, bidirectional, batch_first)
+    return _layers(lift, "qfmt.LSTM", a, a.hx)
 
 
-@lifts("aten::quantized_gru")
-def quantized_gru(
-    lift: Builder,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: Any,
-    dropout: Any,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-) -> Any:
+@lifts(f"aten::quantized_gru(input, hx, {_OPTIONS})")
+def quantized_gru(lift: Builder, a: Any) -> Any:
     """The form for packed sequences has as many arguments: (data, batch_sizes, hx, params, …)."""
-    if not isinstance(params, list | tuple):
+    if not isinstance(a.params, list | tuple):
         return lift.unsupported("aten::quantized_gru on a packed sequence")
-    return _layers(lift, "qfmt.GRU", input, [hx], params, num_layers, dropout, train, bidirectional, batch_first)
+    return _layers(lift, "qfmt.GRU", a, [a.hx])
 
 
-def _layers(
-    lift: Builder,
-    operator: str,
-    input: Any,
-    initial: Sequence[Any],
-    params: Any,
-    num_layers: Any,
-    dropout: Any,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-) -> list[TensorValue]:
+def _layers(lift: Builder, operator: str, a: Any, initial: Sequence[Any]) -> list[TensorValue]:
     """[output, last states…], as torch gives them."""
-    layers, directions = arguments.whole(lift, num_layers), 1 + arguments.flag(lift, bidirectional)
-    if arguments.flag(lift, train) and arguments.number(lift, dropout) and layers > 1:
+    layers, directions = arguments.whole(lift, a.num_layers), 1 + arguments.flag(lift, a.bidirectional)
+    if arguments.flag(lift, a.train) and arguments.number(lift, a.dropout) and layers > 1:
         raise SourceError("drops random values: the network was saved in training mode", hint="call .eval() first")
-    if not isinstance(params, list | tuple) or not 0 < len(params) == directions * layers:
+    if not isinstance(a.params, list | tuple) or not 0 < len(a.params) == directions * layers:
         raise SourceError(f"needs the parameters of {directions * layers} cells")
     states = [lift.tensor(state) for state in initial]
     given = [None if is_zero(lift, state) else state for state in states]
-    x = lift.tensor(input)
-    shapes.need(lift, x, (None, None, _inputs(params[0])))
-    swapped = arguments.flag(lift, batch_first)
+    x = lift.tensor(a.input)
+    shapes.need(lift, x, (None, None, _inputs(a.params[0])))
+    swapped = arguments.flag(lift, a.batch_first)
     y = permute(lift, x, [1, 0, 2]) if swapped else x
     last: list[list[TensorValue]] = [[] for _ in states]
     for layer in range(layers):
         outputs = []
         for direction in range(directions):
             index = layer * directions + direction
-            cell = _cell(lift, params[index], f"_l{layer}{'_reverse' if direction else ''}")
+            cell = _cell(lift, a.params[index], f"_l{layer}{'_reverse' if direction else ''}")
             begin = [None if state is None else _row(lift, state, index, cell) for state in given]
             attributes = {"reduce_range": cell.reduce_range, "reverse": direction}
             inputs = [y, cell.w_ih, cell.w_hh, cell.b_ih, cell.b_hh, *begin]
