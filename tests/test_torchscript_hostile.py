@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from replay import Notes, Unknown
 from test_pickles import Runs, text
 
-from qfmt.errors import QfmtError, SourceError, UnsafePickleError
+from qfmt.errors import MissingFileError, QfmtError, SourceError, UnsafePickleError
 from qfmt.frontends.sources import KINDS, sniff
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate

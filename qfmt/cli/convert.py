@@ -127,7 +127,7 @@ Examples:
 def command(
     source: Path,
     dest: str,
-    arithmetic: str | None,
+    engine: str | None,
     shapes: Shapes,
     quantizations: dict[str, tuple[float, int, str]],
     prepared: Path | None,
@@ -161,13 +161,13 @@ def command(
         opened = kind_of(source) == QFB
         if opened:
             is_used = lowering is not None or target.kind == "c"
-            if arithmetic or quantizations or prepared or (shapes and not is_used):
-                hint = "give --arithmetic, --prepared and --input-… when you convert the original"
-                raise SourceError("is a .qfb: its arithmetic and inputs are fixed", where=str(source), hint=hint)
+            if engine or quantizations or prepared or (shapes and not is_used):
+                hint = "give --engine, --prepared and --input-… when you convert the original"
+                raise SourceError("is a .qfb: its engine and inputs are fixed", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
             model = qfmt.convert(
-                source, arithmetic=arithmetic, input_shapes=shapes, input_quantization=quantizations, prepared=prepared
+                source, engine=engine, input_shapes=shapes, input_quantization=quantizations, prepared=prepared
             )
     times.append(time.monotonic())
     notes, lowered = list(_notes(model)), ""
@@ -209,7 +209,7 @@ def _hazards(model: Model, dest: Destination) -> str:
     """Where other machines may compute something else; C programs do not, and integer-only files are made for those."""
     from ..passes.hazards import hazards
 
-    if dest.kind == "c" or (dest.kind == "qfb" and model.arithmetic == "integer"):
+    if dest.kind == "c" or (dest.kind == "qfb" and model.engine == "integer"):
         return ""
     told = summary(list(hazards(model)), "onnxruntime" if dest.kind == "onnx" else "")
     elsewhere = f"qfmt inspect --hazards {shlex.quote(str(dest.place))}"

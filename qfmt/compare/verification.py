@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES, arithmetic_of
+from ..frontends import ENGINES, engine_of
 from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
@@ -106,8 +106,8 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
-    if file.arithmetic not in ENGINES:  # a file may state what no source is converted with
-        file = file.replace(arithmetic="")
+    if file.engine not in ENGINES:  # a file may state what no source is converted with
+        file = file.replace(engine="")
     kind = sniff(path)
     if kind.key == "qfb":
         raise SourceError(f"is {kind}, not a PyTorch or ONNX model that qfmt reads")

@@ -70,7 +70,7 @@ def convert(
     from .sources import SOURCES, sniff
 
     if not isinstance(source, str | PathLike):
-        options = Options.checked(arithmetic, input_shapes, input_quantization)
+        options = Options.checked(engine, input_shapes, input_quantization)
         for each in SOURCES:
             if each.takes(source):
                 return each.reader.convert_object(source, options, example_inputs, prepared)
@@ -83,8 +83,8 @@ def convert(
     path = Path(fspath(source))
     try:
         reader = sniff(path).reader
-        converted = reader.convert(path, Options.checked(arithmetic, input_shapes, input_quantization))
-    except SourceError as error:
+        converted = reader.convert(path, Options.checked(engine, input_shapes, input_quantization))
+    except (SourceError, MissingFileError) as error:
         raise error.at(str(path)) from None
     if prepared is None:
         return converted

@@ -40,7 +40,7 @@ class Options(NamedTuple):
             if tensor.quantization is not None
         }
         shapes = {name: tensor.shape for name, tensor in like.items() if tensor.shape is not None}
-        return cls(file.arithmetic, shapes, quantized)
+        return cls(file.engine, shapes, quantized)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse statements about an input that the network does not have."""

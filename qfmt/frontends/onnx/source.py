@@ -63,7 +63,7 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(
         replace(graph, tensors=dict(sorted(graph.tensors.items()))),
-        arithmetic=engine,
+        engine=engine,
         source={key: text for key, text in {**keys, **importer.notes}.items() if text},
         producer=f"qfmt {__version__}",
     )

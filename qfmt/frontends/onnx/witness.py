@@ -225,7 +225,7 @@ def _like(path: Path, file: Model) -> Model:
     try:
         return convert(path, Options.like(file, file.graph.inputs))
     except SourceError:
-        return convert(path, Options(file.arithmetic))
+        return convert(path, Options(file.engine))
 
 
 def in_terms_of_onnx(file: Model) -> Model:

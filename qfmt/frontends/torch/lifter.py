@@ -79,7 +79,7 @@ class Lifter:
                 for key in sorted(used - {""}, key=names.__getitem__)
             },
         )
-        return Model(graph, arithmetic=lift.engine, **description)
+        return Model(graph, engine=lift.engine, **description)
 
     def _after_unsupported(self, target: str, args: Sequence[Any]) -> Any:
         """A call on the result of an unsupported one: it matters only if it is unsupported, too."""

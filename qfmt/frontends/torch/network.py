@@ -47,7 +47,7 @@ class Network(NamedTuple):
         model = lifted.lifter.finish(lifted.outputs, source=source, producer=producer())
         if not self.is_decomposed:
             return model
-        graph = fold_sandwiches(quantize_earlier(model.graph), model.arithmetic)
+        graph = fold_sandwiches(quantize_earlier(model.graph), model.engine)
         return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
 
     def model(self, options: Options) -> Model:

@@ -66,7 +66,7 @@ def convert(path: Path, options: Options) -> Model:
 def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     from .witness import without_graph
 
-    return without_graph(convert(path, Options(file.arithmetic)), file, engine)
+    return without_graph(convert(path, Options(file.engine)), file, engine)
 
 
 def read(path: str | PathLike[str]) -> File:

@@ -103,12 +103,12 @@ def without_graph(model: Model, file: Model, engine: str | None) -> TorchWitness
 
 
 def _engine(file: Model, asked: str | None, is_decomposed: bool) -> str:
-    """Who carries a source out: as asked, or the engine whose arithmetic a file states."""
+    """Who carries a source out: as asked, or the one whose rules a file states."""
     if is_decomposed:
         if asked not in (None, "pt2e"):
             raise RunError(f"--engine {asked} does not apply to a program of torch.export", hint="drop --engine")
         return "pt2e"
-    engine = asked or (file.arithmetic if file.arithmetic in TORCH_ENGINES else TORCH_ENGINES[0])
+    engine = asked or (file.engine if file.engine in TORCH_ENGINES else TORCH_ENGINES[0])
     if engine not in TORCH_ENGINES:
         raise RunError(f"{engine} cannot run PyTorch's networks", hint=f"torch has {', '.join(TORCH_ENGINES)}")
     return engine

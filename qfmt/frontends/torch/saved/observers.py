@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....budget import Budget
-from ....errors import SourceError
+from ....errors import MissingFileError, SourceError
 from ....model import Model, Observed, Tensor
 from ...sources import SAVED, sniff
 from ...stored import StoredTensor

@@ -53,7 +53,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
                 if isinstance(error, BudgetError):
                     raise
     saved = read(path)  # anew: each conversion has its own budget
-    return without_graph(convert_saved(saved, Options(file.arithmetic), source), file, engine)
+    return without_graph(convert_saved(saved, Options(file.engine), source), file, engine)
 
 
 def _keys(saved: Saved, source: Mapping[str, str]) -> dict[str, str]:
