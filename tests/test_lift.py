@@ -242,4 +242,4 @@ def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
         assert not operator.engines or operator.engines[engine] in operator.rules, operator.name
     lifter = inputs.lift(convolves, engine, [InputSpec("x")]).lifter
     expected = [OPERATORS[node.operator].engines[engine] for node in lifter.builder.nodes]
-    assert [node.arithmetic for node in lifter.builder.nodes] == expected
+    assert [node.rule for node in lifter.builder.nodes] == expected
