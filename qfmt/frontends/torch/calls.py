@@ -17,6 +17,15 @@ MEANINGLESS = TypeError, ValueError, LookupError, AttributeError, ArithmeticErro
 """What Python raises where the values of a source are of another type, or out of another range, than any network's."""
 
 
+PYTHON = {
+    "add": "aten::add", "sub": "aten::sub", "mul": "aten::mul", "floordiv": "aten::floor_divide",
+    "truediv": "aten::div", "neg": "aten::neg", "mod": "aten::remainder", "pow": "aten::pow", "matmul": "aten::matmul",
+    "eq": "aten::eq", "ne": "aten::ne", "lt": "aten::lt", "le": "aten::le", "gt": "aten::gt", "ge": "aten::ge",
+    "getitem": "aten::__getitem__",
+}  # fmt: skip
+"""Python's operators, by their names in the module `operator`."""
+
+
 def meaningless(target: str, error: Exception) -> SourceError:
     """For a call with such values."""
     what = f"{target} gets invalid arguments ({type(error).__name__}: {str(error)[:100]})"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ....errors import SourceError
 from ....model import Dimension
+from ..calls import PYTHON
 from .archive import DTYPES
 
 C10 = {
@@ -141,22 +142,13 @@ def _call(node: Any) -> Call:
     )
 
 
-_PYTHON = {
-    "add": "aten::add", "sub": "aten::sub", "mul": "aten::mul", "floordiv": "aten::floor_divide",
-    "truediv": "aten::div", "neg": "aten::neg", "mod": "aten::remainder", "pow": "aten::pow",
-    "eq": "aten::eq", "ne": "aten::ne", "lt": "aten::lt", "le": "aten::le", "gt": "aten::gt", "ge": "aten::ge",
-    "getitem": "aten::__getitem__",
-}  # fmt: skip
-"""Operators of Python on sizes."""
-
-
 def _target(text: str) -> str:
     """ "torch.ops.aten.conv2d.default" → "aten::conv2d". Overloads differ in the types of arguments only."""
     parts = text.split(".")
     if parts[:2] == ["torch", "ops"] and len(parts) in (4, 5):
         return f"{parts[2]}::{parts[3]}"
-    if parts[0] in ("_operator", "operator") and parts[-1] in _PYTHON:
-        return _PYTHON[parts[-1]]
+    if parts[0] in ("_operator", "operator") and parts[-1] in PYTHON:
+        return PYTHON[parts[-1]]
     return "::".join(text.rpartition(".")[::2]).removeprefix("::")
 
 

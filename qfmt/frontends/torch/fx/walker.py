@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import ast
 import inspect
-import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....errors import SourceError
 from ...stored import StoredTensor
-from ..calls import Place, Recorder, Value
+from ..calls import PYTHON, Place, Recorder, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains
-from .arithmetic import OPERATORS, computed
-from .functional import FUNCTIONS, Call, spelled
+from ..torchscript.frames import Frame, not_followed
+from ..torchscript.operators import Operators
+from .functional import FUNCTIONS
 from .indexing import indexed
-from .modules import CONTAINERS, INPUT_NAMES, apply, caller, method
+from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
 DTYPE_CODES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
@@ -29,6 +29,13 @@ DTYPE_CODES = {
 """c10::ScalarType by the names that torch has for it."""
 
 CONSTANTS = {"math.inf": float("inf"), "math.nan": float("nan"), "inf": float("inf"), "nan": float("nan")}
+
+SIGNS: dict[type[ast.AST], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
+    ast.Pow: "pow", ast.MatMult: "matmul", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
+    ast.GtE: "ge",
+}  # fmt: skip
+"""Operators by Python's names for them."""
 
 LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
 """Methods that take a list also as so many arguments."""
@@ -105,14 +112,35 @@ def _imports(module: Module) -> dict[str, Any]:
     return names
 
 
+class _Forward(NamedTuple):
+    """The code of a module, as `Frame` asks for it."""
+
+    module: Module
+
+    @property
+    def file(self) -> str:
+        return _where(self.module)
+
+    def line(self, node: ast.AST) -> int:
+        return int(getattr(node, "lineno", 1))
+
+    def text(self, node: ast.AST) -> str:
+        """The line that a node stands on, to be shown."""
+        line = self.module.code.strip().split("\n")[self.line(node) - 1 : self.line(node)]
+        return line[0].strip()[:200] if line else ""
+
+
 class _Walker:
     """One evaluation of a `forward`."""
 
     def __init__(self, module: Module, recorder: Recorder) -> None:
         self.module = module
         self.recorder = recorder
-        self.names = _imports(module)
-        self.line = 0
+        self.operators = Operators(recorder, frozenset(), module.budget)
+        self.frame = Frame(_Forward(module), module.path)
+        self.names = self.frame.variables = _imports(module)
+        self.statement: ast.AST = ast.Pass(lineno=1)
+        """The one that is executed: errors and calls stand at its line."""
 
     def run(self, inputs: Mapping[str, Any]) -> Any:
         function = _function(self.module)
@@ -122,13 +150,13 @@ class _Walker:
         self.names.update(inputs)
         self.names[given.args[0].arg] = self.module
         for statement in function.body:
-            self.line = statement.lineno
+            self.statement = statement
             try:
                 if isinstance(statement, ast.Return):
                     return None if statement.value is None else self.value(statement.value)
                 self._execute(statement)
             except RecursionError:
-                raise self._refused(statement) from None
+                raise not_followed(statement, self.frame) from None
         raise SourceError("the code does not return anything", where=_where(self.module))
 
     def _execute(self, statement: ast.stmt) -> None:
@@ -141,21 +169,19 @@ class _Walker:
                 self._assign(statement.target, self.value(expression))
             case ast.Expr():
                 self.value(statement.value)
-            case ast.Pass():
-                pass
-            case _:
-                raise self._refused(statement)
+            case _ if not isinstance(statement, ast.Pass):
+                raise not_followed(statement, self.frame)
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
             self.names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, list | tuple):
             if len(target.elts) != len(value):
-                raise self._refused(target)
+                raise not_followed(target, self.frame)
             for each, element in zip(target.elts, value, strict=True):
                 self._assign(each, element)
         else:
-            raise self._refused(target)
+            raise not_followed(target, self.frame)
 
     def value(self, node: ast.expr) -> Any:
         self.module.budget.spend()
@@ -184,14 +210,13 @@ class _Walker:
             case ast.Slice():
                 bounds = (node.lower, node.upper, node.step)
                 return slice(*(None if bound is None else self.value(bound) for bound in bounds))
-            case ast.BinOp() if type(node.op) in OPERATORS:
-                target, function = OPERATORS[type(node.op)]
-                return self._computed(target, function, self.value(node.left), self.value(node.right))
-            case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in OPERATORS:
-                return self._computed(*OPERATORS[type(sign)], self.value(node.left), self.value(right))
+            case ast.BinOp() if type(node.op) in SIGNS:
+                return self._applied(SIGNS[type(node.op)], self.value(node.left), self.value(node.right))
+            case ast.Compare(ops=[sign], comparators=[right]) if type(sign) in SIGNS:
+                return self._applied(SIGNS[type(sign)], self.value(node.left), self.value(right))
             case ast.UnaryOp(op=ast.USub()):
-                return self._computed("aten::neg", operator.neg, self.value(node.operand))
-        raise self._refused(node)
+                return self._applied("neg", self.value(node.operand))
+        raise not_followed(node, self.frame)
 
     def _name(self, node: ast.Name) -> Any:
         if node.id in self.names:
@@ -203,7 +228,7 @@ class _Walker:
             return Ellipsis
         if node.id in BUILTINS:
             return Symbol(f"builtins.{node.id}")
-        raise self._refused(node)
+        raise not_followed(node, self.frame)
 
     def _attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
         if isinstance(owner, Symbol):
@@ -212,8 +237,8 @@ class _Walker:
         if isinstance(owner, Module):
             return self._of_module(owner, name)
         if isinstance(owner, Value | StoredTensor):
-            return self._recording()(f"prim::{name}", owner)
-        raise self._refused(node)
+            return self._recorded(f"prim::{name}", owner)
+        raise not_followed(node, self.frame)
 
     def _of_module(self, owner: Module, name: str) -> Any:
         if name in owner.children:
@@ -226,7 +251,7 @@ class _Walker:
 
     def _call(self, node: ast.Call) -> Any:
         if any(keyword.arg is None for keyword in node.keywords):
-            raise self._refused(node)
+            raise not_followed(node, self.frame)
         args = tuple(map(self.value, node.args))
         kwargs = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
         if isinstance(node.func, ast.Attribute):
@@ -242,7 +267,7 @@ class _Walker:
             return apply(called, self.recorder, args, kwargs, self._place())
         if isinstance(called, Symbol):
             return self._function(called, args, kwargs, node)
-        raise self._refused(node)
+        raise not_followed(node, self.frame)
 
     def _method(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in LISTS and args and not isinstance(args[0], list | tuple):
@@ -253,24 +278,28 @@ class _Walker:
         args = tuple(map(_listed, args))
         if name == "split" and len(args) > 1 and isinstance(args[1], list):
             name = "split_with_sizes"
-        return self._recording()(f"aten::{name}", *args, **kwargs)
+        return self._recorded(f"aten::{name}", *args, **kwargs)
 
     def _function(self, name: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
         package, _, last = name.rpartition(".")
         if package == "builtins":
             return self._builtin(last, args, kwargs, node)
         if package in ("_operator", "operator"):
-            return self._operator(last, args, node)
-        function = (FUNCTIONS.get(last) or spelled(last)) if package == "torch.nn.functional" else None
-        if function is not None:
-            return self._bound(function, (self._recording(), *args), kwargs)
+            if last == "getitem" and len(args) == 2:
+                return self._subscript(*args, node)
+            known = last if last in PYTHON else last.removeprefix("i")
+            if known not in PYTHON or kwargs:
+                raise not_followed(node, self.frame)
+            return self._applied(known, *args)
+        if package == "torch.nn.functional" and last in FUNCTIONS:
+            return self._bound(FUNCTIONS[last], (self._recorded, *args), kwargs)
         if package.startswith("torch.ops."):
-            return self._recording()(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
+            return self._recorded(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
         if name == "torch._assert" and len(args) == 2:
             return self._assert(*args)
         if package in ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn"):
             return self._operator_of_torch(last, args, kwargs)
-        raise self._refused(node)
+        raise not_followed(node, self.frame)
 
     def _assert(self, condition: Any, message: Any) -> None:
         """What a run would find out is left to it."""
@@ -285,64 +314,47 @@ class _Walker:
         return function(*args, **kwargs)
 
     def _builtin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
-        if name == "getattr" and len(args) == 2 and isinstance(args[1], str):
-            return self._attribute(args[0], args[1], node)
-        if name == "slice" and 1 <= len(args) <= 3 and not kwargs:
-            return slice(*args)
-        if name in ("tuple", "list") and len(args) == 1 and isinstance(args[0], list | tuple):
-            self.module.budget.hold(len(args[0]))
-            return (tuple if name == "tuple" else list)(args[0])
-        if name in ("int", "float", "len") and len(args) == 1 and isinstance(args[0], Value | StoredTensor):
-            return self._recording()({"int": "aten::Int", "float": "aten::Float", "len": "aten::len"}[name], args[0])
-        if name in ("int", "float") and len(args) == 1 and isinstance(args[0], int | float):
-            return (int if name == "int" else float)(args[0])
-        if name == "len" and len(args) == 1 and isinstance(args[0], list | tuple):
-            return len(args[0])
-        raise self._refused(node)
+        match name, args:
+            case "getattr", (owner, str() as attribute):
+                return self._attribute(owner, attribute, node)
+            case "slice", (_,) | (_, _) | (_, _, _) if not kwargs:
+                return slice(*args)
+            case "tuple" | "list", (list() | tuple() as items,):
+                self.module.budget.hold(len(items))
+                return (tuple if name == "tuple" else list)(items)
+            case "int" | "float", (Value() | StoredTensor() | int() | float(),):
+                return self._applied_target(f"aten::{name.title()}", args)
+            case "len", (Value() | StoredTensor() | list() | tuple(),):
+                return self._applied_target("aten::len", args)
+        raise not_followed(node, self.frame)
 
-    def _operator(self, name: str, args: tuple[Any, ...], node: ast.Call) -> Any:
-        if name == "getitem" and len(args) == 2:
-            return self._subscript(*args, node)
-        for target, function in (*OPERATORS.values(), ("aten::neg", operator.neg)):
-            if name.lstrip("i") == function.__name__ or name == function.__name__:
-                return self._computed(target, function, *args)
-        raise self._refused(node)
+    def _applied(self, name: str, *args: Any) -> Any:
+        """The result of one of Python's operators: where all is known it is computed, else recorded."""
+        return self._applied_target(PYTHON[name], tuple(map(_listed, args)))
 
-    def _computed(self, target: str, function: Callable[..., Any], *args: Any) -> Any:
-        self.module.budget.spend(sum(len(arg) for arg in args if isinstance(arg, list | tuple)))
-        try:
-            return computed(self._recording(), target, function, *args)
-        except SourceError as error:
-            raise error if error.where else error.at(self._here()) from None
+    def _applied_target(self, target: str, args: tuple[Any, ...]) -> Any:
+        return self.operators.apply(target, list(args), {}, self.statement, self.frame)
+
+    def _recorded(self, target: str, *args: Any, **kwargs: Any) -> Any:
+        return self.operators.record(target, args, kwargs, self.statement, self.frame)
 
     def _subscript(self, container: Any, index: Any, node: ast.AST) -> Any:
         if isinstance(container, Value | StoredTensor):
-            return indexed(self._recording(), container, index)
+            return indexed(self._recorded, container, index)
         if not isinstance(container, list | tuple | dict) or not isinstance(index, int | slice | str):
-            raise self._refused(node)
+            raise not_followed(node, self.frame)
         if isinstance(index, slice):
-            self.module.budget.hold(len(container))
-        try:
-            return container[index]  # type: ignore[index]
-        except (LookupError, TypeError, ValueError):
-            raise SourceError("reads an element that does not exist", where=self._here()) from None
+            step = 1 if index.step is None else index.step
+            return self._applied_target("aten::slice", (container, index.start, index.stop, step))
+        return self._applied_target("aten::__getitem__", (container, index))
 
     # -- places ----------------------------------------------------------------------------------
 
-    def _recording(self) -> Call:
-        return caller(self.recorder, self._place())
-
     def _place(self) -> Place:
-        return Place(self.module.path, "forward", self.line, "")
+        return self.frame.place(self.statement)
 
     def _here(self) -> str:
-        return f"{_where(self.module)}:{self.line}"
-
-    def _refused(self, node: ast.AST) -> SourceError:
-        line = self.module.code.strip().split("\n")[self.line - 1 : self.line]
-        shown = line[0].strip()[:200] if line else ""
-        what = f"the code has a {type(node).__name__} here that is not supported: `{shown}`"
-        return SourceError(what, where=self._here())
+        return self.frame.where(self.statement)
 
 
 BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")

@@ -84,7 +84,7 @@ class Evaluator(Expressions):
         if isinstance(this, ScriptObject) and this.path is not None:
             scope = this.path
         frame = Frame(function, scope)
-        self._bind(frame, args, kwargs)
+        self._bind(function, frame, args, kwargs)
         self._depth += 1
         if self._depth > DEPTH_LIMIT:
             raise SourceError("calls are nested too deeply", where=frame.where(function.node))
@@ -96,8 +96,8 @@ class Evaluator(Expressions):
         """Run the `__setstate__` of an object that is being restored."""
         self.run(this.cls.methods["__setstate__"], [this, state], {}, "")
 
-    def _bind(self, frame: Frame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        declared = frame.function.node.args
+    def _bind(self, function: Function, frame: Frame, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        declared = function.node.args
         names = [argument.arg for argument in declared.args]
         defaults = dict(zip(reversed(names), reversed(declared.defaults), strict=False))
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -105,7 +105,7 @@ class Evaluator(Expressions):
         missing = [name for name in names if name not in given and name not in defaults]
         if surplus or missing:
             what = f"needs {', '.join(missing)}" if missing else "is called with arguments that it does not have"
-            raise SourceError(f"`{frame.function.name}` {what}", where=frame.where(frame.function.node))
+            raise SourceError(f"`{function.name}` {what}", where=frame.where(function.node))
         for name in names:
             frame.variables[name] = given[name] if name in given else self.value(defaults[name], frame)
 

@@ -244,10 +244,12 @@ def _contains(container: Any, value: Any) -> bool:
     return value in container
 
 
-def _different_lengths(a: Any, b: Any) -> bool:
-    if len(_known_list(a)) == len(_known_list(b)):
-        raise TypeError
-    return True
+def _different(a: Any, b: Any) -> bool:
+    """True for lists that differ in their length, or in elements that are known; TypeError if more must be known."""
+    pairs = zip(_known_list(a), _known_list(b), strict=False)
+    if len(a) != len(b) or any(is_plain(x) and is_plain(y) and x != y for x, y in pairs):
+        return True
+    raise TypeError
 
 
 def _append(items: Any, value: Any) -> Any:
@@ -280,8 +282,8 @@ on_containers: dict[str, Callable[..., Any]] = {
     "aten::items": lambda value: list(_known_dict(value).items()),
     "aten::get": lambda value, key, default=None: _known_dict(value).get(key, default),
     "aten::__contains__": _contains,
-    "aten::eq": lambda a, b: not _different_lengths(a, b),
-    "aten::ne": _different_lengths,
+    "aten::eq": lambda a, b: not _different(a, b),
+    "aten::ne": _different,
     "aten::format": _format,
     "aten::percentFormat": lambda template, *_values: template,
     "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, Protocol
 
 from ....errors import SourceError
 from ..calls import Place
-from .code import Function
+
+
+class Code(Protocol):
+    """What is called: a `code.Function`, or the `forward` of torch.fx."""
+
+    @property
+    def file(self) -> str: ...
+
+    def line(self, node: ast.AST) -> int: ...
+
+    def text(self, node: ast.AST) -> str: ...
 
 
 class Frame:
@@ -15,7 +25,7 @@ class Frame:
 
     __slots__ = ("assigned", "function", "scope", "variables")
 
-    def __init__(self, function: Function, scope: str) -> None:
+    def __init__(self, function: Code, scope: str) -> None:
         self.function = function
         self.scope = scope
         self.variables: dict[str, Any] = {}
