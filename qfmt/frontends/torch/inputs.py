@@ -82,55 +82,37 @@ def lift(
     """
     errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
-        attempt = _Attempt(evaluate, engine, specs, rank, recorder, budget or Budget(None))
+        known, assumed = {spec.name: spec for spec in specs}, set[str]()
+        lifter = Lifter(engine, rank, budget)
         try:
-            return attempt.lift()
+            for _ in range(REFINEMENTS):
+                lifter = Lifter(engine, rank, budget)
+                listener = recorder(lifter)
+                values = {name: lifter.builder.add_input(spec) for name, spec in known.items()}
+                try:
+                    outputs = list(_flat(evaluate(listener, values)))
+                except Refine as more:
+                    assumed |= {more.name} if more.assumed else set()
+                    known = _refined(known, more)
+                    continue
+                unconfirmed = sorted(assumed - lifter.builder.confirmed)
+                return Lifted(lifter, listener, outputs, dict.fromkeys(unconfirmed, rank))
+            raise SourceError("the sizes of its inputs cannot be determined", hint=shapes.hint(lifter.builder))
         except SourceError as error:
-            errors.append((attempt.lifter.calls, error))
-            if not attempt.assumed or isinstance(error, BudgetError):
+            errors.append((lifter.calls, error))
+            if not assumed or isinstance(error, BudgetError):
                 break
     raise max(errors, key=lambda pair: pair[0])[1]
 
 
-class _Attempt:
-    """Lifting with one assumption about inputs of unknown rank."""
-
-    def __init__(
-        self,
-        evaluate: Evaluate,
-        engine: str,
-        specs: Sequence[InputSpec],
-        rank: int,
-        recorder: Callable[[Lifter], Recorder],
-        budget: Budget,
-    ) -> None:
-        self.evaluate, self.engine, self.specs, self.rank, self.recorder = evaluate, engine, specs, rank, recorder
-        self.budget = budget
-        self.lifter = Lifter(engine, rank, budget)
-        self.assumed: set[str] = set()
-
-    def lift(self) -> Lifted:
-        """Lift the calls of `forward`; starts again whenever more is learnt of an input."""
-        specs = {spec.name: spec for spec in self.specs}
-        for _ in range(REFINEMENTS):
-            self.lifter = Lifter(self.engine, self.rank, self.budget)
-            recorder = self.recorder(self.lifter)
-            values = {name: self.lifter.builder.add_input(spec) for name, spec in specs.items()}
-            try:
-                outputs = self.evaluate(recorder, values)
-                unconfirmed = self.assumed - self.lifter.builder.confirmed
-                assumed = dict.fromkeys(sorted(unconfirmed), self.rank)
-                return Lifted(self.lifter, recorder, list(_flat(outputs)), assumed)
-            except Refine as more:
-                if more.assumed:
-                    self.assumed.add(more.name)
-                known = specs[more.name]
-                numbers = _numbers(known, more.shape)
-                specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
-                shape = _numbered(more.shape, numbers)
-                shape = None if shape is None else own_names(more.name, shape, len(specs))
-                specs[more.name] = replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)
-        raise SourceError("the sizes of its inputs cannot be determined", hint=shapes.hint(self.lifter.builder))
+def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpec]:
+    """The inputs, with what was learnt of one."""
+    known = specs[more.name]
+    numbers = _numbers(known, more.shape)
+    specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
+    shape = _numbered(more.shape, numbers)
+    shape = None if shape is None else own_names(more.name, shape, len(specs))
+    return {**specs, more.name: replace(specs[more.name], shape=shape, dtype=more.dtype or known.dtype)}
 
 
 def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:

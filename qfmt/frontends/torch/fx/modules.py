@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -106,8 +107,17 @@ def _meaning(module: Module) -> Callable[..., Any]:
 
 
 def _operator(call: Call, module: Module, x: Any) -> Any:
-    target, *names = OPERATORS[module.kind].split()
-    return call(target, x, *(module[name] for name in names))
+    target, *words = OPERATORS[module.kind].split()
+    arguments = (_argument(module, word) for word in words)
+    return FUNCTIONS[target](call, x, *arguments) if target in FUNCTIONS else call(target, x, *arguments)
+
+
+def _argument(module: Module, word: str) -> Any:
+    if word.startswith("="):
+        return ast.literal_eval(word[1:])
+    if word == "packed":
+        return module.packed
+    return module.attributes.get(word[:-1]) if word.endswith("?") else module[word]
 
 
 def _alike(call: Call, module: Module, x: Any) -> Any:
@@ -179,13 +189,6 @@ def _quantize(call: Call, module: Module, x: Any) -> Any:
     return call("aten::quantize_per_tensor", x, module["scale"], module["zero_point"], code)
 
 
-def _packed_linear(target: str) -> Callable[[Call, Module, Any], Any]:
-    def linear(call: Call, module: Module, x: Any) -> Any:
-        return call(target, x, module.packed, module["scale"], module["zero_point"])
-
-    return linear
-
-
 def _dynamic_linear(relu: str) -> Callable[[Call, Module, Any], Any]:
     def linear(call: Call, module: Module, x: Any) -> Any:
         kind = getattr(module.packed, "kind", "")
@@ -195,13 +198,6 @@ def _dynamic_linear(relu: str) -> Callable[[Call, Module, Any], Any]:
         return call(f"quantized::linear{relu}_dynamic", x, module.packed, reduce_range)
 
     return linear
-
-
-def _batch_norm(call: Call, module: Module, x: Any) -> Any:
-    statistics = module["running_mean"], module["running_var"]
-    momentum = module["momentum"] or 0.0
-    rest = False, momentum, module["eps"], True
-    return call("aten::batch_norm", x, module["weight"], module["bias"], *statistics, *rest)
 
 
 def _instance_norm(call: Call, module: Module, x: Any) -> Any:
@@ -219,45 +215,17 @@ def _float_convolution(call: Call, module: Module, x: Any) -> Any:
     return call(f"aten::conv{rank}d", x, module["weight"], module["bias"], *rest)
 
 
-def _float_transposed(call: Call, module: Module, x: Any) -> Any:
-    rest = module["stride"], module["padding"], module["output_padding"], module["groups"], module["dilation"]
-    return call(f"aten::conv_transpose{len(module['kernel_size'])}d", x, module["weight"], module["bias"], *rest)
-
-
 def _unflatten(call: Call, module: Module, x: Any) -> Any:
     return call("aten::unflatten", x, module["dim"], list(module["unflattened_size"]))
-
-
-def _upsample(call: Call, module: Module, x: Any) -> Any:
-    given = (module[name] for name in ("size", "scale_factor", "mode", "align_corners"))
-    return FUNCTIONS["interpolate"](call, x, *given, module.attributes.get("recompute_scale_factor"))
-
-
-def _function(name: str, *attributes: str) -> Callable[[Call, Module, Any], Any]:
-    def function(call: Call, module: Module, x: Any) -> Any:
-        return FUNCTIONS[name](call, x, *(module[attribute] for attribute in attributes))
-
-    return function
-
-
-def _padding(mode: str) -> Callable[[Call, Module, Any], Any]:
-    def pad(call: Call, module: Module, x: Any) -> Any:
-        return FUNCTIONS["pad"](call, x, module["padding"], mode, module.attributes.get("value"))
-
-    return pad
-
-
-def _softmax(name: str) -> Callable[[Call, Module, Any], Any]:
-    return lambda call, module, x: FUNCTIONS[name](call, x, module["dim"])
 
 
 def _unchanged(call: Call, module: Module, x: Any) -> Any:
     return x
 
 
-def _dropout(call: Call, module: Module, x: Any) -> Any:
-    return call("aten::dropout", x, module["p"], False)
+DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")
 
+PADDINGS = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect", "Replication": "replicate"}
 
 OPERATORS: dict[str, str] = {
     "nn.ReLU": "aten::relu",
@@ -272,6 +240,30 @@ OPERATORS: dict[str, str] = {
     "nn.LayerNorm": "aten::layer_norm normalized_shape weight bias eps",
     "nn.GroupNorm": "aten::group_norm num_groups weight bias eps",
     "nn.Flatten": "aten::flatten start_dim end_dim",
+    "nn.GELU": "gelu approximate",
+    "nn.Softsign": "softsign",
+    "nn.Softmax": "softmax dim",
+    "nn.LogSoftmax": "log_softmax dim",
+    "nn.Threshold": "threshold threshold value",
+    **dict.fromkeys(
+        ("nn.Upsample", "nn.UpsamplingNearest2d", "nn.UpsamplingBilinear2d"),
+        "interpolate size scale_factor mode align_corners recompute_scale_factor?",
+    ),
+    **{f"nn.{name}": "aten::dropout p =False" for name in DROPOUTS},
+    **{f"nn.AdaptiveAvgPool{rank}d": f"adaptive_avg_pool{rank}d output_size" for rank in (1, 2, 3)},
+    **{f"nn.AdaptiveMaxPool{rank}d": f"adaptive_max_pool{rank}d output_size" for rank in (1, 2, 3)},
+    **{
+        f"nn.BatchNorm{rank}d": "aten::batch_norm weight bias running_mean running_var =False =0.0 eps =True"
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"nn.ConvTranspose{rank}d": f"aten::conv_transpose{rank}d weight bias stride padding output_padding groups"
+        " dilation"
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"nn.{name}Pad{rank}d": f"pad padding ='{mode}' value?" for name, mode in PADDINGS.items() for rank in (1, 2, 3)
+    },
     "nn.PixelShuffle": "aten::pixel_shuffle upscale_factor",
     "nn.PixelUnshuffle": "aten::pixel_unshuffle downscale_factor",
     "nn.ChannelShuffle": "aten::channel_shuffle groups",
@@ -284,6 +276,10 @@ OPERATORS: dict[str, str] = {
         for rank in (1, 2, 3)
     },
     "quantized.DeQuantize": "aten::dequantize",
+    "quantized.Linear": "quantized::linear packed scale zero_point",
+    "quantized.LinearReLU": "quantized::linear_relu packed scale zero_point",
+    "quantized.LeakyReLU": "quantized::leaky_relu negative_slope =False scale zero_point",
+    "quantized.Softmax": "quantized::softmax dim scale zero_point",
     "quantized.ReLU6": "quantized::relu6",
     "quantized.PReLU": "quantized::prelu weight scale zero_point",
     "quantized.LayerNorm": "quantized::layer_norm normalized_shape weight bias eps scale zero_point",
@@ -299,39 +295,22 @@ OPERATORS: dict[str, str] = {
         for kind, relu in (("BatchNorm", ""), ("BNReLU", "_relu"))
     },
 }
-"""Modules that are one call: the operator, and the attributes that follow the tensor in it."""
+"""Modules that are one call: the operator or function, and the attributes that follow the tensor in it ("?": one that
+may be absent; "=": a value)."""
 
 SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Quantize": _quantize,
-    "quantized.Linear": _packed_linear("quantized::linear"),
-    "quantized.LinearReLU": _packed_linear("quantized::linear_relu"),
-    "quantized.LeakyReLU": lambda call, module, x: call(
-        "quantized::leaky_relu", x, module["negative_slope"], False, module["scale"], module["zero_point"]
-    ),
     "quantized.Dropout": _unchanged,
     "quantized.Embedding": _embedding,
     "quantized.EmbeddingBag": _embedding_bag,
-    "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
     "dynamic.LSTM": recurrent.lstm,
     "dynamic.GRU": recurrent.gru,
     "dynamic.Linear": _dynamic_linear(""),
     "dynamic.LinearReLU": _dynamic_linear("_relu"),
+    "nn.Embedding": lambda call, module, input: call("aten::embedding", module["weight"], input),
     "nn.Identity": _unchanged,
-    **{f"nn.{name}": _dropout for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")},
-    "nn.Softsign": _function("softsign"),
-    "nn.Softmax": _softmax("softmax"),
-    "nn.LogSoftmax": _softmax("log_softmax"),
     "nn.Unflatten": _unflatten,
-    **{f"nn.{name}": _upsample for name in ("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")},
-    **{f"nn.BatchNorm{rank}d": _batch_norm for rank in (1, 2, 3)},
-    **{f"nn.AdaptiveAvgPool{rank}d": _function(f"adaptive_avg_pool{rank}d", "output_size") for rank in (1, 2, 3)},
-    **{f"nn.AdaptiveMaxPool{rank}d": _function(f"adaptive_max_pool{rank}d", "output_size") for rank in (1, 2, 3)},
-    "nn.Threshold": _function("threshold", "threshold", "value"),
     **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},
     **{f"nn.Conv{rank}d": _float_convolution for rank in (1, 2, 3)},
-    **{f"nn.ConvTranspose{rank}d": _float_transposed for rank in (1, 2, 3)},
-    **{f"nn.{name}Pad{rank}d": _padding("constant") for name in ("Constant", "Zero") for rank in (1, 2, 3)},
-    **{f"nn.ReflectionPad{rank}d": _padding("reflect") for rank in (1, 2, 3)},
-    **{f"nn.ReplicationPad{rank}d": _padding("replicate") for rank in (1, 2, 3)},
 }
 """Modules that are called in a way of their own."""
