@@ -122,6 +122,29 @@ def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
             assert floor <= own, f"{name} is on floor {floor}, above floor {own}"
 
 
+@pytest.mark.parametrize(("source", "other"), [("onnx", "torch"), ("torch", "onnx")])
+def test_a_source_imports_nothing_of_another(source: str, other: str, tmp_path: Path) -> None:
+    path = ROOT / "examples" / "digits" / "digits_int8.pt"
+    if source == "onnx":
+        onnx = pytest.importorskip("onnx")
+        path = tmp_path / "m.onnx"
+        text = "agraph (float[2] x) => (float[2] y) { y = Relu(x) }"
+        path.write_bytes(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}').SerializeToString())
+    code = f"import sys, qfmt; qfmt.convert({str(path)!r}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = [name for name in done.stdout.split() if name.startswith("qfmt.frontends.")]
+    assert any(name.startswith(f"qfmt.frontends.{source}.") for name in loaded)
+    assert [name for name in loaded if name.startswith(f"qfmt.frontends.{other}")] == []
+
+
+def test_every_source_has_a_reader() -> None:
+    from qfmt.frontends.sources import KINDS, SOURCES
+
+    for source in SOURCES:
+        wanted = {"convert", "witness"} if any(kind.source is source for kind in KINDS.values()) else {"convert_object"}
+        assert wanted <= vars(source.reader).keys(), source.module
+
+
 def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:
     code = "import sys, qfmt, qfmt.model; print(*{'numpy', 'torch', 'onnx', 'flatbuffers'} & sys.modules.keys())"
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..views import VIEWS
-from .program import Call, Program, Ref, references
+from .document import Call, Program, Ref, references
 
 _ANONYMOUS = re.compile(r"(?:.*\.)?_frozen_param\d*")
 

@@ -14,8 +14,8 @@ from ..calls import Place, Recorder
 from ..network import Network
 from ..values import InputSpec, TensorValue
 from .archive import Archive
+from .document import Call, Graph, Program, Ref, read_program, references
 from .names import is_in_place, live_values, recovered, written
-from .program import Call, Graph, Program, Ref, read_program, references
 
 if TYPE_CHECKING:
     from ..witness import TorchWitness

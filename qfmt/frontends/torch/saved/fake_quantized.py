@@ -21,7 +21,7 @@ from ...stored import StoredTensor
 from ..calibration import TOLERANCE, Seen
 
 if TYPE_CHECKING:
-    from .archive import Entry
+    from .tensors import Entry
 
 WEIGHT, OUTPUT = "weight_fake_quant", "activation_post_process"
 INNER = "activation_post_process"

@@ -21,9 +21,9 @@ from ...sources import SAVED, sniff
 from ...stored import StoredTensor
 from ..calibration import Seen
 from ..observations import no_observers, with_observations
-from .archive import stored_tensors
 from .file import Saved, read
 from .source import module_of
+from .tensors import stored_tensors
 from .tree import state
 
 OBSERVER = "activation_post_process"

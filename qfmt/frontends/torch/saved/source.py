@@ -17,8 +17,8 @@ from ...sources import KINDS
 from ..fx import walker
 from ..network import Network
 from ..values import InputSpec
-from .archive import archive, holds_tensors
 from .file import Saved, read
+from .tensors import holds_tensors, tensors_only
 from .tree import Module, state, tree
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _converted(saved: Saved, options: Options, source: Mapping[str, str]) -> Mod
 def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
     """Tensors by name, also those of multiple modules."""
     modules, beside = _parted(value)
-    model = archive(beside | {key: state(tree(item, budget)) for key, item in modules.items()}, source, budget)
+    model = tensors_only(beside | {key: state(tree(item, budget)) for key, item in modules.items()}, source, budget)
     why = "a state_dict holds tensors, but no graph"
     if not any(tensor.is_constant for tensor in model.tensors.values()):
         why = f"{why}; this one, of a TorchScript module, lacks the packed parameters, too"
@@ -134,7 +134,7 @@ def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:
             raise
         why = f"what this pickled module computes could not be determined ({error})"
     keys = {**source, "format": "pickled_module", "no_graph": f"{why}; {WHAT_WOULD}"}
-    return archive(state(root), keys, root.budget)
+    return tensors_only(state(root), keys, root.budget)
 
 
 def network(root: Module, source: Mapping[str, str]) -> Network:

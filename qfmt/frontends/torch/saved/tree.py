@@ -13,7 +13,7 @@ from ...pickles import Inert
 from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 from ..torchscript import packing
-from .archive import PACKED_CLASSES, unpacked
+from .tensors import PACKED_CLASSES, unpacked
 
 DEPTH_LIMIT = 64
 

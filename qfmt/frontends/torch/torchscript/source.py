@@ -13,8 +13,7 @@ from ....passes.likely import EXAMPLES
 from ...content import sha256_of
 from ...options import Options
 from ..network import Network
-from ..saved.archive import archive as tensors_only
-from ..saved.archive import holds_tensors
+from ..saved.tensors import holds_tensors, tensors_only
 from .archive import Archive
 from .arguments import Arguments
 from .evaluator import evaluate

@@ -48,7 +48,7 @@ class Entry(NamedTuple):
     aliases: tuple[str, ...] = ()
 
 
-def archive(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
+def tensors_only(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
     """A Model without nodes of what `state` holds: tensors, packed parameters, dicts and lists of them.
 
     A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
@@ -81,7 +81,7 @@ def stored_tensors(state: Mapping[Any, Any], budget: Budget) -> dict[str, Stored
 
 
 def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
-    """Whether there is anything in it that `archive` keeps."""
+    """Whether there is anything in it that `tensors_only` keeps."""
     walk = _Walk(budget)
     for key, value in state.items():
         walk.visit(str(key), value, 0)
