@@ -66,28 +66,29 @@ def convert(
     if own is not None:
         model: Model = own() if callable(own) else own
         return model
+    from .. import __version__
     from .options import Options
     from .sources import SOURCES, sniff
 
-    if not isinstance(source, str | PathLike):
-        options = Options.checked(engine, input_shapes, input_quantization)
-        for each in SOURCES:
-            if each.takes(source):
-                return each.reader.convert_object(source, options, example_inputs, prepared)
-        hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
-        raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
-    path_given = prepared is None or isinstance(prepared, str | PathLike)
-    if example_inputs is not None or not path_given:
-        hint = "give prepared as a path: torch.save(prepared.state_dict(), path)" if not path_given else ""
-        raise SourceError("example_inputs and prepared are for modules in memory", where=fspath(source), hint=hint)
-    path = Path(fspath(source))
-    try:
-        reader = sniff(path).reader
-        converted = reader.convert(path, Options.checked(engine, input_shapes, input_quantization))
-    except (SourceError, MissingFileError) as error:
-        raise error.at(str(path)) from None
-    if prepared is None:
-        return converted
-    from .torch.saved.observers import with_file
+    given = engine, input_shapes, input_quantization
+    if isinstance(source, str | PathLike):
+        path = Path(fspath(source))
+        path_given = prepared is None or isinstance(prepared, str | PathLike)
+        if example_inputs is not None or not path_given:
+            hint = "" if path_given else "give prepared as a path: torch.save(prepared.state_dict(), path)"
+            raise SourceError("example_inputs and prepared are for modules in memory", where=str(path), hint=hint)
+        try:
+            converted = sniff(path).reader.convert(path, Options.checked(*given))
+        except (SourceError, MissingFileError) as error:
+            raise error.at(str(path)) from None
+        if prepared is not None:
+            from .torch.saved.observers import with_file
 
-    return with_file(converted, prepared)
+            converted = with_file(converted, prepared)
+    else:
+        found = next((each for each in SOURCES if each.takes(source)), None)
+        if found is None:
+            hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
+            raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
+        converted = found.reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
+    return converted.replace(producer=f"qfmt {__version__}")

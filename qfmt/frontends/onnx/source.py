@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import __version__
 from ...errors import SourceError
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
@@ -65,7 +64,6 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
         replace(graph, tensors=dict(sorted(graph.tensors.items()))),
         engine=engine,
         source={key: text for key, text in {**keys, **importer.notes}.items() if text},
-        producer=f"qfmt {__version__}",
     )
 
 

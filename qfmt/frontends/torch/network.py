@@ -44,7 +44,7 @@ class Network(NamedTuple):
     def finished(self, lifted: Lifted) -> Model:
         """The Model of what was lifted."""
         source = {**self.source, **lifted.notes}
-        model = lifted.lifter.finish(lifted.outputs, source=source, producer=producer())
+        model = lifted.lifter.finish(lifted.outputs, source=source)
         if not self.is_decomposed:
             return model
         graph = fold_sandwiches(quantize_earlier(model.graph), model.engine)
@@ -52,10 +52,3 @@ class Network(NamedTuple):
 
     def model(self, options: Options) -> Model:
         return self.finished(self.lift(options))
-
-
-def producer() -> str:
-    """What to call the program that wrote a Model."""
-    from ... import __version__
-
-    return f"qfmt {__version__}"

@@ -21,8 +21,7 @@ from ..content import sha256_of
 from ..json_text import parse
 from ..options import Options
 from ..stored import ELEMENT_BITS, Storage, StoredTensor
-from .saved.source import IN_MEMORY
-from .saved.tensors import Entry, of_entries, placed, weight_entries
+from .saved.tensors import IN_MEMORY, Entry, of_entries, placed, weight_entries
 from .torchao import of_json
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ...json_text import parse
 from ...stored import Storage, StoredTensor
 from ...zips import Zip
 from ..saved.file import read_zip
-from ..saved.source import IN_MEMORY
+from ..saved.tensors import IN_MEMORY
 
 SCHEMA = 8
 """The major version of the program's schema that this reader knows: torch 2.5 and later write it."""

@@ -18,13 +18,11 @@ from ..fx import walker
 from ..network import Network
 from ..values import InputSpec
 from .file import Saved, read
-from .tensors import holds_tensors, tensors_only
+from .tensors import IN_MEMORY, holds_tensors, tensors_only
 from .tree import Module, state, tree
 
 if TYPE_CHECKING:
     from ..witness import TorchWitness
-
-IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x,))"
 
 WHAT_WOULD = f"save the whole network with torch.jit.save, or {IN_MEMORY}"
 

@@ -23,12 +23,13 @@ from ....model import DTYPES, Graph, Model, Quantization, Tensor
 from ...pickles import Inert, Subclass
 from ...stored import PerTensor, StoredTensor
 from ..calls import Packed, PackedState
-from ..network import producer
 from ..torchao import Weight, of_pickle
 from ..torchscript import packing
 from ..torchscript.objects import owner
 from ..values import StoredData, narrowest, stored_quantization
 from .fake_quantized import joined
+
+IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x,))"
 
 DEPTH_LIMIT = 64
 
@@ -72,7 +73,7 @@ def of_entries(several: Sequence[Entry], budget: Budget, source: Mapping[str, st
         if not (name.endswith((".scale", ".zero_point")) and name.rpartition(".")[0] in outputs)
     }
     graph = Graph((), (), (), {name: tensors[name] for name in sorted(tensors)})
-    return Model(graph, source={**source, **_dynamic(several)}, producer=producer())
+    return Model(graph, source={**source, **_dynamic(several)})
 
 
 def stored_tensors(state: Mapping[Any, Any], budget: Budget) -> dict[str, StoredTensor]:
