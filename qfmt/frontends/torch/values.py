@@ -19,6 +19,10 @@ DTYPE_CODES = {
 }  # fmt: skip
 """c10::ScalarType: how archives write dtypes. 12, 13, 14, 16 and 17 are the quantized ones."""
 
+PLAIN_CODES = {name: code for code, name in DTYPE_CODES.items() if code not in (12, 13, 14, 16, 17)}
+
+QUANTIZED_CODES = {"qint8": 12, "quint8": 13, "qint32": 14}
+
 RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "W"), 5: ("N", "C", "D", "H", "W")}
 """Names for the sizes of an input of which only the rank is known."""
 

@@ -14,13 +14,8 @@ from typing import Any, NamedTuple
 from ....errors import SourceError
 from ....model import Dimension
 from ..calls import PYTHON
+from ..values import PLAIN_CODES
 from .archive import DTYPES
-
-C10 = {
-    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
-    "bfloat16": 15, "float8_e5m2": 23, "float8_e4m3fn": 24, "uint16": 27, "uint32": 28, "uint64": 29,
-}  # fmt: skip
-"""The codes of element types that torch's operators take."""
 
 
 class Ref(NamedTuple):
@@ -226,7 +221,7 @@ _ARGUMENTS: Mapping[str, Callable[[Any], Any]] = {
     "as_sym_bools": _each(_symbol),
     "as_sym_float": _symbol,
     "as_sym_floats": _each(_symbol),
-    "as_scalar_type": lambda code: C10[DTYPES[code]],
+    "as_scalar_type": lambda code: PLAIN_CODES[DTYPES[code]],
     "as_memory_format": _nothing,
     "as_layout": _nothing,
     "as_device": lambda device: str(device["type"]),

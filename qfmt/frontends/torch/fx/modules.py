@@ -11,7 +11,7 @@ from typing import Any
 from ....errors import SourceError
 from ..calls import Place, Recorder
 from ..saved.tree import MODULE, Module
-from ..values import DTYPE_CODES
+from ..values import QUANTIZED_CODES
 from . import recurrent
 from .functional import FUNCTIONS, Call, padded
 
@@ -182,9 +182,8 @@ def _bits(module: Module) -> str:
 
 
 def _quantize(call: Call, module: Module, x: Any) -> Any:
-    codes = {"qint8": 12, "quint8": 13, "qint32": 14}
-    code = codes.get(getattr(module["dtype"], "name", ""), 0)
-    if DTYPE_CODES.get(code) is None or not code:
+    code = QUANTIZED_CODES.get(getattr(module["dtype"], "name", ""))
+    if code is None:
         raise SourceError("quantizes to an unknown type", where=module.path)
     return call("aten::quantize_per_tensor", x, module["scale"], module["zero_point"], code)
 

@@ -16,16 +16,14 @@ from ...stored import StoredTensor
 from ..calls import PYTHON, Place, Recorder, Value
 from ..saved.tree import Module
 from ..torchscript.code import charge_parsing, check_chains
-from ..torchscript.frames import Frame, not_followed
+from ..torchscript.frames import Frame, Symbol, not_followed
 from ..torchscript.operators import Operators
+from ..values import PLAIN_CODES, QUANTIZED_CODES
 from .functional import FUNCTIONS
 from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
-DTYPE_CODES = {
-    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
-    "qint8": 12, "quint8": 13, "qint32": 14, "bfloat16": 15, "half": 5, "float": 6, "double": 7, "long": 4, "int": 3,
-}  # fmt: skip
+DTYPE_CODES = PLAIN_CODES | QUANTIZED_CODES | {"half": 5, "float": 6, "double": 7, "long": 4, "int": 3}
 """c10::ScalarType by the names that torch has for it."""
 
 CONSTANTS = {"math.inf": float("inf"), "math.nan": float("nan"), "inf": float("inf"), "nan": float("nan")}
@@ -39,12 +37,6 @@ SIGNS: dict[type[ast.AST], str] = {
 
 LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
 """Methods that take a list also as so many arguments."""
-
-
-class Symbol(str):
-    """A dotted name of Python: "torch.ops.quantized.add"."""
-
-    __slots__ = ()
 
 
 def parameters(module: Module) -> list[str]:

@@ -11,7 +11,7 @@ from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..sizes import Size, Unknown
-from ..values import DTYPE_CODES, TensorValue
+from ..values import PLAIN_CODES, QUANTIZED_CODES, TensorValue
 from .logic import compared, is_tensor
 
 
@@ -45,9 +45,8 @@ def numel(lift: Builder, self: Any) -> Any:
 @lifts("prim::dtype")
 def dtype(lift: Builder, self: Any) -> int:
     x = lift.tensor(self)
-    codes = {"int8": 12, "uint8": 13, "int32": 14} if x.quantization is not None else {}
-    plain = {name: code for code, name in DTYPE_CODES.items() if code < 12 or code == 15}
-    return {**plain, **codes}[x.dtype]
+    quantized = QUANTIZED_CODES.get(f"q{x.dtype}") if x.quantization is not None else None
+    return PLAIN_CODES[x.dtype] if quantized is None else quantized
 
 
 @lifts("prim::is_quantized")
