@@ -15,12 +15,10 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....errors import SourceError
+from ..operators.torchao_linear import PARTS
 
 if TYPE_CHECKING:
     import torch
-
-PARTS = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale")
-"""The tensors of a weight, in the order of the call's arguments."""
 
 LINEAR = "quantized_linear"
 

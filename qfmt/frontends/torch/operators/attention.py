@@ -16,31 +16,23 @@ from .indexing import repeated
 from .layouts import unsqueeze
 
 
-@lifts("aten::scaled_dot_product_attention")
-def attention(
-    lift: Builder,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
+@lifts(
+    "aten::scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,"
+    " enable_gqa=False)"
+)
+def attention(lift: Builder, a: Any) -> Any:
     """softmax(q · kᵀ · scale + mask) · v. A row of which a mask of truth values leaves nothing gives 0."""
-    if dropout_p:
+    if a.dropout_p:
         return NotImplemented
-    q, k, v = (lift.tensor(each) for each in (query, key, value))
-    if enable_gqa:
+    q, k, v = (lift.tensor(each) for each in (a.query, a.key, a.value))
+    if a.enable_gqa:
         k, v = (_for_heads(lift, each, q) for each in (k, v))
     width = shapes.size(lift, q, shapes.rank(lift, q) - 1)
-    factor = 1 / sqrt(arguments.whole(lift, width)) if scale is None else float(scale)
+    factor = 1 / sqrt(arguments.whole(lift, width)) if a.scale is None else float(a.scale)
     rank = shapes.rank(lift, k)
     turned = lift.emit("Transpose", [k], {"perm": (*range(rank - 2), rank - 1, rank - 2)})
     scores = lift.emit("MatMul", [lift.emit("Mul", [*operands(lift, q, factor)]), turned])
-    mask = _causal(lift, q, k) if is_causal else None if attn_mask is None else lift.tensor(attn_mask)
+    mask = _causal(lift, q, k) if a.is_causal else None if a.attn_mask is None else lift.tensor(a.attn_mask)
     if mask is not None and lift.is_constant(mask) and mask.dtype == "bool" and lift.tensors[mask.key].array.all():
         mask = None
     if mask is not None and mask.dtype != "bool":
@@ -48,7 +40,7 @@ def attention(
     elif mask is not None:
         scores = lift.emit("Where", [mask, scores, arguments.scalar_like(lift, scores, -np.inf)])
     weights = lift.emit("Softmax", [scores], {"axis": -1})
-    if mask is not None and mask.dtype == "bool" and not is_causal:
+    if mask is not None and mask.dtype == "bool" and not a.is_causal:
         weights = lift.emit("Where", [mask, weights, arguments.scalar_like(lift, weights, 0)])
     return lift.emit("MatMul", [weights, v])
 
@@ -56,9 +48,8 @@ def attention(
 def _for_heads(lift: Builder, x: TensorValue, q: TensorValue) -> TensorValue:
     """Keys or values of fewer heads than there are queries, repeated."""
     axis = shapes.rank(lift, x) - 3
-    times = arguments.whole(lift, shapes.size(lift, q, shapes.rank(lift, q) - 3)) // arguments.whole(
-        lift, shapes.size(lift, x, axis)
-    )
+    wanted, heads = shapes.size(lift, q, shapes.rank(lift, q) - 3), shapes.size(lift, x, axis)
+    times = arguments.whole(lift, wanted) // arguments.whole(lift, heads)
     return repeated(lift, x, axis, times) if times > 1 else x
 
 

@@ -134,16 +134,10 @@ def quantize_per_token(
     return lift.emit("Clip", [rounded, *bounds])
 
 
-@lifts("quantized_decomposed::dequantize_per_token")
-def dequantize_per_token(
-    lift: Builder,
-    input: Any,
-    scales: Any,
-    zero_points: Any,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: int,
-    output_dtype: int = 6,
-) -> Any:
-    real = lift.emit("Mul", [lift.emit("Sub", [input, zero_points]), scales])
-    return lift.emit("Cast", [real], {"to": dtype_of(output_dtype)})
+@lifts(
+    "quantized_decomposed::dequantize_per_token(input, scales, zero_points, quant_min, quant_max, dtype,"
+    " output_dtype=6)"
+)
+def dequantize_per_token(lift: Builder, a: Any) -> Any:
+    real = lift.emit("Mul", [lift.emit("Sub", [a.input, a.zero_points]), a.scales])
+    return lift.emit("Cast", [real], {"to": dtype_of(a.output_dtype)})

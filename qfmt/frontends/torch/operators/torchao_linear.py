@@ -20,37 +20,26 @@ FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 """The least scale of torchao's asymmetric grids where nothing else is said."""
 
 
-@lifts("qfmt::quantized_linear")
-def quantized_linear(
-    lift: Builder,
-    x: Any,
-    qdata: Any,
-    scale: Any,
-    zero_point: Any,
-    act_quant_scale: Any,
-    act_quant_zero_point: Any,
-    act_pre_scale: Any,
-    bias: Any,
-    told: str,
-) -> Any:
+PARTS = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale")
+"""The tensors of a weight, in the order of the call's arguments."""
+
+
+@lifts(f"qfmt::quantized_linear(x, {', '.join(PARTS)}, bias, told)")
+def quantized_linear(lift: Builder, a: Any) -> Any:
     """torch.nn.functional.linear as torchao computes it: the `linear` of each class in its workflows."""
-    named = {
-        "qdata": qdata, "scale": scale, "zero_point": zero_point, "act_quant_scale": act_quant_scale,
-        "act_quant_zero_point": act_quant_zero_point, "act_pre_scale": act_pre_scale,
-    }  # fmt: skip
-    described = json.loads(told)
-    parts = {name: part for name, part in named.items() if part is not None}
+    described = json.loads(a.told)
+    parts = {name: part for name in PARTS if (part := getattr(a, name)) is not None}
     read = of_json(described["kind"], parts, described["told"])
     if read.real_dtype != "float32":
         hint = "call model.float() before quantize_"
         raise SourceError(f"computes in {read.real_dtype}, which is not supported", hint=hint)
-    value = lift.tensor(x)
+    value = lift.tensor(a.x)
     if value.shape is not None:
-        shapes.need(lift, value, (*[None] * (len(value.shape) - 1), qdata.shape[1]))
+        shapes.need(lift, value, (*[None] * (len(value.shape) - 1), a.qdata.shape[1]))
     if read.pre_scale is not None:
         value = lift.emit("Mul", [value, read.pre_scale])
-    name = next(iter(qdata.names), "").removesuffix("_qdata")
-    inputs = [lift.stored(read.stored, name, dtype=read.dtype, quantization=read.quantization), bias]
+    name = next(iter(a.qdata.names), "").removesuffix("_qdata")
+    inputs = [lift.stored(read.stored, name, dtype=read.dtype, quantization=read.quantization), a.bias]
     activation = read.activation
     if activation is None:
         return lift.emit("qfmt.Linear", [value, *inputs])
