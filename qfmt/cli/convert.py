@@ -139,8 +139,8 @@ def command(
     json_: bool,
     **integer: Any,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST: a .qfb or .onnx file, or a folder, for
-    a C program in it, which FOLDER/NAME.c gives another name than the folder's.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST. The name of DEST decides: a .qfb or
+    .onnx file, a folder for a C program, or FOLDER/NAME.c for a C program of another name than the folder's.
 
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
     last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
