@@ -13,7 +13,6 @@ from qfmt.frontends.torch import inputs
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.frontends.torch.lifter import Lifter
 from qfmt.frontends.torch.lifts import LIFTS
-from qfmt.frontends.torch.spelling import MISSING, spellings
 from qfmt.frontends.torch.values import InputSpec, Refine
 from qfmt.ops import OPERATORS
 from qfmt.ops.spelling import MISSING, spellings

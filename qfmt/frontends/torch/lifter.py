@@ -19,13 +19,13 @@ from ...budget import Budget
 from ...errors import QfmtError, SourceError, UnsupportedOperatorsError
 from ...model import Attribute, Graph, Model
 from ...ops import Operator
+from ...ops.spelling import spellings
 from ...passes.edits import without_unread
 from . import arguments, operators  # noqa: F401  (each module of `operators` registers what calls mean)
 from .building import Builder
 from .calls import MEANINGLESS, Place, Value, meaningless
 from .lifts import LIFTS
 from .names import name_tensors, renamed
-from .spelling import spellings
 from .values import TensorValue, Unsupported
 from .views import VIEWS, check_unchanged, share
 
@@ -153,7 +153,7 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
 
 def is_known(target: str) -> bool:
     """Whether a call has a meaning here, in some form of its arguments at least."""
-    return any(name in lifts or name in spellings() for name, _ in _variants(target))
+    return any(name in LIFTS or name in spellings() for name, _ in _variants(target))
 
 
 def _variants(target: str) -> list[tuple[str, bool]]:

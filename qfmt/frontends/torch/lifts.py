@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ...ops.spelling import Parameter, bind, parsed
 from .building import Builder
 from .signatures import check_arguments
-from .spelling import Parameter, bind, parsed
 
 
 class Meaning(NamedTuple):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....errors import SourceError
+from ....ops.spelling import MISSING, bind, parsed, spellings
 from ..lifts import by_rank
 from ..operators.linear import many
-from ..spelling import bind, parsed
 
 Call = Callable[..., Any]
 """Records a call: (target, *arguments, **keywords)."""
@@ -38,6 +38,20 @@ def _functions(*texts: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]]
     return register
 
 
+def spelled(name: str) -> Callable[..., Any] | None:
+    """A function that is the operator of the same name: its parameters, but for those that are fixed, and `inplace`."""
+    (form, *_) = spellings().get(f"aten::{name}", [None])
+    if form is None:
+        return None
+    names = [each.torch_name for each in form.parameters if each.required is MISSING]
+
+    def function(call: Call, *args: Any, **kwargs: Any) -> Any:
+        given = {names[0] if key == "input" else key: value for key, value in kwargs.items() if key != "inplace"}
+        return call(f"aten::{name}", *(args[:-1] if len(args) == len(names) + 1 else args), **given)
+
+    return function
+
+
 def _called(
     body: Callable[..., Any], text: str, variant: Sequence[Any], call: Call, /, *args: Any, **kwargs: Any
 ) -> Any:
@@ -49,18 +63,14 @@ def _called(
     {
         text: f"aten::{text.partition('(')[0]}"
         for text in (
-            "celu(input, alpha=1.0, inplace:_=False)",
             "dropout(input, p=0.5, training=True, inplace:_=False)",
-            "elu(input, alpha=1.0, inplace:_=False)",
             "group_norm(input, num_groups, weight=None, bias=None, eps=1e-5)",
             "hardtanh(input, min_val=-1.0, max_val=1.0, inplace:_=False)",
-            "leaky_relu(input, negative_slope=0.01, inplace:_=False)",
             "sigmoid(input)",
             "softplus(input, beta=1.0, threshold=20.0)",
             "tanh(input)",
             "threshold(input, threshold, value, inplace:_=False)",
-            *(f"{name}(input, inplace:_=False)" for name in ("hardsigmoid", "hardswish", "mish", "relu", "relu6")),
-            *(f"{name}(input, inplace:_=False)" for name in ("selu", "silu")),
+            *(f"{name}(input, inplace:_=False)" for name in ("hardsigmoid", "relu", "relu6", "silu")),
         )
     },
     {"dropout2d(input, p=0.5, training=True, inplace:_=False)": "aten::dropout"},
@@ -68,11 +78,6 @@ def _called(
 )
 def _same(call: Call, target: str, a: Any) -> Any:
     return call(target, *vars(a).values())
-
-
-@_functions("gelu(input, approximate='none')")
-def _gelu(call: Call, a: Any) -> Any:
-    return call("aten::gelu", a.input, approximate=a.approximate)
 
 
 @_functions(

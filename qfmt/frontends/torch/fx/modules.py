@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from ....errors import SourceError
+from ....ops.spelling import MISSING, spellings
 from ..calls import Place, Recorder
 from ..saved.tree import MODULE, Module
 from ..values import QUANTIZED_CODES
@@ -239,7 +240,6 @@ OPERATORS: dict[str, str] = {
     "nn.LayerNorm": "aten::layer_norm normalized_shape weight bias eps",
     "nn.GroupNorm": "aten::group_norm num_groups weight bias eps",
     "nn.Flatten": "aten::flatten start_dim end_dim",
-    "nn.GELU": "gelu approximate",
     "nn.Softsign": "softsign",
     "nn.Softmax": "softmax dim",
     "nn.LogSoftmax": "log_softmax dim",
@@ -278,7 +278,6 @@ OPERATORS: dict[str, str] = {
     "quantized.Linear": "quantized::linear packed scale zero_point",
     "quantized.LinearReLU": "quantized::linear_relu packed scale zero_point",
     "quantized.LeakyReLU": "quantized::leaky_relu negative_slope =False scale zero_point",
-    "quantized.Softmax": "quantized::softmax dim scale zero_point",
     "quantized.ReLU6": "quantized::relu6",
     "quantized.PReLU": "quantized::prelu weight scale zero_point",
     "quantized.LayerNorm": "quantized::layer_norm normalized_shape weight bias eps scale zero_point",

@@ -19,7 +19,7 @@ from ..torchscript.code import charge_parsing, check_chains
 from ..torchscript.frames import Frame, Symbol, not_followed
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES
-from .functional import FUNCTIONS
+from .functional import FUNCTIONS, spelled
 from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
@@ -283,8 +283,9 @@ class _Walker:
             if known not in PYTHON or kwargs:
                 raise not_followed(node, self.frame)
             return self._applied(known, *args)
-        if package == "torch.nn.functional" and last in FUNCTIONS:
-            return self._bound(FUNCTIONS[last], (self._recorded, *args), kwargs)
+        function = (FUNCTIONS.get(last) or spelled(last)) if package == "torch.nn.functional" else None
+        if function is not None:
+            return self._bound(function, (self._recorded, *args), kwargs)
         if package.startswith("torch.ops."):
             return self._recorded(f"{package.removeprefix('torch.ops.').partition('.')[0]}::{last}", *args, **kwargs)
         if name == "torch._assert" and len(args) == 2:

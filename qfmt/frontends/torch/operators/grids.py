@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....errors import SourceError
-from ....model import DTYPES, Quantization
+from ....model import DTYPES, Quantization, first_holding
 from ...stored import StoredTensor
 from .. import arguments
 from ..building import Builder
