@@ -109,7 +109,8 @@ def attempts(name: str, kinds: Iterable[str], tried: Try) -> str:
 def lifted() -> set[str]:
     """Operators that a call of torch becomes: spelled, or named in the code of the frontend for torch."""
     names = {name for name, entry in OPERATORS.items() if entry.torch}
-    for path in sorted((ROOT / "qfmt" / "frontends" / "torch").glob("*.py")):
+    folder = ROOT / "qfmt" / "frontends" / "torch"
+    for path in sorted((*folder.glob("*.py"), *(folder / "operators").glob("*.py"))):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         compared = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
         words = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in compared)
