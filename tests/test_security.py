@@ -180,6 +180,7 @@ METHODS = {
 
 ALLOWED = {
     ("qfmt/__init__.py", "importlib.import_module"): "the modules of qfmt's own names, from a table",
+    ("qfmt/ops/__init__.py", "importlib.import_module"): "the families of operators, from a list",
     ("qfmt/cli/__init__.py", "importlib.import_module"): "the module of a command, from a table",
     ("qfmt/frontends/isolation/child.py", "importlib.import_module"): "the module of an engine, from a table",
     ("qfmt/frontends/sources.py", "importlib.import_module"): "the module of a source, from the table",
