@@ -670,3 +670,12 @@ def test_the_older_form_has_classes_with_their_source(tmp_path: Path) -> None:
 def test_strings_of_python_2_are_read(tmp_path: Path) -> None:
     data = b"\x80\x02}q\x00(U\x01aX\x01\x00\x00\x00bu."
     assert unpickle(data, lambda key, dtype: None) == pickle.loads(data) == {"a": "b"}  # type: ignore[arg-type,return-value]
+
+
+def test_pickled_modules_that_shrink(tmp_path: Path) -> None:
+    network, x = torch.nn.Sequential(torch.nn.Softshrink(0.2), torch.nn.Hardshrink(0.3)), torch.linspace(-1, 1, 41)
+    torch.save(network, tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+    assert [node.operator for node in model.nodes] == ["Shrink", "Shrink"]
+    assert result.tobytes() == network(x).numpy().tobytes()

@@ -78,6 +78,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "baddbmm": (lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2), [randn(2, 3, 5), X, randn(2, 8, 5)]),
     "addcmul": (lambda x, y: torch.addcmul(x, y, y, value=0.5), [X, randn(2, 3, 8, seed=2)]),
     "activations": (lambda x: (F.glu(x), F.logsigmoid(x), F.gelu(x, approximate="tanh"), F.silu(x)), [X]),
+    "shrinkage": (lambda x: (F.hardshrink(x), F.hardshrink(x, 1), F.softshrink(x), F.softshrink(x, 1)), [X]),
     "logarithms": (lambda x: (F.softplus(x), x.abs().log1p(), x.expm1(), F.log_softmax(x, -1)), [X]),
     "norms": (
         lambda x, w: (F.rms_norm(x, (8,), w, 1e-5), F.rms_norm(x, (3, 8)), F.layer_norm(x, (8,), w)),

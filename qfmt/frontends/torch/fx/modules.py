@@ -241,6 +241,8 @@ OPERATORS: dict[str, str] = {
     "nn.GroupNorm": "aten::group_norm num_groups weight bias eps",
     "nn.Flatten": "aten::flatten start_dim end_dim",
     "nn.Softsign": "softsign",
+    "nn.Hardshrink": "aten::hardshrink lambd",
+    "nn.Softshrink": "aten::softshrink lambd",
     "nn.Softmax": "softmax dim",
     "nn.LogSoftmax": "log_softmax dim",
     "nn.Threshold": "threshold threshold value",

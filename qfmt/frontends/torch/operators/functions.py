@@ -90,6 +90,12 @@ def log_sigmoid(lift: Builder, self: Any) -> Any:
     return lift.emit("Neg", [lift.emit("Softplus", [lift.emit("Neg", [self])])])
 
 
+@lifts({"aten::hardshrink": 0, "aten::softshrink": 1})
+def shrink(lift: Builder, soft: int, self: Any, lambd: Any = 0.5) -> Any:
+    threshold = float(arguments.number(lift, lambd))
+    return lift.emit("Shrink", [lift.tensor(self)], {"bias": soft * threshold, "lambd": threshold})
+
+
 @lifts({"aten::amax": "ReduceMax", "aten::amin": "ReduceMin", "aten::prod": "ReduceProd"})
 def extreme(
     lift: Builder, operator: str, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
