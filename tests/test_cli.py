@@ -208,7 +208,9 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("d.npz", "qfmt does not write .npz files; end it in .qfb, .onnx or .c, or name a folder"),
+        ("d.npz", "qfmt does not write .npz files; end it in .qfb, .onnx or .c; the name of a folder"),
+        (".qfb", "has no name before its suffix"),
+        ("d/my-net.c", "'my-net' is not a name in C"),
         ("d.h", "qfmt does not write .h files; end it in"),
         ("d", "--integer-only --exact"),
         ("d/d.c", "--integer-only --exact"),

@@ -15,6 +15,8 @@ from qfmt.errors import RunError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 
+GOLDEN = Path(__file__).parent / "golden/1.0/float"
+
 ENGINES = ("reference", "native", "onednn", "qdq")
 
 
@@ -203,6 +205,16 @@ def test_modes_of_torch_that_change_nothing(engine: str) -> None:
     for _ in range(3):  # the interpreter of TorchScript changes its mind after some runs
         assert torch.equal(model.to_torch(engine)(x.clone().requires_grad_(True)), before)
     assert model.to_torch(engine)(x[:0]).shape == (0, 8, 9, 11)
+
+
+@pytest.mark.parametrize("name", ["averagepool", "adaptiveaveragepool", "globalaveragepool"])
+def test_means_can_be_traced(name: str) -> None:
+    """Counts of windows are computed by torch: in a trace, sizes are tensors."""
+    model = qfmt.load(GOLDEN / f"{name}-mean-reciprocal.qfb")
+    (given,) = model.vectors[0].inputs.values()
+    x = torch.from_numpy(np.array(given.array))
+    module = model.to_torch("reference")
+    assert torch.equal(torch.jit.trace(module, (x,))(x), module(x))
 
 
 def test_scripting_is_refused_and_tracing_is_not() -> None:

@@ -42,9 +42,16 @@ class Destination(NamedTuple):
     @classmethod
     def named(cls, text: str) -> Destination:
         path, is_folder = Path(text), text.endswith(("/", os.sep))
-        if path.suffix in (".qfb", ".onnx") and not is_folder:
-            return cls(path.suffix[1:], path)
-        if path.suffix == ".c" and not is_folder:
+        suffix = path.suffix.lower()
+        if path.name.lower() in (".qfb", ".onnx", ".c"):
+            raise DestinationError("has no name before its suffix", where=text, hint=f"name it, as in model{path.name}")
+        if suffix in (".qfb", ".onnx") and not is_folder:
+            return cls(suffix[1:], path)
+        if suffix == ".c" and not is_folder:
+            if not path.stem.isidentifier():
+                raise DestinationError(
+                    f"{path.stem!r} is not a name in C", where=text, hint="use letters, digits and _"
+                )
             if path.parent == Path():
                 hint = f"name a folder for them, as in {path.stem}/{path}"
                 raise DestinationError("a C program is multiple files", where=text, hint=hint)
@@ -52,7 +59,7 @@ class Destination(NamedTuple):
         if is_folder or not path.suffix or path.is_dir():
             return cls("c", path)
         what = f"qfmt does not write {path.suffix} files"
-        raise DestinationError(what, where=text, hint="end it in .qfb, .onnx or .c, or name a folder for a C program")
+        raise DestinationError(what, where=text, hint="end it in .qfb, .onnx or .c; the name of a folder for C in /")
 
     @property
     def bytes(self) -> int:
@@ -61,7 +68,7 @@ class Destination(NamedTuple):
     @property
     def next(self) -> str:
         """What the user may do with it."""
-        return f"make -C {shlex.quote(str(self.place))}" if self.kind == "c" else f"qfmt inspect {self.place}"
+        return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
 
 
 def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:

@@ -1,4 +1,4 @@
-"""The content of a file as it is told apart by, of which a little is read when it is asked for."""
+"""What identifies a kind of file: its first bytes, and what its archive holds. Read on demand."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Reader(Protocol):
         """The Model of a file."""
 
     def witness(self, path: Path, file: Model, engine: str | None) -> Witness:
-        """The source of `file`, converted as that was, and whoever can carry it out."""
+        """The source of `file`, converted with the same options, and a program that can run it."""
 
     def convert_object(self, source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
         """The Model of an object."""
@@ -123,9 +123,9 @@ KINDS = {
         Kind("torch_tar", "a tar archive, as PyTorch before 0.2 wrote them", starts(b"ustar", at=257),
              hint=_SAVE_TORCHSCRIPT),
         Kind("html", "a web page, not a model", is_html, hint="the download failed; download the file itself"),
+        Kind("safetensors", "a safetensors file: named tensors without a graph", is_safetensors, SAFETENSORS),
         Kind("numpy", "NumPy arrays (.npy or .npz)", is_numpy,
              hint="use them as inputs of a network: `qfmt run MODEL --input`"),
-        Kind("safetensors", "a safetensors file: named tensors without a graph", is_safetensors, SAFETENSORS),
         Kind("torch_export", "a torch.export archive (.pt2)",
              holds("archive_format", "serialized_exported_program.json", "models/model.json"), EXPORTED),
         Kind("torchscript", "a TorchScript archive", holds("data.pkl", code=True), TORCHSCRIPT),
@@ -147,7 +147,7 @@ KINDS = {
         Kind("unknown", "a file of unknown format", lambda content: True),
     )
 }  # fmt: skip
-"""Every kind that is told apart, each before those that would take its files for theirs."""
+"""All kinds, in the order they are tried: a specific one before a more general one."""
 
 
 def sniff(path: str | PathLike[str]) -> Kind:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import f32
-from ...ops.geometry import Window, bins
+from ...ops.geometry import bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
@@ -21,7 +21,7 @@ from .floats import computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
-from .products import PRODUCTS
+from .products import PRODUCTS, torch_pads
 from .values import torch_dtype
 from .windows import plain_window, window
 
@@ -75,11 +75,13 @@ def average_pool(
 ) -> Tensor:
     """By a mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     values = centred(x, grid, torch.float64)
-    given = zip(kernel, strides, (1,) * len(pads), pads, pads, strict=True)
-    counts = torch.ones(())
-    for numbers, size in zip(given, x.shape[2:], strict=True):
-        counts = counts.unsqueeze(-1) * torch.from_numpy(Window(*numbers, ceil).counts(size, count_pads))
-    return mean(window_sums(values, kernel, strides, pads, ceil), counts, grid, rule)
+    ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)  # operators of torch only: the module can be traced
+    inside = functional.pad(ones, torch_pads(pads + pads), value=1.0)
+    counts = window_sums(inside, kernel, strides, [0] * len(pads), ceil)
+    if not count_pads:
+        counts = window_sums(ones, kernel, strides, pads, ceil)
+    sums = window_sums(values, kernel, strides, pads, ceil)
+    return mean(sums, counts[tuple(slice(size) for size in (1, 1, *sums.shape[2:]))], grid, rule)
 
 
 def window_sums(x: Tensor, kernel: list[int], strides: list[int], pads: list[int], ceil: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every source of PyTorch is read to: a network as a stream of calls, which is converted, or carried out."""
+"""A network as a stream of torch calls, to convert or to run. Every PyTorch source is read into one."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _quant_wrapper(
 
 
 CONTAINERS: dict[str, Callable[..., Any]] = {"nn.Sequential": _sequential, "stubs.QuantWrapper": _quant_wrapper}
-"""Those whose forward is known for certain. "fx" is added by `code.py`."""
+"""Those whose forward is known for certain. "fx" is added by `walker.py`."""
 
 INPUT_NAMES = {"stubs.QuantWrapper": "X", "quantized.Quantize": "X", "quantized.Linear": "x"}
 """What forward calls its argument; elsewhere it is `input`."""
