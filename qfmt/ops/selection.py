@@ -9,7 +9,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
-from .shapes import axis_of, integers, is_present
+from .shapes import axis_of, check_scalar, integers, is_present
 
 
 def _concat_shape(given: Inference) -> list[Shape]:
@@ -161,6 +161,7 @@ def _pad_widths(rank: int, pads: list[int], axes: list[int] | None) -> list[tupl
 
 def _pad_shape(given: Inference) -> list[Shape]:
     x, pads, axes = given.shapes[0], integers(given, 1), integers(given, 3)
+    check_scalar(given, 2)
     if x is None or pads is None or (axes is None and is_present(given, 3)):
         return [None if x is None else (None,) * len(x)]
     result: list[Dimension] = []

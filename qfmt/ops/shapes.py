@@ -21,10 +21,16 @@ def same(given: Inference) -> list[Shape]:
 
 def bounded(given: Inference) -> list[Shape]:
     """The shape of the first input; the others are one number each."""
-    for bound in given.shapes[1:]:
-        if bound is not None and any(isinstance(size, int) and size != 1 for size in bound):
-            raise QfmtError(f"a bound of shape {list(bound)} is not one number")
+    for index in range(1, len(given.shapes)):
+        check_scalar(given, index)
     return [given.shapes[0]]
+
+
+def check_scalar(given: Inference, index: int) -> None:
+    """QfmtError for an input of more or fewer elements than one; an absent one is none."""
+    shape = given.shapes[index] if index < len(given.shapes) else None
+    if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
+        raise QfmtError(f"input {index} has the shape {list(shape)}, but is one number")
 
 
 def keeps_shape(operator: Operator) -> bool:

@@ -9,8 +9,9 @@ import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
 from ...budget import Budget
-from ...errors import NoIntegerFormError
-from ...interpreter import execute
+from ...errors import NoIntegerFormError, RunError
+from ...interpreter import check_version, execute
+from ...interpreter import place as place_of
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized, Trait, has
 from ...ops.geometry import UncountedError, mean_sizes
@@ -46,6 +47,10 @@ def _lowered(model: Model, work: Work) -> Graph:
     for node in model.nodes:
         if not needed.intersection(node.outputs):
             continue
+        try:
+            check_version(node)
+        except RunError as error:
+            raise error.at(place_of(node)) from None
         if node.operator.endswith(RECURRENT):
             failed.append(node)
             _note(reasons, "computes real numbers step by step", node)
