@@ -142,15 +142,19 @@ def operator_of(node: Node) -> Operator:
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise RunError("qfmt cannot run this operator", hint="its arrays can still be read")
-    check_version(node)
+    if node.version > operator.version:
+        raise RunError(f"version {node.version} of this operator is not supported", hint="a newer qfmt is needed")
     return operator
 
 
-def check_version(node: Node) -> None:
-    """RunError for a known operator in a version that this qfmt does not know: nothing is certain about its node."""
-    operator = OPERATORS.get(node.operator)
-    if operator is not None and node.version > operator.version:
-        raise RunError(f"version {node.version} of this operator is not supported", hint="a newer qfmt is needed")
+def check_versions(model: Model) -> None:
+    """RunError if a node is of a known operator in a version that this qfmt does not know: it may mean anything."""
+    for node in model.nodes:
+        if node.operator in OPERATORS:
+            try:
+                operator_of(node)
+            except RunError as error:
+                raise error.at(place(node)) from None
 
 
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:

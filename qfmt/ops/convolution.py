@@ -35,27 +35,35 @@ CACHED_ELEMENTS = 1 << 15
 
 
 def conv_shape(given: Inference) -> list[Shape]:
-    x, w = given.known(0), given.known(1)
-    a = given.attributes
-    _check_ranks(x, w, a, "convolution")
+    w, a = _weight(given, "convolution"), given.attributes
+    check_bias(given, w[0])
+    x = _input(given, w, "convolution")
     expected = w[1] * a["group"] if isinstance(w[1], int) else None
     if isinstance(x[1], int) and expected is not None and x[1] != expected:
         raise QfmtError(f"the input has {x[1]} channels, the weight expects {expected}")
     spatial = (window.output(size) for window, size in zip(windows(a), x[2:], strict=True))
-    check_bias(given, w[0])
     return [(x[0], w[0], *spatial)]
 
 
-def _check_ranks(x: tuple[Dimension, ...], w: tuple[Dimension, ...], a: Any, what: str) -> None:
+def _weight(given: Inference, what: str) -> tuple[Dimension, ...]:
+    """The shape of the weight, which fits the attributes."""
+    w, kernel = given.known(1), given.attributes["kernel_shape"]
     rank = len(w) - 2
     if rank < 1:
         raise QfmtError(f"the weight of a {what} has at least 3 dimensions, not {len(w)}")
-    if len(x) != len(w):
-        raise QfmtError(f"a {rank}-d {what} needs an input of rank {len(w)}, not {len(x)}")
-    check_window(rank, a)
-    for size, stated in zip(w[2:], a["kernel_shape"], strict=True):
+    check_window(rank, given.attributes)
+    for size, stated in zip(w[2:], kernel, strict=True):
         if isinstance(size, int) and size != stated:
-            raise QfmtError(f"the weight has a kernel of {list(w[2:])}, not {list(a['kernel_shape'])}")
+            raise QfmtError(f"the weight has a kernel of {list(w[2:])}, not {list(kernel)}")
+    return w
+
+
+def _input(given: Inference, w: tuple[Dimension, ...], what: str) -> tuple[Dimension, ...]:
+    """The shape of the input, which has the rank of the weight."""
+    x = given.known(0)
+    if len(x) != len(w):
+        raise QfmtError(f"a {len(w) - 2}-d {what} needs an input of rank {len(w)}, not {len(x)}")
+    return x
 
 
 def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, **attributes: Any) -> Array:
@@ -151,9 +159,10 @@ def conv(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
 
 
 def conv_transpose_shape(given: Inference) -> list[Shape]:
-    x, w = given.known(0), given.known(1)
-    a = given.attributes
-    _check_ranks(x, w, a, "transposed convolution")
+    w, a = _weight(given, "transposed convolution"), given.attributes
+    channels = w[1] * a["group"] if isinstance(w[1], int) else None
+    check_bias(given, channels)
+    x = _input(given, w, "transposed convolution")
     if isinstance(x[1], int) and isinstance(w[0], int) and x[1] != w[0]:
         raise QfmtError(f"the input has {x[1]} channels, the weight expects {w[0]}")
     spatial: list[Dimension] = []
@@ -163,8 +172,6 @@ def conv_transpose_shape(given: Inference) -> list[Shape]:
             where = f"pads of {window.head} and {window.tail}"
             raise QfmtError(f"{where} leave {count} elements of dimension {2 + i}")
         spatial.append(count)
-    channels = w[1] * a["group"] if isinstance(w[1], int) else None
-    check_bias(given, channels)
     return [(x[0], channels, *spatial)]
 
 

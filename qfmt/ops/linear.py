@@ -31,13 +31,13 @@ from .shapes import broadcast_pair, check_bias
 
 def linear_shape(given: Inference) -> list[Shape]:
     x, w = given.shapes[0], given.known(1)
+    check_bias(given, w[0])
     if x is None:
         return [None]
     if not x:
         raise QfmtError("Linear needs an input of at least one dimension")
     if isinstance(x[-1], int) and isinstance(w[1], int) and x[-1] != w[1]:
         raise QfmtError(f"the input has {x[-1]} features, the weight expects {w[1]}")
-    check_bias(given, w[0])
     return [(*x[:-1], w[0])]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import floor
+from math import floor, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from .registry import (
     operator,
     optional,
 )
-from .shapes import axis_of
+from .shapes import affordable, axis_of
 
 
 def _resize_shape(given: Inference) -> list[Shape]:
@@ -144,6 +144,7 @@ def _stays(axis: Axis) -> bool:
 def _nearest(x: Array, geometry: list[Axis], mode: str, rounding: str) -> Array:
     for number, axis in enumerate(geometry):
         if not _stays(axis):
+            affordable(x.itemsize * prod((*x.shape[:number], axis.out, *x.shape[number + 1 :])))
             x = np.take(x, _neighbours(axis, mode, rounding), number)
     return x
 

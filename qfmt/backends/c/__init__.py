@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import RunError, ValidityError, Violation
+from ...interpreter import check_versions
 from ...rules import graph_violations
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def write_c(
     """
     if model.no_graph:
         raise RunError(model.no_graph)
+    check_versions(model)
     if broken := graph_violations(model) or _untrue_ranges(model):
         raise ValidityError(broken)
     from .folder import check, write

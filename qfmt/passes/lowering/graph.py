@@ -9,9 +9,8 @@ import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, MEAN, QUANTIZE, REQUANTIZE, dequantize
 from ...budget import Budget
-from ...errors import NoIntegerFormError, RunError
-from ...interpreter import check_version, execute
-from ...interpreter import place as place_of
+from ...errors import NoIntegerFormError
+from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
 from ...ops import OPERATORS, Operand, Quantized, Trait, has
 from ...ops.geometry import UncountedError, mean_sizes
@@ -34,6 +33,7 @@ RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
 def lowered(model: Model, form: Form, budget: Budget) -> Graph:
     """The integer-only graph. Raises NoIntegerFormError with every node that has no integer form."""
+    check_versions(model)
     with np.errstate(all="ignore"):
         return _lowered(model, Work(model, form, budget))
 
@@ -47,10 +47,6 @@ def _lowered(model: Model, work: Work) -> Graph:
     for node in model.nodes:
         if not needed.intersection(node.outputs):
             continue
-        try:
-            check_version(node)
-        except RunError as error:
-            raise error.at(place_of(node)) from None
         if node.operator.endswith(RECURRENT):
             failed.append(node)
             _note(reasons, "computes real numbers step by step", node)
