@@ -278,5 +278,5 @@ def _graph(model: Model) -> str:
     tensors = f"{len(model.tensors)} tensors"
     if model.no_graph:
         return f"none, {tensors}: {model.no_graph}"
-    how = "integer-only arithmetic" if model.engine == "integer" else f"engine {model.engine}"
+    how = "integer-only arithmetic" if model.engine == "integer" else f"engine {model.engine or 'not stated'}"
     return f"{len(model.nodes)} nodes, {tensors}, {how}"

@@ -3,9 +3,10 @@ static void fixed_point_double(const X *restrict x, Y *restrict y, int32_t n, co
                                const uint8_t *restrict shift, int32_t zero, int32_t low, int32_t high)
 {
     for (int32_t i = 0; i < n; i++) {
-        const int64_t second = shift[AT] > 31 ? (x[i] >= 0 ? INT64_C(1) << 30 : -(INT64_C(1) << 30)) : 0;
+        const int64_t sum = x[i];
+        const int64_t second = shift[AT] > 31 ? (sum >= 0 ? INT64_C(1) << 30 : -(INT64_C(1) << 30)) : 0;
         const int64_t first = shift[AT] > 0 ? INT64_C(1) << (shift[AT] - 1) : 0;
-        int64_t v = zero + (((int64_t)x[i] * multiplier[AT] + first + second) >> shift[AT]);
+        int64_t v = zero + ((sum * multiplier[AT] + first + second) >> shift[AT]);
         v = v < low ? low : v;
         y[i] = (Y)(v > high ? high : v);
     }
