@@ -155,6 +155,34 @@ def test_constants_that_are_folded(tmp_path: Path) -> None:
     too_much(script(tmp_path / "m.pt", *body))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.layer_norm(x, [1099511627776])",
+        "torch.layer_norm(x, [4194304, 4])",
+        "torch.group_norm(torch.reshape(x, [1, 10000000, 1, 1]), 1)",
+        "torch.instance_norm(torch.reshape(x, [1, 10000000, 1, 1]), None, None, None, None, True, 0.1, 1e-05, True)",
+    ],
+)
+def test_weights_of_normalizations_that_have_none(tmp_path: Path, call: str) -> None:
+    with pytest.raises(SourceError, match=r"would take more than|at most 16777216 elements"):
+        qfmt.convert(script(tmp_path / "m.pt", f"return {call}"))
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.split(y, 1, 0)", "torch.chunk(y, 1099511627776, 0)", "ops.prim.ListUnpack(z, 1099511627776)"]
+)
+def test_lists_that_a_call_returns(tmp_path: Path, call: str) -> None:
+    body = ["y = torch.reshape(x, [1099511627776])", "z = torch.is_nothing(x)", f"return torch.cat({call})"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
+def test_arguments_that_hold_themselves_often(tmp_path: Path) -> None:
+    """The lists are few, the paths through them are many."""
+    body = ["l = [x]", *["l = [l, l]"] * 40, "return torch.cat(l)"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
 def test_products_of_constants(tmp_path: Path) -> None:
     body = ["y = torch.zeros([1500, 1500], dtype=6)", "return torch.add(x, torch.matmul(y, y))"]
     too_much(script(tmp_path / "m.pt", *body))

@@ -188,6 +188,39 @@ def test_every_unsupported_operator_is_listed_with_its_place() -> None:
     assert "head (code/net.py:7)" in str(caught.value)
 
 
+@pytest.mark.parametrize("args", [("many",), (1.5,), ()])
+def test_results_of_unsupported_calls_are_unpacked_into_a_count(args: tuple[object, ...]) -> None:
+    lift = Lifter("fbgemm")
+    x = lift.call("aten::is_nothing", (lift.builder.add_input(IMAGE),), {}, HERE)
+    assert len(lift.call("prim::ListUnpack", (x, 3), {}, HERE)) == 3
+    with pytest.raises(SourceError, match="ListUnpack gets invalid arguments") as raised:
+        lift.call("prim::ListUnpack", (x, *args), {}, at("net"))
+    assert raised.value.where == at("net").where
+
+
+def test_lists_within_lists_without_end() -> None:
+    lift, nested = Lifter("fbgemm"), []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(SourceError, match="nested too deeply"):
+        lift.call("aten::cat", (nested,), {}, HERE)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_parts_without_elements(size: int) -> None:
+    lift = Lifter("fbgemm")
+    with pytest.raises(SourceError, match=f"parts of {size} elements"):
+        lift.call("aten::split", (lift.builder.add_input(IMAGE), size, 1), {}, HERE)
+
+
+@pytest.mark.parametrize("told", ["[" * 100_000, '{"kind": "a", "kind": "b"}', "[]", "{}", "no"])
+def test_descriptions_of_weights_that_are_no_json(told: str) -> None:
+    lift = Lifter("fbgemm")
+    args = lift.builder.add_input(IMAGE), stored(np.ones((2, 2), np.int8)), *[None] * 6, told
+    with pytest.raises(SourceError, match="quantized_linear gets invalid arguments"):
+        lift.call("qfmt::quantized_linear", args, {}, HERE)
+
+
 def test_an_unquantized_input_to_a_quantized_call_is_refused_where_it_is() -> None:
     lift = Lifter("fbgemm")
     with pytest.raises(SourceError, match=r"conv1.*not quantized"):

@@ -45,9 +45,9 @@ class Lifter:
         """One torch call, e.g. ("quantized::conv2d", (x, packed, 0.1, 3), {}). See `calls.Recorder`."""
         self.builder.place, self.builder.target = place, target
         self.calls += 1
-        if _holds_unsupported(args) or _holds_unsupported(kwargs.values()):
-            return self._after_unsupported(target, args)
         try:
+            if self._holds_unsupported((*args, *kwargs.values())):
+                return self._after_unsupported(target, args)
             check_unchanged(target, (*args, *kwargs.values()))
             return self._dispatch(target, args, kwargs)
         except SourceError as error:
@@ -58,6 +58,9 @@ class Lifter:
             raise SourceError(f"{target}: {error.what}", where=place.where, hint=error.hint) from None
         except MEANINGLESS as error:
             raise meaningless(target, error).at(place.where) from None
+        except RecursionError:
+            what = f"{target} gets lists that are nested too deeply"
+            raise SourceError(what, where=place.where, hint="the file is hostile or damaged") from None
 
     def finish(self, outputs: Sequence[Any], **description: Any) -> Model:
         """The model: names given, what no output needs dropped. Raises UnsupportedOperatorsError, all at once."""
@@ -81,10 +84,20 @@ class Lifter:
         )
         return Model(graph, engine=lift.engine, **description)
 
+    def _holds_unsupported(self, values: Sequence[Any]) -> bool:
+        """Whether a result of an unsupported call is among the values; the same list may be in them very often."""
+        self.builder.budget.spend(len(values))
+        return any(
+            isinstance(value, Unsupported) or (isinstance(value, list | tuple) and self._holds_unsupported(value))
+            for value in values
+        )
+
     def _after_unsupported(self, target: str, args: Sequence[Any]) -> Any:
         """A call on the result of an unsupported one: it matters only if it is unsupported, too."""
         if target == "prim::ListUnpack":
-            return [Unsupported()] * args[1]
+            count = max(args[1], 0)
+            self.builder.budget.hold(count)
+            return [Unsupported()] * count
         if target.startswith(("prim::", "aten::__")) or is_known(target):
             return Unsupported()
         return self.builder.unsupported(target)
@@ -169,10 +182,3 @@ def _variants(target: str) -> list[tuple[str, bool]]:
 
 def _is_in_place(target: str) -> bool:
     return target.endswith("_") and not target.endswith("__")
-
-
-def _holds_unsupported(values: Any) -> bool:
-    return any(
-        isinstance(value, Unsupported) or (isinstance(value, list | tuple) and _holds_unsupported(value))
-        for value in values
-    )

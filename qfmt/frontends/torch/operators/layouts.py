@@ -128,6 +128,9 @@ def split(lift: Builder, self: Any, split_size: Any, dim: int = 0) -> Any:
     x = lift.tensor(self)
     if isinstance(split_size, int):
         size = _known_size(lift, x, dim)
+        if split_size <= 0:
+            raise SourceError(f"splits into parts of {split_size} elements", hint="the file is damaged")
+        lift.budget.hold(-(-size // split_size))
         split_size = [min(split_size, size - start) for start in range(0, size, split_size)]
     if len(split_size) == 1:
         return [x]

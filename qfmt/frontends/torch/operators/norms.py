@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ....errors import SourceError
 from ....model import Quantization
 from .. import arguments, shapes
 from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
+from .creation import filled
 
 
 def _grid(lift: Builder, a: Any, x: TensorValue) -> Quantization | None:
@@ -23,9 +22,8 @@ def _grid(lift: Builder, a: Any, x: TensorValue) -> Quantization | None:
 
 def _weights(lift: Builder, a: Any, shape: tuple[int, ...]) -> list[TensorValue]:
     """ONNX's normalizations always scale and shift; torch's may do neither."""
-    scale = lift.constant(np.ones(shape, np.float32)) if a.weight is None else lift.tensor(a.weight)
-    shift = lift.constant(np.zeros(shape, np.float32)) if a.bias is None else lift.tensor(a.bias)
-    return [scale, shift]
+    given = ((a.weight, 1), (a.bias, 0))
+    return [filled(lift, shape, fill, "float32") if value is None else lift.tensor(value) for value, fill in given]
 
 
 def _channels(lift: Builder, x: TensorValue) -> tuple[int, ...]:

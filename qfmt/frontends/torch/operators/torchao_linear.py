@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 
 from ....arithmetic import SYMMETRIC_LEAST_SCALE
 from ....errors import SourceError
+from ...json_text import parse
 from .. import shapes
 from ..building import Builder
 from ..lifts import lifts
@@ -27,7 +27,7 @@ PARTS = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_poin
 @lifts(f"qfmt::quantized_linear(x, {', '.join(PARTS)}, bias, told)")
 def quantized_linear(lift: Builder, a: Any) -> Any:
     """torch.nn.functional.linear as torchao computes it: the `linear` of each class in its workflows."""
-    described = json.loads(a.told)
+    described = parse(a.told.encode(), lift.budget)
     parts = {name: part for name in PARTS if (part := getattr(a, name)) is not None}
     read = of_json(described["kind"], parts, described["told"])
     if read.real_dtype != "float32":
