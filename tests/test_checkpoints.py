@@ -558,6 +558,42 @@ def test_the_code_of_fx_is_followed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize(
+    ("call", "operators"),
+    [
+        ("feature_alpha_dropout(x, 0.5, False, True)", []),
+        ("alpha_dropout(x, inplace = True)", []),
+        ("dropout3d(x, 0.5, False, True)", []),
+        ("elu(x, 2.0, True)", ["Elu"]),
+        ("leaky_relu(input = x, inplace = True)", ["LeakyRelu"]),
+        ("gelu(x, approximate = 'tanh')", ["Gelu"]),
+        ("mish(x, True)", ["Mish"]),
+        ("linear(x, self.weight.view(1, 2))", ["qfmt.Linear"]),
+    ],
+)
+def test_functions_of_fx_take_inplace_where_torch_does(call: str, operators: list[str], tmp_path: Path) -> None:
+    code = f"def forward(self, x):\n    y = torch.nn.functional.{call}\n    return (y + 1,)\n"
+    model = qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
+    assert [node.operator for node in model.nodes] == [*operators, "Add"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("linear(x, self.weight, None, True)", "linear is called with arguments that are not supported"),
+        ("elu(x, 2.0, True, 3)", "elu is called with arguments that are not supported"),
+        ("feature_alpha_dropout(x, 0.5, True)", "is in training mode"),
+    ],
+)
+def test_functions_of_fx_with_other_arguments_are_refused_where_they_are(
+    call: str, message: str, tmp_path: Path
+) -> None:
+    code = f"def forward(self, x):\n    y = torch.nn.functional.{call}\n    return (y + 1,)\n"
+    with pytest.raises(SourceError, match=message) as raised:
+        qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
+    assert raised.value.where.endswith("forward:2"), raised.value.where
+
+
 def test_pickles_within_pickles_without_end(tmp_path: Path) -> None:
     laugh: Any = torch.ones(1)
     for _ in range(60):

@@ -12,10 +12,10 @@ from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
 from qfmt.frontends.torch import inputs
 from qfmt.frontends.torch.calls import Packed, Place
 from qfmt.frontends.torch.lifter import Lifter
-from qfmt.frontends.torch.lifts import LIFTS
+from qfmt.frontends.torch.lifts import LIFTS, Meaning
 from qfmt.frontends.torch.values import InputSpec, Refine
 from qfmt.ops import OPERATORS
-from qfmt.ops.spelling import MISSING, spellings
+from qfmt.ops.spelling import MISSING, parsed, spellings
 
 HERE = Place("", "", 0, "")
 IMAGE = InputSpec("x", ("N", 3, "H", "W"))
@@ -219,6 +219,16 @@ def test_descriptions_of_weights_that_are_no_json(told: str) -> None:
     args = lift.builder.add_input(IMAGE), stored(np.ones((2, 2), np.int8)), *[None] * 6, told
     with pytest.raises(SourceError, match="quantized_linear gets invalid arguments"):
         lift.call("qfmt::quantized_linear", args, {}, HERE)
+
+
+def test_a_call_with_another_fixed_value_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, parameters = parsed("aten::some(self, mode==1)")
+    monkeypatch.setitem(LIFTS, "aten::some", Meaning(lambda builder, a: a.self, (), parameters))
+    lift = Lifter("fbgemm")
+    x = lift.builder.add_input(IMAGE)
+    assert lift.call("aten::some", (x, 1), {}, HERE) is x
+    lift.call("aten::some", (x, 2), {}, HERE)
+    assert list(lift.builder.unsupported_calls) == ["aten::some"]
 
 
 def test_an_unquantized_input_to_a_quantized_call_is_refused_where_it_is() -> None:

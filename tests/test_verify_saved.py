@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn, cast
 
 import networks
 import numpy as np
@@ -15,6 +16,11 @@ from torch.ao.nn import quantized as nnq
 
 import qfmt
 from qfmt.cli import main
+from qfmt.errors import BudgetError, SourceError
+from qfmt.frontends.options import Options
+from qfmt.frontends.torch import witness
+from qfmt.frontends.torch.network import Network
+from qfmt.frontends.torch.values import InputSpec
 from qfmt.model import Model, Tensor
 
 FORMS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
@@ -91,3 +97,34 @@ def test_nothing_of_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.Mon
     model = qfmt.convert(path)
     monkeypatch.setattr(torch, "load", refuse)
     assert qfmt.verify(path, model, {"x": np.asarray(inputs[0])}).ok
+
+
+def test_a_graph_that_cannot_be_carried_out_is_no_bag_of_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = pickled("islands", tmp_path)
+    model = qfmt.convert(path)
+
+    def refuse(*args: object) -> NoReturn:
+        raise SourceError("cannot be carried out")
+
+    monkeypatch.setattr(witness, "witness_of", refuse)
+    with pytest.raises(SourceError, match="cannot be carried out"):
+        qfmt.verify(path, model)
+
+
+def test_a_source_that_takes_too_much_is_not_converted_again(tmp_path: Path) -> None:
+    path, _ = pickled("islands", tmp_path)
+    lifts: list[Options] = []
+
+    class Costly:
+        inputs: tuple[InputSpec, ...] = ()
+        is_decomposed = False
+
+        def lift(self, options: Options, recorder: object) -> NoReturn:
+            lifts.append(options)
+            raise BudgetError("too much")
+
+    with pytest.raises(BudgetError):
+        witness.witness_of(cast("Network", Costly()), qfmt.convert(path), None)
+    assert len(lifts) == 1

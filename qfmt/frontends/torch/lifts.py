@@ -22,8 +22,8 @@ class Meaning(NamedTuple):
 
     def __call__(self, lift: Builder, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self.parameters:
-            given = SimpleNamespace(**(bind(self.parameters, target, args, kwargs) or {}))
-            return self.function(lift, *self.variant, given)
+            bound = bind(self.parameters, target, args, kwargs)
+            return NotImplemented if bound is None else self.function(lift, *self.variant, SimpleNamespace(**bound))
         args = (*self.variant, *args)
         check_arguments(target, self.function, args, kwargs)
         return self.function(lift, *args, **kwargs)

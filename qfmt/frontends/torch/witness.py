@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...arithmetic import quantize
-from ...errors import MissingPackageError, RunError, SourceError
+from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Tensor, numpy_dtype
 from .. import TORCH_ENGINES
 from ..isolation.parent import Session, is_installed
@@ -92,6 +92,8 @@ def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitnes
     like = Options.like(file, [spec.name for spec in network.inputs])
     try:
         lifted = network.lift(like, Tape)
+    except BudgetError:
+        raise
     except SourceError:
         lifted = network.lift(Options(like.engine), Tape)
     return TorchWitness(network.finished(lifted), lifted, asked, [spec.example for spec in network.inputs])

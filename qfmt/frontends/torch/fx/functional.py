@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....errors import SourceError
-from ....ops.spelling import MISSING, bind, parsed, spellings
+from ....ops.spelling import bind, parsed
 from ..lifts import by_rank
 from ..operators.linear import many
 
@@ -16,7 +16,7 @@ Call = Callable[..., Any]
 """Records a call: (target, *arguments, **keywords)."""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""By name, those whose call is not that of the operator of the same name. The others are taken as operators."""
+"""By name, those that are called otherwise than the operator of the same name. The others are taken as operators."""
 
 RANKS = {
     1: ("linear", "upsample_linear1d"),
@@ -38,42 +38,40 @@ def _functions(*texts: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]]
     return register
 
 
-def spelled(name: str) -> Callable[..., Any] | None:
-    """A function that is the operator of the same name: its parameters, but for those that are fixed, and `inplace`."""
-    (form, *_) = spellings().get(f"aten::{name}", [None])
-    if form is None:
-        return None
-    names = [each.torch_name for each in form.parameters if each.required is MISSING]
-
-    def function(call: Call, *args: Any, **kwargs: Any) -> Any:
-        given = {names[0] if key == "input" else key: value for key, value in kwargs.items() if key != "inplace"}
-        return call(f"aten::{name}", *(args[:-1] if len(args) == len(names) + 1 else args), **given)
-
-    return function
-
-
 def _called(
     body: Callable[..., Any], text: str, variant: Sequence[Any], call: Call, /, *args: Any, **kwargs: Any
 ) -> Any:
     name, parameters = parsed(text)
-    return body(call, *variant, SimpleNamespace(**(bind(parameters, name, args, kwargs) or {})))
+    bound = bind(parameters, name, args, kwargs)
+    if bound is None:
+        raise SourceError(f"{name} is called with arguments that are not supported")
+    return body(call, *variant, SimpleNamespace(**bound))
 
 
 @_functions(
     {
         text: f"aten::{text.partition('(')[0]}"
         for text in (
+            "alpha_dropout(input, p=0.5, training=False, inplace:_=False)",
+            "celu(input, alpha=1.0, inplace:_=False)",
             "dropout(input, p=0.5, training=True, inplace:_=False)",
+            "elu(input, alpha=1.0, inplace:_=False)",
+            "feature_alpha_dropout(input, p=0.5, training=False, inplace:_=False)",
             "group_norm(input, num_groups, weight=None, bias=None, eps=1e-5)",
             "hardtanh(input, min_val=-1.0, max_val=1.0, inplace:_=False)",
+            "leaky_relu(input, negative_slope=0.01, inplace:_=False)",
+            "linear(input, weight, bias=None)",
             "sigmoid(input)",
             "softplus(input, beta=1.0, threshold=20.0)",
             "tanh(input)",
             "threshold(input, threshold, value, inplace:_=False)",
-            *(f"{name}(input, inplace:_=False)" for name in ("hardsigmoid", "relu", "relu6", "silu")),
+            *(
+                f"{name}(input, inplace:_=False)"
+                for name in ("hardsigmoid", "hardswish", "mish", "relu", "relu6", "selu", "silu")
+            ),
         )
     },
-    {"dropout2d(input, p=0.5, training=True, inplace:_=False)": "aten::dropout"},
+    {f"dropout{rank}d(input, p=0.5, training=True, inplace:_=False)": "aten::dropout" for rank in (1, 2, 3)},
     {"_threshold(input, threshold, value, inplace:_=False)": "aten::threshold"},
 )
 def _same(call: Call, target: str, a: Any) -> Any:
@@ -108,6 +106,11 @@ def _each(value: Any, rank: int) -> list[Any]:
 @_functions("pad(input, pad, mode='constant', value=None)")
 def _pad(call: Call, a: Any) -> Any:
     return call("aten::pad", a.input, list(a.pad), a.mode, a.value)
+
+
+@_functions("gelu(input, approximate='none')")
+def _gelu(call: Call, a: Any) -> Any:
+    return call("aten::gelu", a.input, approximate=a.approximate)
 
 
 @_functions("softsign(input)")

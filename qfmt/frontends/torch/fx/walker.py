@@ -19,7 +19,7 @@ from ..torchscript.code import charge_parsing, check_chains
 from ..torchscript.frames import Frame, Symbol, not_followed
 from ..torchscript.operators import Operators
 from ..values import PLAIN_CODES, QUANTIZED_CODES
-from .functional import FUNCTIONS, spelled
+from .functional import FUNCTIONS
 from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
@@ -283,7 +283,7 @@ class _Walker:
             if known not in PYTHON or kwargs:
                 raise not_followed(node, self.frame)
             return self._applied(known, *args)
-        function = (FUNCTIONS.get(last) or spelled(last)) if package == "torch.nn.functional" else None
+        function = FUNCTIONS.get(last) if package == "torch.nn.functional" else None
         if function is not None:
             return self._bound(function, (self._recorded, *args), kwargs)
         if package.startswith("torch.ops."):
@@ -304,7 +304,12 @@ class _Walker:
             inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
             raise SourceError("calls a function with arguments that are not supported", where=self._here()) from None
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except SourceError as error:
+            if not error.where:
+                error.at(self._here())
+            raise
 
     def _builtin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: ast.Call) -> Any:
         match name, args:

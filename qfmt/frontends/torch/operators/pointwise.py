@@ -76,13 +76,14 @@ def unchanged(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @lifts(
-    "aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::feature_alpha_dropout", "quantized::dropout"
+    *(f"aten::{kind}dropout(input, p, train)" for kind in ("", "feature_", "alpha_", "feature_alpha_")),
+    "quantized::dropout(self:input, output_scale, output_zero_point, p=0.5, training:train=False)",
 )
-def dropout(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
+def dropout(lift: Builder, a: Any) -> Any:
     """Nothing, of a network in eval mode."""
-    if any(each is True for each in (*args, *kwargs.values())):  # p may be 1.0, == True
+    if arguments.flag(lift, a.train):
         raise SourceError("is in training mode", hint="call model.eval() before saving")
-    return unchanged(lift, self)
+    return unchanged(lift, a.input)
 
 
 @lifts("aten::to", "aten::type_as", "aten::_to_copy")

@@ -41,6 +41,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
     from ..witness import without_graph, witness_of
 
     source = {"sha256": sha256_of(path)}
+    reason = None
     with _nesting():
         saved = read(path)
         if (root := module_of(saved)) is not None:
@@ -50,8 +51,12 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
             except SourceError as error:
                 if isinstance(error, BudgetError):
                     raise
+                reason = error
     saved = read(path)  # anew: each conversion has its own budget
-    return without_graph(convert_saved(saved, Options(file.engine), source), file, engine)
+    model = convert_saved(saved, Options(file.engine), source)
+    if reason is not None and not model.no_graph:
+        raise reason
+    return without_graph(model, file, engine)
 
 
 def _keys(saved: Saved, source: Mapping[str, str]) -> dict[str, str]:
