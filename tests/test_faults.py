@@ -136,6 +136,16 @@ def test_a_file_in_the_making_has_no_name(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1"}
 
 
+@pytest.fixture(autouse=True)
+def signals_are_not_ignored() -> Iterator[None]:
+    """Programs that are started inherit what is ignored; `nohup` and `&` of a script ignore signals."""
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGHUP, hangup)
+    signal.signal(signal.SIGINT, interrupt)
+
+
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a system without O_TMPFILE."""
