@@ -95,7 +95,7 @@ def ints(*values: int) -> np.ndarray:
         ("Conv", [X[0], W, None], CONV, "a 2-d convolution needs an input of rank 4, not 3"),
         ("Conv", [X, W, None], {**CONV, "kernel_shape": (5, 5)}, "the weight has a kernel of"),
         ("Conv", [X, W, None], {**CONV, "pads": (0, 0)}, "needs 4 pads, not 2"),
-        ("Conv", [X, W[0], None], CONV, "a 1-d convolution needs an input of rank 3, not 4"),
+        ("Conv", [X, W[0], None], CONV, "a 1-d window needs 1 kernel_shape, not 2"),
         ("Conv", [X[:, :, :2], W, None], CONV, "a window of 3 does not fit into 2"),
         (
             "ConvTranspose",

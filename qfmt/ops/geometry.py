@@ -143,13 +143,13 @@ def windows(a: Mapping[str, Any]) -> list[Window]:
     return [Window(*numbers, bool(a.get("ceil_mode"))) for numbers in each]
 
 
-PER_DIMENSION = {"kernel_shape", "strides", "dilations", "output_padding"}
+PER_DIMENSION = ("kernel_shape", "strides", "dilations", "output_padding")
 """Attributes of a window with one entry for each spatial dimension."""
 
 
 def check_window(rank: int, a: Mapping[str, Any]) -> None:
     """QfmtError unless a window over so many spatial dimensions has an attribute for each of them."""
-    for name, count in {**dict.fromkeys(a.keys() & PER_DIMENSION, rank), "pads": 2 * rank}.items():
+    for name, count in {**{name: rank for name in PER_DIMENSION if name in a}, "pads": 2 * rank}.items():
         if len(a[name]) != count:
             raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
 
