@@ -43,8 +43,10 @@ static void on_fault(int number, siginfo_t* info, void* context) {
     theirs.sa_sigaction(number, info, context);
   else if (theirs.sa_handler != SIG_DFL && theirs.sa_handler != SIG_IGN)
     theirs.sa_handler(number);
-  else
+  else {
     real_sigaction(SIGSEGV, &theirs, NULL);  // the instruction faults again, and the program ends
+    if (info->si_code <= 0) raise(number);   // nothing faulted: the signal was sent
+  }
 }
 
 // Python's faulthandler and others install handlers of their own: they are called for all other faults.
