@@ -83,4 +83,5 @@ def candidates(model: Model, engine: str) -> list[Engine]:
     has_onednn = torch._C._has_mkldnn and hasattr(torch.ops.onednn, "qconv_prepack")
     if has_onednn and not (exact and saturates("onednn", "conv")):
         return [*native, ONEDNN_ENGINE._replace(exact=exact), REFERENCE_ENGINE]
-    return [*native, REFERENCE_ENGINE]
+    *tables, numpy = REFERENCE_ENGINE.tables
+    return [*native, REFERENCE_ENGINE._replace(tables=(*tables, COMPUTES, numpy))]

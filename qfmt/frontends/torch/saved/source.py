@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,5 +145,4 @@ def network(root: Module, source: Mapping[str, str]) -> Network:
     """What a module computes whose code is in the file, or known; its `run` raises SourceError, with the reason, for
     others."""
     specs = [InputSpec(name) for name in walker.parameters(root)]
-    run = lambda recorder, values: walker.run(root, recorder, values)  # noqa: E731
-    return Network(specs, run, root.budget, {**source, "format": "pickled_module"})
+    return Network(specs, partial(walker.run, root), root.budget, {**source, "format": "pickled_module"})
