@@ -143,6 +143,13 @@ ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
 """Operators whose weights have the output channels last, Gemm unless `transB` turns them."""
 
 
+def output_axis(node: Node, rank: int) -> int:
+    """The axis of the weight of a product that its output channels run along."""
+    if "kernel_shape" in node.attributes:
+        return 1 if node.operator.endswith("Transpose") else 0
+    return rank - 1 if node.operator in ROWS_LAST and not node.attributes.get("transB") else 0
+
+
 def terms_of(node: Node, w: Array) -> Array:
     """The weights of a product as [output channels, channels of the group, taps], of whatever layout it has."""
     if "kernel_shape" not in node.attributes:

@@ -191,8 +191,6 @@ def _conv_transpose_exact(x: Operand, w: Operand, b: Operand | None, *, rule: st
 
 def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw), exact."""
-    if w.quantization is not None and w.quantization.axis not in (None, 1):
-        raise QfmtError("a transposed convolution takes weights quantized per tensor or along axis 1")
     weights = whole(w)
     dtype = exact_dtype(x, weights, (0, *range(2, weights.ndim)))
     exact = _convolve_transposed(centred(x, dtype), weights.astype(dtype), **attributes)

@@ -175,6 +175,32 @@ def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]
     return f"the rounding rule is {quoted(node.rule)}, expected {' or '.join(allowed) or 'none'}"
 
 
+@MEANING.rule(
+    52,
+    "The weights of a node that states a requantize, dynamic or lookup rule have scales per tensor or along the axis "
+    "of its output channels: axis 1 for a transposed convolution, the columns of the product for MatMul and Gemm, "
+    "axis 0 otherwise. With a requantize rule, its first input has scales per tensor.",
+)
+def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+    from ..ops.accumulation import output_axis
+    from ..ops.registry import DYNAMIC_RULES, LOOKUP_RULES, REQUANTIZE_RULES
+
+    accumulates = operator.quantized.name == "ACCUMULATES"
+    if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES):
+        return ""
+    for index, (parameter, name) in enumerate(zip(operator.inputs, node.inputs, strict=False)):
+        quantization, shape = (tensors[name].quantization, tensors[name].shape) if name else (None, None)
+        if quantization is None or not quantization.is_per_channel:
+            continue
+        if index == 0 and accumulates:
+            return f"the scales of {quoted(name)} are per channel, expected one scale"
+        if index == 1 if accumulates else parameter.name.startswith("W"):
+            axis = output_axis(node, len(shape or ()))
+            if quantization.axis != axis:
+                return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected axis {axis}"
+    return ""
+
+
 def _is_beyond_integers(node: Node, tensors: Mapping[str, Tensor]) -> bool:
     """Whether there are block-wise scales or quantized floats, which cannot be summed as integers."""
     grids = ((tensors[name].dtype, tensors[name].quantization) for name in (*node.inputs, *node.outputs) if name)

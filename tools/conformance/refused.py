@@ -202,6 +202,8 @@ GRAPHS: tuple[Change, ...] = (
     ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
     ("moved-grid", "V45", "An operator that moves integers, to another grid", grid("r", scale=[0.5])),
     ("rule", "V47", "A rounding rule that is not known", node(0, rule="nearest")),
+    ("weight-axis", "V52", "A weight with scales along its input channels", grid("w", scale=[0.5] * 4,
+        zero_point=[0] * 4, axis=1)),
 )  # fmt: skip
 
 INTEGERS: tuple[Change, ...] = (

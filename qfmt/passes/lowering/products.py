@@ -26,8 +26,6 @@ def product(node: Node, work: Work) -> Sums:
     if not w.is_constant:
         return _of_inputs(node, xq, wq, yq, work)
     weights, scale, zero = columns(node, _centred(w)), _scales(node, wq), int(xq.zero_point[0])
-    if scale.size not in (1, len(weights)):
-        raise NoForm("has weights with scales along another axis than that of its outputs")
     at = f32(xq.scale[0]) * scale.astype(f32)
     _check_scales(at, yq)
     bias, real = _bias(node, work, xq, scale, at, len(weights))
