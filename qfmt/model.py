@@ -166,7 +166,8 @@ class Model:
         `form="qoperator"` uses operators on integers (QLinearConv, …) where ONNX Runtime has them, `form="qdq"` floats
         between Q and DQ; the default is the form of an ONNX source, otherwise "qdq". `opset` is 13 or later, by default
         the newest that the installed ONNX Runtime accepts. `same_types` gives weights the type of the input that they
-        are multiplied with, uint8 or int8, under another name: ONNX Runtime is exact on these on every processor.
+        are multiplied with, uint8 or int8, under another name, and makes int8 activations inside the network uint8:
+        ONNX Runtime is exact on these on every processor.
 
         `qfmt.backends.onnx.write_onnx` writes a file, with large weights in a second one. Raises MissingPackageError
         without onnx and onnx-ir, InexpressibleNodesError with every node that ONNX cannot express.

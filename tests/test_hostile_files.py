@@ -56,6 +56,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "B.qfb": qfb("11020022222222"),
     "c-escape.qfb": qfb("00000000002000"),
     "clip-no-bound.qfb": qfb("11000022222222", to_torch="V43"),
+    "c-unknown.qfb": qfb("00000020202202"),
     "c-unsigned.qfb": qfb("00000000200000"),
     "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V49 node 1 (qfmt.Requantize → y): add is int8"),
     "inspect-integer-no-output.qfb": qfb(

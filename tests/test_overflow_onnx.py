@@ -25,7 +25,7 @@ from qfmt.cli import main
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.overflow import computed_by
-from qfmt.passes.hazards import TAPS_FIRST
+from qfmt.passes.hazards import TAPS_FIRST, hazards
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
 TAPS, CHANNELS = "taps", "channels"
@@ -143,6 +143,39 @@ def test_static_layers(name: str, form: str, types: Types) -> None:
         assert np.array_equal(theirs, expected) or (saturates() and np.array_equal(theirs, recomputed))
     assert bool(off) == (saturates() and types == ("uint8", "int8"))
     tell(f"ONNX Runtime, {name}, {form}, {' · '.join(types)}: {off} of {2 * expected.size} off, 0 with --same-types")
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_int8_activations_between_two_layers(form: str) -> None:
+    """What ONNX Runtime makes uint8 while it optimizes, unless its session keeps int8."""
+    rng = np.random.default_rng(9)
+    x, weights = integers(rng, (40, 64), "int8"), [integers(rng, (64, 64), "int8") for _ in range(2)]
+    scales = (1.0, 2.0**12, 2.0**24)
+    tensors = [Tensor("x", "float32", x.shape)]
+    tensors += [Tensor(f"x{at}", "int8", x.shape, None, grid(x, (scale,))) for at, scale in enumerate(scales)]
+    tensors += [Tensor.constant(f"w{at}", w, grid(w)) for at, w in enumerate(weights)]
+    nodes = (
+        node("QuantizeLinear", "divide", "x", "x0"),
+        node("MatMul", "integer_bias", "x0 w0", "x1"),
+        node("Reshape", "", "x1 shape", "turned", allowzero=0),
+        node("MatMul", "integer_bias", "turned w1", "x2"),
+        node("DequantizeLinear", "", "x2", "y"),
+    )
+    tensors += [Tensor.constant("shape", np.array([40, 64])), Tensor("y", "float32", None)]
+    tensors += [Tensor("turned", "int8", x.shape, None, grid(x, scales[1:2]))]
+    network = Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}), engine="onnx")
+    given = {"x": x.astype(np.float32)}
+    (expected,) = network.run(given).values()
+    default, same = network.to_onnx(form=form), network.to_onnx(form=form, same_types=True)
+    assert (of_weights(default), of_weights(same)) == ({"int8"}, {"uint8"})
+    for level in onnx_witness.LEVELS:
+        assert np.array_equal(*onnx_witness.runtime(same, given, level), expected)
+        kept = onnx_witness.runtime(default, given, level, {"session.qdqisint8allowed": "1"})
+        assert np.array_equal(*kept, expected)
+    (theirs,) = onnx_witness.runtime(default, given, "fused")
+    assert np.array_equal(theirs, expected) != (saturates() and form == "qdq")
+    hazard = [each.engines["onnxruntime"] for each in hazards(network)]
+    assert [each.channels for each in hazard] == [64, 64]
 
 
 def dynamic(operator: str, rng: np.random.Generator, **attributes: Any) -> tuple[Model, Given]:

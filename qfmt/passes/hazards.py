@@ -93,14 +93,15 @@ def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
 
 def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points: Sequence[int]) -> Hazard:
     terms = terms_of(node, w.array)
-    clips = {dtype, w.dtype} == {"uint8", "int8"}
+    engines = _engines(node, dtype, w.dtype, terms)
+    offset = 128 if dtype == w.dtype else 0
     return Hazard(
         node=node.label,
         operator=node.operator,
         weight=w.name,
         channels=len(terms),
         largest_sum=max(_largest_sum(_centred(node, w, terms), low - zero, high - zero) for zero in zero_points),
-        engines=_overflows(terms, _engines(node, dtype, terms), low, high) if clips else {},
+        engines=_overflows(terms, engines, low, high, offset),
     )
 
 
@@ -122,24 +123,32 @@ def _is_narrow(tensor: Tensor) -> bool:
     return kind.is_integer and kind.bits <= 16
 
 
-def _engines(node: Node, dtype: str, terms: Array) -> list[str]:
-    """Those whose kernels add pairs of products of such inputs. The depthwise QLinearConv of ONNX Runtime is exact."""
-    gives_sums = node.operator == "Conv" and node.rule in OPERATORS["Conv"].sum_rules
-    in_onnx = gives_sums or node.operator in INTEGER_CONVOLUTIONS
+def _engines(node: Node, dtype: str, weight: str, terms: Array) -> list[str]:
+    """Those whose kernels add pairs of products of such inputs. The depthwise QLinearConv of ONNX Runtime is exact.
+
+    int8 inputs become uint8 where ONNX Runtime makes QLinearConv, QLinearMatMul or QGemm of Q and DQ around operators.
+    """
+    gives_sums = node.rule in OPERATORS[node.operator].sum_rules
+    in_onnx = node.operator in INTEGER_CONVOLUTIONS or (node.operator == "Conv" and gives_sums)
     is_depthwise = node.operator == "Conv" and terms.shape[:2] == (node.attributes["group"], 1)
-    if dtype == "int8":
+    if (dtype, weight) == ("int8", "uint8"):
         return ["onnxruntime"] if in_onnx else []
+    if (dtype, weight) == ("int8", "int8"):
+        return ["onnxruntime"] if node.rule and not gives_sums and not is_depthwise else []
+    if (dtype, weight) != ("uint8", "int8"):
+        return []
     return [name for name in KERNELS if name != "onnxruntime" or not (in_onnx or is_depthwise)]
 
 
-def _overflows(terms: Array, engines: Iterable[str], low: int, high: int) -> dict[str, Overflow]:
-    """What becomes of pairs of weights [M, K, taps] times low..high, by each engine's farthest kernel."""
+def _overflows(terms: Array, engines: Iterable[str], low: int, high: int, offset: int) -> dict[str, Overflow]:
+    """What becomes of pairs of weights [M, K, taps] times low..high plus `offset`, by each engine's farthest kernel."""
     order = {kernel: kernel.order(*terms.shape[1:]) for engine in engines for kernel in KERNELS[engine]}
     found: dict[bytes, Overflow] = {}
+    low, high = low + offset, high + offset
     for kernel in {pairs: kernel for kernel, pairs in order.items()}.values():
         pairs = kernel.pairs(terms)
         largest, unit = farthest(pairs, low, high), int(farthest(pairs, -1 if low < 0 else 0, 1).max(initial=0))
-        harmless = min(INT16.max // unit, high) if unit else high
+        harmless = (min(INT16.max // unit, high) if unit else high) - offset
         found[order[kernel]] = Overflow(int(largest.max(initial=0)), int((largest > INT16.max).sum()), harmless)
     return {engine: max((found[order[each]] for each in KERNELS[engine]), key=_extent) for engine in engines}
 

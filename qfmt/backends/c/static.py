@@ -18,6 +18,7 @@ from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
 from ...passes.likely import shape_options
 from ...passes.sizes import inferred
+from ...rules.nodes import known
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -136,6 +137,8 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _is_settled(node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
     """Whether what a node gives is known without the inputs of the network."""
+    if known(node) is None:
+        return False
     constant = all(tensors[name].is_constant for name in node.inputs if name)
     return constant or has(node, Trait.SIZES) or not any(map(_size, outputs.values()))
 

@@ -1,8 +1,10 @@
-"""Weights in the type of the input that they are multiplied with: uint8 with uint8, int8 with int8.
+"""Products of integers of one type: uint8 by uint8, int8 by int8.
 
 ONNX Runtime multiplies uint8 by int8 with instructions that saturate where an x86 processor has no VNNI; products of
-one type are exact everywhere (spec.md, "Requantize rules"). To change the type, 128 is added to the integers and to
-their zero point, or taken off: the real numbers stay the same, and so does what the network computes.
+one type are exact everywhere (spec.md, "Requantize rules"). Its optimizations turn int8 activations between Q and DQ
+into uint8, and leave the weights: so activations inside the network become uint8 here, then weights get the type of
+their input. To change the type, 128 is added to the integers and to their zero point, or taken off: the real numbers
+stay the same, and so does what the network computes.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import numpy as np
 from ...arithmetic import DYNAMIC
 from ...arrays import Data
 from ...model import Model, Node, Quantization, Tensor
-from ...ops import OPERATORS
+from ...ops import OPERATORS, Quantized
 from ...passes.constants import unused
 from ...passes.hazards import WEIGHTS
+from ...rules.nodes import known
 
 OFFSETS = {"int8": -128, "uint8": 128}
 """Element type → what is added to integers of the other one."""
@@ -38,13 +41,41 @@ class Shifted(Data):
 
 
 def with_same_types(model: Model) -> Model:
-    """The model with its constant weights of 8 bits in the types of their inputs.
+    """The model with uint8 activations for int8 ones, and its constant weights of 8 bits in the types of their inputs.
 
     Nodes that give sums of integers keep theirs: parts.py multiplies bytes of one type.
     """
     work = _Work(model)
+    for name in _movable(model):
+        tensor = model.tensors[name]
+        assert tensor.quantization is not None
+        work.tensors[name] = replace(tensor, dtype="uint8", quantization=_moved(tensor.quantization, OFFSETS["uint8"]))
     nodes = tuple(map(work.rewired, model.nodes))
     return model.replace(graph=replace(model.graph, nodes=nodes, tensors=work.tensors))
+
+
+def _movable(model: Model) -> set[str]:
+    """The int8 activations inside the network that may as well be uint8: no node reads or gives them as stored."""
+    found = {tensor.name for tensor in model.tensors.values() if tensor.dtype == "int8" and _has_grid(tensor)}
+    found -= {*model.graph.inputs, *model.graph.outputs, *(tensor.name for tensor in model.graph.constants())}
+    together = []
+    for node in model.nodes:
+        entry, ends = known(node), {name for name in (*node.inputs, *node.outputs) if name}
+        if entry is None or entry.quantized is Quantized.INTEGERS or node.rule in entry.sum_rules:
+            found -= ends
+        elif entry.quantized is Quantized.MOVES:
+            together.append({name for name in ends if model.tensors[name].quantization is not None})
+    size = -1
+    while size != len(found):  # what a node moves has the type of what it is moved from
+        size = len(found)
+        for ends in together:
+            found -= ends if ends - found else set()
+    return found
+
+
+def _has_grid(tensor: Tensor) -> bool:
+    grid = tensor.quantization
+    return grid is not None and grid.blocks is None and not grid.has_float_zero_points
 
 
 class _Work:
@@ -62,7 +93,8 @@ class _Work:
             self._change_stated(inputs)
             return replace(node, inputs=tuple(inputs))
         for index in WEIGHTS.get(node.operator, ()):
-            if self._may_change(inputs[index], dtype := self._type_of_input(node)) and self._has_grid(inputs[index]):
+            dtype, weight = self._type_of_input(node), self.tensors[inputs[index]]
+            if self._may_change(inputs[index], dtype) and _has_grid(weight):
                 inputs[index] = self._changed(inputs[index], dtype)
         return replace(node, inputs=tuple(inputs))
 
@@ -86,10 +118,6 @@ class _Work:
         """Whether a tensor is a constant of the other type."""
         tensor = self.tensors[name]
         return tensor.is_constant and {tensor.dtype, dtype} == OFFSETS.keys()
-
-    def _has_grid(self, name: str) -> bool:
-        grid = self.tensors[name].quantization
-        return grid is not None and grid.blocks is None and not grid.has_float_zero_points
 
     def _changed(self, name: str, dtype: str) -> str:
         """The name of a constant as integers of that type."""

@@ -30,17 +30,16 @@ LAYOUT = ("kernel_shape", "strides", "dilations")
 
 
 def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Part, Part], ir.Value]) -> ir.Value:
-    """Σ of the products of all parts, each times what the parts count for; int32. Both of a product have one type,
-    where that is asked for.
+    """Σ of the products of all parts, each times what the parts count for; int32.
 
-    The sum of all is an int32; what a single one has lost beyond that is a multiple of 2**32.
+    The bytes of wider integers have one type in each product: it is exact in ONNX Runtime on every processor. The sum
+    of all is an int32; what a single one has lost beyond that is a multiple of 2**32.
     """
-    same = site.builder.same_types
     if len(xs) == len(ws) == 1:
-        return multiply(xs[0], ws[0].of_type(site, xs[0].dtype) if same else ws[0])
+        return multiply(xs[0], ws[0].of_type(site, xs[0].dtype) if site.builder.same_types else ws[0])
     total = None
     for x, w in pairs(xs, ws):
-        term = site.emit("Cast", multiply(x, w.of_type(site, x.dtype) if same else w), to=INT64)
+        term = site.emit("Cast", multiply(x, w.of_type(site, x.dtype)), to=INT64)
         if x.factor * w.factor != 1:
             term = site.emit("Mul", term, site.constant("factor", np.int64(x.factor * w.factor)))
         total = term if total is None else site.emit("Add", total, term)
