@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import counts
 import pytest
+
+from support import counts
+from support.paths import ROOT
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Files that other people made (real networks, old formats); they are not part of the project."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the real files in ../shared/data beside the repository")
     return folder

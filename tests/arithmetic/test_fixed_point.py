@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from counts import tell
-from operator_cases import OPERATORS
 
+from cases.operators import OPERATORS
 from qfmt.interpreter import execute
 from qfmt.model import Node, Quantization, Tensor
 from qfmt.ops import Operand
+from support.counts import tell
+from support.paths import TOOLS
 
 Array = Any
 
@@ -167,7 +168,7 @@ def test_reference_model_of_tosa(rule: str, tmp_path: Path) -> None:
         values = {**case._asdict(), "shift": case.shift.astype(np.int8), "rounding": rounding}
         given |= {f"{index:02}.{key}": np.array(value) for key, value in values.items()}
     np.savez(tmp_path / "cases.npz", **given)
-    oracle = Path(__file__).parents[1] / "tools" / "tosa_oracle.py"
+    oracle = TOOLS / "tosa_oracle.py"
     command = [python, oracle, tmp_path / "cases.npz", tmp_path / "results.npz"]
     finished = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert finished.returncode == 0, finished.stderr[-2000:]

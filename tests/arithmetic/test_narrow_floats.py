@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
-from operator_cases import CASES
-from test_blocks import FLOATS, ONNX, by_onnx
 
+from cases.operators import CASES
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.arithmetic import QUANTIZE, dequantize, quantize
 from qfmt.compare.classes import classify
@@ -19,6 +18,7 @@ from qfmt.errors import RunError
 from qfmt.interpreter import execute
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS, Operand, Quantized
+from support.onnx_evaluator import FLOATS, ONNX, by_onnx
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

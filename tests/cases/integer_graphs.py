@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from case_inputs import Case, Random
-from integer_case_inputs import integers_like, narrow, pairs
-from operator_cases import CASES
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.ops.registry import QUANTIZE_RULES
+
+from .integer_inputs import integers_like, narrow, pairs
+from .operators import CASES
+from .torch_inputs import Case, Random
 
 KNOWN = {"compared": "", "differs": (), "largest": 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from case_inputs import Case, Random, sizes
 
 from qfmt.model import DTYPES, Quantization
+
+from .torch_inputs import Case, Random, sizes
 
 Array = np.ndarray
 

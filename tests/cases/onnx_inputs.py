@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from case_inputs import (
+
+from .torch_inputs import (
     Case,
     Random,
     along_axis,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import case_inputs as given
-import integer_case_inputs as integer_given
 import numpy as np
-import onnx_case_inputs as onnx_given
-from case_inputs import Case, Random
 
 from qfmt.model import Quantization
 from qfmt.ops import OPERATORS, Operand, Quantized, Result
+
+from . import integer_inputs as integer_given
+from . import onnx_inputs as onnx_given
+from . import torch_inputs as given
+from .torch_inputs import Case, Random
 
 __all__ = ["CASES", "ON_INTEGERS", "Case", "compute"]
 

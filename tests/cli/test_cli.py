@@ -22,9 +22,8 @@ import qfmt
 from qfmt.cli import COMMANDS, main
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from support.paths import DIGITS, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
 HOSTILE = "evil\x1b[2Jname\nqfmt: fake"
 
 

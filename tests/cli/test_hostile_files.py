@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-HOSTILE = HERE / "hostile"
+from support.paths import HOSTILE, PROGRAMS
 
 LONGEST_LINE = 13_000
 
@@ -94,7 +93,7 @@ Run = Callable[[Path, list[str]], tuple[int, str, str]]
 def run() -> Iterator[Run]:
     """Runs one command under the limits; the process that forks for it imports heavy modules once."""
     few = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}  # each reserves memory
-    command = [sys.executable, str(HERE / "hostile_commands.py")]
+    command = [sys.executable, str(PROGRAMS / "hostile_commands.py")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | few, text=True
     ) as server:

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
-from strategies import models
 
 import qfmt
 from qfmt.cli import main
 from qfmt.model import Graph, Model, Quantization, Tensor
-
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
+from support.paths import DIGITS
+from support.strategies import models
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -20,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qfmt
+from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.classes import classify
@@ -32,10 +32,7 @@ from qfmt.interpreter import execute
 from qfmt.model import Model, Node, Quantization, Tensor
 from qfmt.ops import Operand
 from qfmt.rules import violations
-
-ROOT = Path(__file__).resolve().parent.parent
-DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
-HELD_BACK = ROOT / "examples" / "digits" / "heldback.npz"
+from support.paths import DIGITS, HELD_BACK, ROOT
 
 Change = Callable[[Model], Model]
 
@@ -54,8 +51,8 @@ def digits() -> Model:
 
 
 def archive(folder: Path, name: str, mode: str = "eager", kind: str = "trace") -> Path:
-    model, inputs = networks.quantized(name, mode)
-    return networks.save_as(model, inputs, kind, folder / f"{name}.{mode}.{kind}.pt")
+    model, inputs = pytorch.quantized(name, mode)
+    return pytorch.save_as(model, inputs, kind, folder / f"{name}.{mode}.{kind}.pt")
 
 
 def command(*arguments: object) -> Result:
@@ -132,18 +129,18 @@ def test_nothing_is_wrong_with_a_conversion(name: str, mode: str, kind: str, tmp
 
 def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> None:
     """The witness is torch itself: what is carried out call by call is the output of the module."""
-    module, inputs = networks.quantized("resnet18", "fx")
-    source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    module, inputs = pytorch.quantized("resnet18", "fx")
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
     model = qfmt.convert(source)
     seen = witness(source, model).run({name: x.numpy() for name, x in zip(model.graph.inputs, inputs, strict=True)})
-    (expected,) = networks.flat(module(*inputs))
+    (expected,) = pytorch.flat(module(*inputs))
     assert np.array_equal(seen[model.graph.outputs[0]].array, expected.numpy())
 
 
 @pytest.mark.parametrize("engine_name", TORCH_ENGINES)
 def test_each_engine(engine_name: str, tmp_path: Path) -> None:
-    module, inputs = networks.quantize("conv1d", "fx", engine_name)
-    source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    module, inputs = pytorch.quantize("conv1d", "fx", engine_name)
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
     stated = engine_name if engine_name != "x86" else "fbgemm"
     report = qfmt.verify(source, qfmt.convert(source, engine=stated), engine=engine_name)
     print(f"{engine_name}: {told(report)}")
@@ -566,7 +563,7 @@ class InPlace(torch.nn.Module):
 
 @pytest.mark.parametrize("kind", ["trace", "script"])
 def test_values_are_those_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
-    source = networks.save_as(InPlace(), (torch.ones(2, 3),), kind, tmp_path / "m.pt")
+    source = pytorch.save_as(InPlace(), (torch.ones(2, 3),), kind, tmp_path / "m.pt")
     report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
     print(told(report))
     assert report.is_exact, report.first_wrong
@@ -580,7 +577,7 @@ class Talkative(torch.nn.Module):
 
 
 def test_no_code_of_the_archive_is_executed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    source = networks.save_as(Talkative(), (torch.zeros(2),), "script", tmp_path / "m.pt")
+    source = pytorch.save_as(Talkative(), (torch.zeros(2),), "script", tmp_path / "m.pt")
     torch.jit.load(source)(torch.zeros(2))
     assert "executed" in capfd.readouterr().out
     report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
@@ -599,7 +596,7 @@ class Positions(torch.nn.Module):
 
 def test_numbers_in_a_row_are_made_by_torch(tmp_path: Path) -> None:
     ids = torch.randint(0, 9, (2, 7))
-    source = networks.save_as(Positions(), (ids,), "trace", tmp_path / "m.pt")
+    source = pytorch.save_as(Positions(), (ids,), "trace", tmp_path / "m.pt")
     report = qfmt.verify(source, qfmt.convert(source), {"ids": ids[:, :5].numpy()})
     assert report.ok
     assert {node.operator: node.equal for node in report.nodes if node.operator in ("Range", "Add")} == {
@@ -620,8 +617,8 @@ def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
 
 
 def test_outputs_are_those_of_the_source_in_its_order(tmp_path: Path) -> None:
-    module, inputs = networks.quantized("two_inputs", networks.NETWORKS["two_inputs"].modes[-1])
-    source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    module, inputs = pytorch.quantized("two_inputs", pytorch.NETWORKS["two_inputs"].modes[-1])
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
     model = qfmt.convert(source)
     first, second, third = model.graph.outputs
     assert qfmt.verify(source, model, samples=1).ok

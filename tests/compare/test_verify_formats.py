@@ -7,13 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import networks
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
 import qfmt
+from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.difference import node_name
@@ -32,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source_of(folder: Path, name: str, mode: str) -> Path:
     path = folder / f"{name}.pt"
     if not path.exists():
-        module, inputs = networks.quantized(name, mode)
-        networks.save_as(module, inputs, "trace", path)
+        module, inputs = pytorch.quantized(name, mode)
+        pytorch.save_as(module, inputs, "trace", path)
     return path
 
 

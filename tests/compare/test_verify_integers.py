@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from counts import tell
 
 import qfmt
 from qfmt.cli import main
@@ -19,10 +18,9 @@ from qfmt.compare import Report
 from qfmt.errors import NoIntegerFormError, RunError
 from qfmt.model import Model, Tensor
 from qfmt.passes import lower_integer
+from support.counts import tell
+from support.paths import DIGITS, EXAMPLES, HELD_BACK
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-DIGITS = EXAMPLES / "digits" / "digits_int8.pt"
-HELD_BACK = EXAMPLES / "digits" / "heldback.npz"
 SIZES = {"x": ("N", 1, 8, 8)}
 
 

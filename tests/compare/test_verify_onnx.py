@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
-import onnx_networks
 import pytest
 from click.testing import CliRunner, Result
 
 import qfmt
+from networks import onnx_runtime, pytorch
 from qfmt.cli import main
 from qfmt.frontends import RUNTIMES
 from qfmt.frontends.onnx import witness as onnx_witness
@@ -28,7 +27,7 @@ LINEAR = "gemm15"
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return onnx_networks.static("cnn", "qdq u8s8 per channel", tmp_path_factory.mktemp("cnn"))
+    return onnx_runtime.static("cnn", "qdq u8s8 per channel", tmp_path_factory.mktemp("cnn"))
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +90,8 @@ def test_inputs_of_ones_own(source: Path, model: Model, tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["onnx", "fbgemm"])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "arithmetic"])
 def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str, tmp_path: Path) -> None:
-    module, inputs = networks.quantized(name, "direct" if name == "arithmetic" else "fx")
-    model = qfmt.convert(networks.save_as(module, inputs, "trace", tmp_path / "m.pt"), engine=engine)
+    module, inputs = pytorch.quantized(name, "direct" if name == "arithmetic" else "fx")
+    model = qfmt.convert(pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt"), engine=engine)
     (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
     report = qfmt.verify(tmp_path / "m.onnx", model, samples=1)
     print(f"{name}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, first {report.first_wrong}")
@@ -198,7 +197,7 @@ def test_a_converter_that_misreads_the_source_is_found_out(
 
 
 def test_another_source_is_told(source: Path, model: Model, tmp_path: Path) -> None:
-    other = onnx_networks.static("cnn", "qdq u8u8", tmp_path)
+    other = onnx_runtime.static("cnn", "qdq u8u8", tmp_path)
     report = qfmt.verify(other, model, samples=1)
     assert not report.ok and report.same_source is False
 
@@ -223,7 +222,7 @@ def test_trouble_is_one_line_and_status_2(source: Path, model: Model, tmp_path: 
 def test_operators_without_a_reference_are_named_not_blamed(tmp_path: Path) -> None:
     import onnx
 
-    b = onnx_networks.Builder({"x": [1, 4]})
+    b = onnx_runtime.Builder({"x": [1, 4]})
     path = tmp_path / "m.onnx"
     onnx.save(b.finish(b("Relu", b("Det", b("Reshape", "x", b.constant(np.array([1, 2, 2]))))), "unknown"), path)
     report = qfmt.verify(path, qfmt.convert(path))

@@ -14,24 +14,24 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import networks
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from counts import tell
 from torch import nn
 from torch.ao import quantization as tq
 
 import qfmt
+from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.random_inputs import draw
 from qfmt.frontends.isolation import parent
 from qfmt.model import Model, Tensor
 from qfmt.passes import lower_integer
+from support.counts import tell
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 DIGITS = Path("examples", "digits", "digits_int8.pt")
 
 WITHOUT_VNNI = {"FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
@@ -76,11 +76,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net = nn.Sequential(tq.QuantStub(), nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 16, 1), tq.DeQuantStub()).eval()
     net.qconfig = tq.QConfig(tq.MinMaxObserver.with_args(dtype=torch.quint8), tq.default_weight_observer)
     x = torch.rand(2, 3, 16, 16)
-    with networks.quiet():
+    with pytorch.quiet():
         prepared = tq.prepare(tq.fuse_modules(net, [["1", "2"]]))
         prepared(x / 4)
         prepared[0].activation_post_process(x)
-        return networks.save_as(tq.convert(prepared), (x,), "trace", tmp_path_factory.mktemp("clamped") / "net.pt")
+        return pytorch.save_as(tq.convert(prepared), (x,), "trace", tmp_path_factory.mktemp("clamped") / "net.pt")
 
 
 def test_overflows_are_explained_in_one_line(variables: dict[str, str], source: Path) -> None:

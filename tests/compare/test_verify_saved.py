@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, cast
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 from torch.ao.nn import quantized as nnq
 
 import qfmt
+from networks import pytorch
 from qfmt.cli import main
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends.options import Options
@@ -35,9 +35,9 @@ def engine() -> Iterator[None]:
 
 
 def pickled(name: str, folder: Path, zipped: bool = True) -> tuple[Path, tuple[torch.Tensor, ...]]:
-    network, inputs = networks.quantized(name, "fx")
+    network, inputs = pytorch.quantized(name, "fx")
     path = folder / f"{name}.pt"
-    with networks.quiet():
+    with pytorch.quiet():
         torch.save(network, path, _use_new_zipfile_serialization=zipped)
     return path, inputs
 
@@ -78,7 +78,7 @@ def test_one_weight_that_changed_is_named(zipped: bool, tmp_path: Path) -> None:
 def test_a_state_dict_is_compared_tensor_by_tensor(zipped: bool, tmp_path: Path) -> None:
     network = torch.nn.Sequential(nnq.Quantize(0.1, 3, torch.quint8), nnq.Linear(4, 3))
     path = tmp_path / "sd.pt"
-    with networks.quiet():
+    with pytorch.quiet():
         torch.save(network.state_dict(), path, _use_new_zipfile_serialization=zipped)
     model = qfmt.convert(path)
     report = qfmt.verify(path, model)

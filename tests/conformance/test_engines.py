@@ -9,19 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx_kernels
 import onnxruntime
-import processor
 import pytest
 import torch
-from counts import tell
 from onnxruntime.capi import onnxruntime_pybind11_state as state
-from test_conformance import READABLE, path_of
 
 import qfmt
 from qfmt import Model
 from qfmt.backends.torch.module import Report
 from qfmt.errors import InexpressibleNodesError, QfmtError
+from support import onnx_kernels, processor
+from support.conformance import READABLE, path_of
+from support.counts import tell
 
 TORCH = {
     "float_bias": "fbgemm",

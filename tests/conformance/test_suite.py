@@ -11,40 +11,24 @@ import json
 import struct
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import c_reader
 import numpy as np
 import pytest
-import spec_reader
-from counts import tell
-from mutants import touch
 
 import qfmt
 from qfmt.compare import replay
 from qfmt.errors import FormatError
-
-ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "tests" / "golden" / "1.0"
-INDEX = json.loads((SUITE / "index.json").read_text(encoding="utf-8"))
-READABLE = [entry for entry in INDEX["files"] if entry["level"] != "refused"]
-REFUSED = [entry for entry in INDEX["files"] if entry["level"] == "refused"]
-BY_EVERYONE = [entry for entry in REFUSED if entry["refused_by"] == "every reader"]
+from support import c_reader, spec_reader
+from support.conformance import BY_EVERYONE, INDEX, READABLE, REFUSED, path_of, said_of
+from support.counts import tell
+from support.mutants import touch
+from support.paths import DIGITS, HELD_BACK, SUITE, TOOLS
 
 RELEASED: dict[str, str] = {}
 """Version of the format → sha256 of its index.json, which has the digests of all its files: pinned at the release."""
 
-sys.path.insert(0, str(ROOT / "tools"))
-
-
-def path_of(entry: dict[str, Any]) -> Path:
-    return SUITE / entry["level"] / f"{entry['name']}.qfb"
-
-
-def said_of(entry: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(path_of(entry).with_suffix(".json").read_text(encoding="utf-8"))
-    return said
+sys.path.insert(0, str(TOOLS))
 
 
 # The suite itself
@@ -350,17 +334,16 @@ def differs(rule: str, said: dict[str, Any], stated: list[Any]) -> bool:
 
 
 def digits() -> qfmt.Model:
-    return qfmt.convert(ROOT / "examples" / "digits" / "digits_int8.pt")
+    return qfmt.convert(DIGITS)
 
 
 def test_the_second_evaluation_gives_what_torch_gave() -> None:
     """The outputs that torch's own kernels gave for the held-back images lie beside the example."""
     from conformance import evaluate
     from conformance.twin import items, twin
-
     from qfmt.model import StoredArray, Vector
 
-    held = np.load(ROOT / "examples" / "digits" / "heldback.npz")
+    held = np.load(HELD_BACK)
     image, theirs = StoredArray.of(held["x"][:1]), StoredArray.of(held["outputs"][:1])
     model = digits().replace(vectors=(Vector({"x": image}, {"dequant": theirs}),))
     said = twin(model, {})
@@ -374,7 +357,6 @@ def test_the_second_evaluation_gives_the_same_for_a_lowered_network(how: dict[st
     from conformance import evaluate
     from conformance.networks import numbers
     from conformance.twin import twin
-
     from qfmt.passes import lower_integer
     from qfmt.passes.sizes import with_input_shapes
 

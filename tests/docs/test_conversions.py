@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+import conversions
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("conversions", ROOT / "tools" / "conversions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
-
-
-conversions = load_tool()
 LINES = conversions.written(conversions.README.read_text(encoding="utf-8")).splitlines()
 
 

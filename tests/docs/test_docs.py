@@ -13,21 +13,20 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from counts import tell
-from engine_kernels import x86_takes
-from test_readme import CAN_COMPILE, load_tool
 
 import qfmt
+import readme
+from engine_kernels import x86_takes
 from qfmt.passes import lower_integer
+from support.c_program import CAN_COMPILE
+from support.counts import tell
+from support.paths import EXAMPLES, ROOT, TOOLS
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INTEGERS = (ROOT / "docs" / "integers.md").read_text(encoding="utf-8")
 
 PARTS = ("bias.folded", "multiplier", "shift", "add")
-
-readme = load_tool()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -47,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
     """Those that no example prints, but a table: M, b in units, Σw, B, m, shift, add."""
-    model = qfmt.convert(ROOT / "examples" / "two_layers" / "two_layers_int8.pt")
+    model = qfmt.convert(EXAMPLES / "two_layers" / "two_layers_int8.pt")
     t, ints = model.tensors, lower_integer(model, exact=True).tensors
     cells: list[str] = []
     for layer, before in (("conv1", "quant"), ("conv2", "conv1")):
@@ -103,11 +102,11 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
 
 @pytest.fixture(scope="module")
 def engines() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.insert(0, str(TOOLS))
     try:
         import engines
     finally:
-        sys.path.remove(str(ROOT / "tools"))
+        sys.path.remove(str(TOOLS))
     return engines
 
 

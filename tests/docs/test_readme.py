@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+import readme
+from support.c_program import CAN_COMPILE
+from support.paths import ROOT
+
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "tools" / "readme.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    return tool
-
-
-readme = load_tool()
 EXAMPLES = readme.blocks(TEXT)
 COMPILED = {index for index, (_, example) in enumerate(EXAMPLES) if "make -s" in example or "digits/main" in example}
-CAN_COMPILE = all(shutil.which(program) for program in ("cc", "make"))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import spec_reader
 
 from qfmt import QfmtError, arithmetic, convert
 from qfmt.errors import VersionError
@@ -27,13 +26,14 @@ from qfmt.file.schema import ENUMS, TABLES, Field
 from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, StoredArray, Tensor, Vector
 from qfmt.ops import OPERATORS
 from qfmt.rules import RULES
+from support import spec_reader
+from support.paths import DIGITS, ROOT, TOOLS
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(TOOLS))
 
-import generate_spec  # noqa: E402
-import hexdump  # noqa: E402
-from fbs import read_schema  # noqa: E402
+import generate_spec
+import hexdump
+from fbs import read_schema
 
 SPEC = (ROOT / "spec.md").read_text(encoding="utf-8")
 
@@ -334,7 +334,7 @@ def test_both_readers_see_everything_alike(tmp_path: Path) -> None:
 
 def test_both_readers_see_a_converted_network_alike(tmp_path: Path) -> None:
     path = tmp_path / "digits.qfb"
-    save(convert(ROOT / "examples" / "digits" / "digits_int8.pt"), path)
+    save(convert(DIGITS), path)
     print(f"{assert_read_alike(path)} stored values equal")
 
 

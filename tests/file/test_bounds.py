@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutants import sealed
-from test_hostile import crafted
 
 import qfmt
 import qfmt.arrays
@@ -23,6 +21,9 @@ from qfmt.file import header
 from qfmt.file.checker import MOST
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops.geometry import Window
+from support.crafted import crafted
+from support.mutants import sealed
+from support.paths import HOSTILE
 
 
 def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
@@ -168,7 +169,7 @@ def in_blocks(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Q
 @pytest.mark.parametrize("reader", ["head -1", "true"])
 def test_the_verdict_outlives_its_reader(reader: str) -> None:
     """`check FILE | head -1` has the status of the verdict, though nobody reads the rest."""
-    file = Path(__file__).parent / "hostile" / "B.qfb"
+    file = HOSTILE / "B.qfb"
     script = f'"{sys.executable}" -m qfmt check "{file}" 2>/dev/null | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout == "1\n", done.stderr
@@ -178,7 +179,7 @@ def test_json_has_no_infinities(tmp_path: Path) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
-    file = Path(__file__).parent / "hostile" / "json-infinity.qfb"
+    file = HOSTILE / "json-infinity.qfb"
     done = subprocess.run(
         [sys.executable, "-m", "qfmt", "inspect", str(file), "--json"], capture_output=True, text=True
     )

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_reader import build
 from click.testing import CliRunner
 
 import qfmt
@@ -24,11 +23,11 @@ from qfmt.errors import DestinationError, QfmtError
 from qfmt.file import replacing
 from qfmt.file.replacing import replacing_folder
 from qfmt.frontends.sources import sniff
+from support.c_reader import build
+from support.paths import DIGITS, ROOT, SUITE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and special files are POSIX")
 
-ROOT = Path(__file__).parent.parent
-DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
 SIZE = 1 << 20
 
 WRITER = """
@@ -510,7 +509,7 @@ def test_integers_that_are_computed_are_not_taken_for_floats(tmp_path: Path) -> 
 
 
 def test_one_violation_is_singular(tmp_path: Path) -> None:
-    data = bytearray((ROOT / "tests" / "golden" / "1.0" / "integer" / "clip-range.qfb").read_bytes())
+    data = bytearray((SUITE / "integer" / "clip-range.qfb").read_bytes())
     data[-1] ^= 1
     (tmp_path / "bad.qfb").write_bytes(data)
     found = CliRunner().invoke(main, ["check", str(tmp_path / "bad.qfb")])

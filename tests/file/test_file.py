@@ -13,12 +13,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from golden.model import blocks_model, golden_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import models
 
 import qfmt
+from golden.model import blocks_model, golden_model
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import (
     DestinationError,
@@ -33,9 +32,9 @@ from qfmt.file import header
 from qfmt.file.encode import encode
 from qfmt.file.reader import Container
 from qfmt.model import ArrayData, Data
+from support.paths import DIGITS, GOLDEN, TESTS
+from support.strategies import models
 
-GOLDEN = Path(__file__).parent / "golden"
-DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits_int8.pt"
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
 per_example = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,7 +120,7 @@ def test_the_golden_models_give_the_golden_bytes_on_this_python(name: str, tmp_p
 def test_other_pythons_write_the_same_bytes(python: str, tmp_path: Path) -> None:
     if shutil.which(python) is None:
         pytest.skip(f"{python} is not on the path")
-    paths = os.pathsep.join([str(Path(qfmt.__file__).parents[1]), str(Path(__file__).parent)])
+    paths = os.pathsep.join([str(Path(qfmt.__file__).parents[1]), str(TESTS)])
     environment = os.environ | {"PYTHONPATH": paths}
     if subprocess.run([python, "-c", "import numpy, ml_dtypes"], capture_output=True).returncode:
         pytest.skip(f"{python} has no numpy and ml_dtypes")

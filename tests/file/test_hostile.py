@@ -6,21 +6,19 @@ import struct
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from golden.model import golden_model
-from mutants import mutants, overwrite, sealed, small_file, survives, touch
 
 import qfmt
+from golden.model import golden_model
 from qfmt import Graph, Model
 from qfmt.errors import FormatError, QfmtError
 from qfmt.file import header
 from qfmt.file.decode import Record
-from qfmt.file.encode import encode
 from qfmt.file.reader import Container
-from qfmt.file.schema import ENUMS
+from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.mutants import mutants, overwrite, sealed, small_file, survives, touch
 
 
 @pytest.fixture
@@ -113,20 +111,6 @@ def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
 # Crafted files
 
 
-def crafted(tmp_path: Path, *, tensor: Record | None = None, data: bytes = bytes(64), **fields: Any) -> Path:
-    """A file whose digests are right, with one int8 tensor of 64 elements and whatever is given instead."""
-    import hashlib
-
-    tensors = [{"name": "t", "dtype": 2, "shape": [64], "buffer": 0, **(tensor or {})}]
-    graph: Record = {"tensors": tensors, "nodes": [], "inputs": [], "outputs": []}
-    buffers = [{"offset": 0, "size": 64, "sha256": hashlib.sha256(data[:64]).digest()}]
-    record = {"graph": {**graph, **fields.pop("graph", {})}, "buffers": fields.pop("buffers", buffers), **fields}
-    metadata = header.seal(*encode("Model", record), len(data))
-    path = tmp_path / "crafted.qfb"
-    path.write_bytes(metadata + bytes(-len(metadata) % header.PAGE) + data)
-    return path
-
-
 def refusal(path: Path) -> str:
     """Why a file is refused: the rule, and the message. Both reading and check must refuse it."""
     with pytest.raises(FormatError) as caught:
@@ -142,10 +126,7 @@ def test_the_crafted_file_is_fine_as_it_is(tmp_path: Path) -> None:
     assert qfmt.load(path).tensors["t"].array.shape == (64,)
 
 
-@pytest.mark.parametrize(
-    ("offset", "size"),
-    [(2**64 - 64, 64), (2**64 - 64, 128), (0, 2**64 - 1), (64, 64), (2**63, 2**63), (1, 63), (0, 65)],
-)
+@pytest.mark.parametrize(("offset", "size"), BUFFERS)
 def test_buffers_outside_the_data(offset: int, size: int, tmp_path: Path) -> None:
     for shape in ([64], [size]):
         if max(shape) < 2**63:
@@ -155,95 +136,24 @@ def test_buffers_outside_the_data(offset: int, size: int, tmp_path: Path) -> Non
             assert "buffer 0" in refusal(path) or "too large" in refusal(path) or "bytes stored" in refusal(path)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [[2**62, 4], [2**32, 2**32], [0, 2**62], [-2], [-1], [65], [1] * 33, [2**63 - 1], [-(2**63)], None],
-    ids=str,
-)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_shapes_that_cannot_be(shape: list[int] | None, tmp_path: Path) -> None:
     assert "tensor 't'" in refusal(crafted(tmp_path, tensor={"shape": shape}))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"scale": []},
-        {"scale": [0.0]},
-        {"scale": [float("nan")]},
-        {"scale": [float("inf")]},
-        {"scale": [-1.0]},
-        {"scale": [0.1]},
-        {"scale": [1e300]},
-        {"scale": [1.0, 2.0]},
-        {"scale_dtype": 2},
-        {"scale_dtype": 99},
-        {"zero_point": []},
-        {"zero_point": [128]},
-        {"zero_point": [0, 0]},
-        {"zero_point_float": [0.5]},
-        {"zero_point": [], "zero_point_float": []},
-        {"zero_point": [], "zero_point_float": [float("nan")]},
-        {"quant_min": None},
-        {"quant_max": None},
-        {"quant_min": -129},
-        {"quant_max": 128},
-        {"quant_min": 1, "quant_max": 0},
-        {"axis": 0},
-        {"axis": 2**32 - 1},
-        {"observed": {"observer": "", "minimum": [0.0], "maximum": [1.0]}},
-        {"observed": {"observer": "a", "minimum": [0.0], "maximum": []}},
-        {"observed": {"observer": "a", "minimum": [float("nan")], "maximum": [1.0]}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("wrong", QUANTIZATIONS, ids=str)
 def test_quantizations_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
     good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
     assert qfmt.check(crafted(tmp_path, tensor={"quantization": good})) == []
     refusal(crafted(tmp_path, tensor={"quantization": good | wrong}))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": ""},
-        {"dtype": 0},
-        {"dtype": 200},
-        {"buffer": 1},
-        {"buffer": 2**32 - 1},
-        {"dims": ["N"]},
-        {"shape": [8, -1], "dims": ["", "N"]},
-        {"dims": ["", ""]},
-        {"aliases": ["b", "a"]},
-        {"aliases": ["a", "a"]},
-        {"aliases": [""]},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("wrong", TENSORS, ids=str)
 def test_tensors_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, tensor=wrong))
 
 
-TYPES = ENUMS["AttributeType"]
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        {"inputs": [1]},
-        {"outputs": [-2]},
-        {"outputs": [2**31 - 1]},
-        {"nodes": [{"operator": "a", "inputs": [7], "outputs": []}]},
-        {"nodes": [{"operator": "a", "inputs": [], "outputs": [], "attributes": [{"name": "a", "type": 0}]}]},
-        {"nodes": [{"operator": "a", "inputs": [], "outputs": [], "attributes": [{"name": "a", "type": 77}]}]},
-        {
-            "nodes": [
-                {"operator": "a", "inputs": [], "outputs": [], "attributes": [{"name": "a", "type": TYPES["Ints"]}]}
-            ]
-        },
-        {"nodes": [{"operator": "a", "inputs": [], "outputs": [], "attributes": [{"name": "a", "type": 1}] * 2}]},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("graph", GRAPHS, ids=str)
 def test_graphs_that_cannot_be(graph: Record, tmp_path: Path) -> None:
     refusal(crafted(tmp_path, graph=graph))
 

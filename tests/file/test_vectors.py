@@ -11,26 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import qfmt
-from qfmt import Graph, Model, Node, QfmtError, Quantization, Tensor
+from networks.four_bits import INPUT, network
+from qfmt import Model, QfmtError
 from qfmt.cli import main
 from qfmt.compare import replay
 from qfmt.errors import DigestError, FormatError, RunError
 from qfmt.model import StoredArray
 
-GRID = Quantization((0.5,), (3,), -8, 7)
-
-
-def network() -> Model:
-    """4-bit integers, doubled and given back as floats; the input is an output, too, and one output stands twice."""
-    tensors = {
-        "q": Tensor("q", "int4", ("N", 3), None, GRID),
-        "real": Tensor("real", "float32", ("N", 3)),
-    }
-    node = Node("DequantizeLinear", ("q",), ("real",), version=23)
-    return Model(Graph(("q",), ("real", "q", "real"), (node,), tensors))
-
-
-INPUT = {"q": np.array([[-8, 0, 7], [3, 4, 5]], np.int8)}
 REAL = [[-5.5, -1.5, 2.0], [0.0, 0.5, 1.0]]
 
 

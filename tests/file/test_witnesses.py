@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden.model import blocks_model, golden_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutants import mutants, survives
-from strategies import models
 
 import qfmt
+from golden.model import blocks_model, golden_model
 from qfmt.file.decode import SCALARS
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, Attribute, Data, Model, attribute_kind
+from support.mutants import mutants, survives
+from support.paths import GOLDEN, PROGRAMS, ROOT, TOOLS
+from support.strategies import models
 
-TESTS = Path(__file__).parent
-SCHEMA = TESTS.parent / "schema"
+SCHEMA = ROOT / "schema"
 MEMBERS = {"i": 1, "f": 2, "s": 3, "li": 4, "lf": 5, "ls": 6}
 
 
@@ -43,7 +43,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs g++")
     program = tmp_path_factory.mktemp("witness") / "witness"
     headers = ["-I", str(include), "-I", str(SCHEMA / "generated" / "cpp")]
-    command = ["g++", "-std=c++17", "-O1", *headers, str(TESTS / "flatbuffers_witness.cpp"), "-o", str(program)]
+    command = ["g++", "-std=c++17", "-O1", *headers, str(PROGRAMS / "flatbuffers_witness.cpp"), "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 
@@ -66,7 +66,7 @@ def test_generated_code_reads_what_was_written(tmp_path: Path, witness: Path, mo
 
 @pytest.mark.parametrize(("name", "model"), [("1.0.qfb", golden_model), ("1.0-blocks.qfb", blocks_model)])
 def test_generated_code_reads_the_golden_files(name: str, model: Callable[[], Model], witness: Path) -> None:
-    path = TESTS / "golden" / name
+    path = GOLDEN / name
     expected = list(our_lines(model()))
     assert len(expected) > 40
     assert list(our_lines(qfmt.load(path))) == expected
@@ -78,7 +78,7 @@ def test_what_our_decoder_accepts_the_cpp_verifier_accepts(witness: Path, tmp_pa
     """Mutated metadata with a fitting digest: our decoder must be at least as strict as FlatBuffers' verifier."""
     path, refused_by = tmp_path / "m.qfb", {"qfmt": 0, "verifier": 0}
     names = ("1.0.qfb", "1.0-blocks.qfb", "1.0/read/vectors.qfb", "1.0/read/later-header.qfb")
-    golden = [(TESTS / "golden" / name).read_bytes() for name in names]
+    golden = [(GOLDEN / name).read_bytes() for name in names]
     candidates = [mutant for seed, data in enumerate(golden) for mutant in mutants(data, count=1500, seed=seed)]
     accepted = [survives(data, path) and not qfmt.check(path) for data in candidates]
     metadata = [data[: struct.unpack_from("<Q", data, 16)[0]] for data in candidates]
@@ -251,7 +251,7 @@ def generated_lines(data: bytes) -> Iterator[str]:
 
 
 def test_generated_files_are_current() -> None:
-    script = [sys.executable, str(TESTS.parent / "tools" / "generate_schema.py"), "--check"]
+    script = [sys.executable, str(TOOLS / "generate_schema.py"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     if "flatc is missing" in done.stderr:
         pytest.skip("needs flatc")

@@ -21,8 +21,7 @@ from qfmt.budget import Budget
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends.harmless import flat_key
 from qfmt.passes.constants import unused
-
-FOLDER = Path(__file__).parent / "hostile"
+from support.paths import HOSTILE
 
 REFUSED = {
     "code_relus.pt": "would take more than",
@@ -65,23 +64,23 @@ def converted(source: Path, folder: Path) -> tuple[int, list[str], int]:
 @pytest.fixture(scope="module")
 def baseline(tmp_path_factory: pytest.TempPathFactory) -> int:
     """The memory of the program itself."""
-    status, lines, peak = converted(FOLDER / CONVERTED[0], tmp_path_factory.mktemp("baseline"))
+    status, lines, peak = converted(HOSTILE / CONVERTED[0], tmp_path_factory.mktemp("baseline"))
     assert status == 0, lines
     return peak
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_hostile_files_are_refused_in_one_line(tmp_path: Path, baseline: int, name: str) -> None:
-    status, lines, peak = converted(FOLDER / name, tmp_path)
+    status, lines, peak = converted(HOSTILE / name, tmp_path)
     assert (status, len(lines)) == (2, 1), (status, lines)
     assert lines[0].startswith("qfmt: error: ") and REFUSED[name] in lines[0] and lines[0].isprintable(), lines
     assert not (tmp_path / "out.qfb").exists()
-    assert peak - baseline < 10 * (FOLDER / name).stat().st_size + 64 * MEGABYTE
+    assert peak - baseline < 10 * (HOSTILE / name).stat().st_size + 64 * MEGABYTE
 
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_hostile_code_that_is_not_part_of_the_network_is_not_run(tmp_path: Path, name: str) -> None:
-    status, lines, _ = converted(FOLDER / name, tmp_path)
+    status, lines, _ = converted(HOSTILE / name, tmp_path)
     assert status == 0, lines
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.qfb", "stderr"]
 
@@ -252,7 +251,7 @@ def relus(path: Path, count: int) -> Path:
 
 def linears(path: Path, count: int) -> Path:
     torch = pytest.importorskip("torch")
-    import networks
+    from networks import pytorch
 
     class Linears(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -265,7 +264,7 @@ def linears(path: Path, count: int) -> Path:
                 x = torch.nn.functional.linear(x, self.w)
             return x
 
-    with networks.quiet():
+    with pytorch.quiet():
         torch.jit.save(torch.jit.script(Linears().eval()), path)
     return path
 

@@ -32,10 +32,7 @@ from qfmt.frontends.torch.program import Call, Constant, Made, Program, Stored
 from qfmt.frontends.torch.tape import Slot
 from qfmt.frontends.torch.values import DTYPE_CODES
 from qfmt.frontends.witness import is_array, is_computed
-
-ROOT = Path(__file__).resolve().parents[1]
-HOSTILE = ROOT / "tests" / "hostile"
-DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
+from support.paths import DIGITS, HOSTILE, ROOT
 
 QUIET = pytest.mark.filterwarnings("ignore")
 """torch announces what it will drop, in words that change."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from qfmt.errors import SourceError, UnsafePickleError
 from qfmt.frontends.pickles import Inert, inert, unpickle
 from qfmt.frontends.stored import EXPANSION_LIMIT, PerChannel, PerTensor, Storage, StoredTensor
+from support.pickles import Runs, text
 
 
 def no_storage(key: str, dtype: str) -> Storage:
@@ -137,16 +137,6 @@ def test_parameters_state_dicts_and_sizes(tmp_path: Path) -> None:
 # -- what is refused -----------------------------------------------------------------------------------
 
 
-class Runs:
-    """Pickles as a call of os.system."""
-
-    def __init__(self, command: str) -> None:
-        self.command = command
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.system, (self.command,)
-
-
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_call_of_the_system_is_named_and_not_made(tmp_path: Path, protocol: int) -> None:
     marker = tmp_path / "marker"
@@ -178,11 +168,6 @@ def test_globals_that_are_not_listed(name: str) -> None:
         with pytest.raises(UnsafePickleError) as caught:
             read(data, where="data.pkl")
         assert str(caught.value).isprintable() and "data.pkl" in str(caught.value)
-
-
-def text(value: str) -> bytes:
-    raw = value.encode()
-    return b"X" + struct.pack("<I", len(raw)) + raw
 
 
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"

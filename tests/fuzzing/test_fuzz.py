@@ -18,15 +18,14 @@ pytest.importorskip("torch")
 if not Path("/proc/self/clear_refs").exists():
     pytest.skip("the memory of a process is read from Linux' /proc", allow_module_level=True)
 
+import qfmt
 from fuzzing import trial
 from fuzzing.batches import Result, Seed, Target, run_batch
 from fuzzing.targets import NAMES
-from mutants import small_file
-
-import qfmt
 from qfmt.errors import QfmtError
+from support.mutants import small_file
+from support.paths import ROOT, TOOLS
 
-ROOT = Path(__file__).resolve().parent.parent
 TESTED_ELSEWHERE = ("c-reader", "c-interpreter", "js-reader")
 """By mutants of their own: test_c_reader.py, test_c_reader_run.py, test_js_reader.py."""
 
@@ -35,7 +34,7 @@ def test_a_short_attack_on_everything_finds_nothing(tmp_path: Path) -> None:
     names = [name for name in NAMES if name not in TESTED_ELSEWHERE]
     command = [
         sys.executable,
-        ROOT / "tools" / "fuzz.py",
+        TOOLS / "fuzz.py",
         *names,
         "--mutants",
         "40",
@@ -123,7 +122,6 @@ def test_what_does_not_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_place_in_qfmt_tells_findings_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two faults in the reader are two findings, and the mutants that show them are the same when made again."""
     from fuzzing.qfb import changed_records
-
     from qfmt.file.reader import Container
 
     seeds = [Seed("small", small_file(tmp_path / "s.qfb"))]

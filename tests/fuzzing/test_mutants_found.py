@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mutants import sealed
-from test_torchscript_hostile import module_of
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
@@ -19,6 +17,9 @@ from qfmt.backends.c import write_c
 from qfmt.errors import DigestError, QfmtError, SourceError
 from qfmt.ops import OPERATORS
 from qfmt.ops.registry import Inference
+from support.mutants import sealed
+from support.paths import SUITE
+from support.torchscript_archives import module_of
 
 QUANTIZED = "q = torch.quantize_per_tensor(x, 0.1, 3, 13)"
 
@@ -73,7 +74,7 @@ def test_damaged_constants_are_told_when_they_are_written_as_onnx(tmp_path: Path
 
 def test_rows_of_thresholds_whose_index_is_an_empty_name(tmp_path: Path) -> None:
     """In C they were taken for one row for all channels."""
-    model = qfmt.load(Path(__file__).parent / "golden" / "1.0" / "integer" / "thresholds-rows.qfb")
+    model = qfmt.load(SUITE / "integer" / "thresholds-rows.qfb")
     (node,) = model.nodes
     programs = []
     for ends in ((), ("",)):
@@ -87,7 +88,7 @@ def test_rows_of_thresholds_whose_index_is_an_empty_name(tmp_path: Path) -> None
 def test_what_onnx_ir_logs_is_not_printed(tmp_path: Path) -> None:
     """It does not know the type of a list without elements."""
     pytest.importorskip("onnx_ir")
-    source = Path(__file__).parent / "golden" / "1.0" / "read" / "unknown-operator.qfb"
+    source = SUITE / "read" / "unknown-operator.qfb"
     command = [sys.executable, "-m", "qfmt", "convert", str(source), str(tmp_path / "m.onnx"), "--opset", "21"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "empty sequence" not in done.stderr

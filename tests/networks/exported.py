@@ -10,12 +10,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import architectures as published
 import pytest
 import torch
-from networks import quiet
 from torch import nn
 from torch.nn import functional
+
+from . import architectures as published
+from .pytorch import quiet
 
 Inputs = tuple[torch.Tensor, ...]
 

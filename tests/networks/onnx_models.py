@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import qfmt
 from qfmt.model import Model
 
+f32 = np.float32
+
 OPSET = 21
 
 Arrays = Mapping[str, np.ndarray]
@@ -85,3 +87,46 @@ def through_file(model: Model, folder: Any) -> Model:
     path = folder / "m.qfb"
     qfmt.save(model, path)
     return qfmt.load(path)
+
+
+FLOAT, U8, I8, I32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32
+
+
+def q(x: str, name: str, y: str, domain: str = "", **attributes: Any) -> onnx.NodeProto:
+    return node("QuantizeLinear", [x, f"{name}.s", f"{name}.z"], [y], domain=domain, **attributes)
+
+
+def dq(x: str, name: str, y: str, domain: str = "", **attributes: Any) -> onnx.NodeProto:
+    return node("DequantizeLinear", [x, f"{name}.s", f"{name}.z"], [y], domain=domain, **attributes)
+
+
+def grids(**named: tuple[Any, Any]) -> dict[str, np.ndarray]:
+    """name → (scale, zero point): the two constants of each."""
+    result = {}
+    for name, (scale, point) in named.items():
+        result[f"{name}.s"], result[f"{name}.z"] = np.asarray(scale, f32), np.asarray(point)
+    return result
+
+
+def conv_net(rng: np.random.Generator, *, relu: bool = True, bias: str = "int32") -> onnx.ModelProto:
+    """x → Q → DQ → Conv (per channel) → Relu → Q → DQ → y, with u8 activations and s8 weights."""
+    sw = rng.uniform(0.001, 0.02, 4).astype(f32)
+    constants = {
+        **grids(x=(0.05, np.uint8(117)), w=(sw, np.zeros(4, np.int8)), y=(0.11, np.uint8(40))),
+        "w": rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
+        "b.s": f32(0.05) * sw,
+        "b.z": np.zeros(4, np.int32),
+        "b": rng.integers(-2000, 2000, 4).astype(np.int32),
+        "fb": rng.normal(0, 1, 4).astype(f32),
+    }
+    last = "c"
+    nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), dq("w", "w", "wd", axis=0)]
+    if bias == "int32":
+        nodes.append(dq("b", "b", "bd", axis=0))
+    names = ["xd", "wd"] + {"int32": ["bd"], "float": ["fb"], "none": []}[bias]
+    nodes.append(node("Conv", names, ["c"], "conv", pads=[1, 1, 1, 1]))
+    if relu:
+        nodes.append(node("Relu", ["c"], ["r"]))
+        last = "r"
+    nodes += [q(last, "y", "yq"), dq("yq", "y", "y")]
+    return proto(nodes, {"x": (FLOAT, [2, 3, 9, 9])}, ["y"], constants)

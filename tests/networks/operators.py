@@ -4,11 +4,12 @@ This is float code that torch quantizes, by eager mode and by FX; what neither e
 """
 
 import torch
-from architectures import Network, channel_shuffle
 from torch import nn
 from torch.ao.nn.quantized import FloatFunctional
 from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.nn import functional
+
+from .architectures import Network, channel_shuffle
 
 STAYS_FLOAT = ".body"
 """A submodule whose name contains this is not quantized."""

@@ -7,23 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
-import onnx_kernels
-import processor
 import pytest
 import torch
 import torch.ao.nn.quantized.dynamic as nnqd
-from counts import OUTPUTS, tell
-from kernels import ENGINES, f32, grid, to_torch
 
 import qfmt
+from networks import pytorch
 from qfmt.errors import RunError
 from qfmt.interpreter import execute
 from qfmt.model import Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.dynamic import quantized_now
 from qfmt.ops.linear import linear_sums
+from support import onnx_kernels, processor
+from support.counts import OUTPUTS, tell
+from support.torch_kernels import ENGINES, f32, grid, to_torch
 
 quantized = torch.ops.quantized
 MILLION = 1_000_000
@@ -180,7 +179,7 @@ def test_linear_with_weights_of_float16(relu: bool) -> None:
         x, w = (rng.standard_normal(shape).astype(f32) for shape in (x_shape, (n, x_shape[-1])))
         w[0, :3] = 70000, -1e6, 1e-8
         b = rng.standard_normal(n).astype(f32)
-        with networks.quiet():
+        with pytorch.quiet():
             packed = quantized.linear_prepack_fp16(torch.from_numpy(w), torch.from_numpy(b))
             call = quantized.linear_relu_dynamic_fp16 if relu else quantized.linear_dynamic_fp16
             theirs = call(torch.from_numpy(x), packed)
@@ -219,7 +218,7 @@ def test_dynamic_convolutions_of_archives(name: str, engine: str, tmp_path: Path
     torch.backends.quantized.engine = engine
     torch.manual_seed(3)
     kind, shape, options = CONVOLUTIONS[name]
-    with networks.quiet():
+    with pytorch.quiet():
         layer = kind(8, 16, 3, **options)
         weight = layer.weight()
         values = torch.randint(-128, 128, weight.shape, dtype=torch.int8)
@@ -371,7 +370,7 @@ class Bags(torch.nn.Module):
 def test_archives_with_float_bags(mode: str, kind: str, tmp_path: Path) -> None:
     module = Bags(mode, 2 if mode == "mean" else None).eval()
     given = (torch.randint(0, 20, (30,)), torch.tensor([0, 4, 4, 17]), torch.randint(0, 20, (5, 6)))
-    with networks.quiet():
+    with pytorch.quiet():
         archive = torch.jit.trace(module, given) if kind == "traced" else torch.jit.script(module)
         torch.jit.save(archive, tmp_path / "bags.pt")
     shapes = {"indices": (None,), "offsets": (None,), "square": (None, None)}  # a script does not say, and asks

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from kernels import (
+
+from qfmt.interpreter import execute
+from qfmt.model import Node, Quantization, Tensor
+from qfmt.ops import Operand
+from support.torch_kernels import (
     ENGINES,
     Comparison,
     any_grid,
@@ -21,10 +25,6 @@ from kernels import (
     rule_of,
     to_torch,
 )
-
-from qfmt.interpreter import execute
-from qfmt.model import Node, Quantization, Tensor
-from qfmt.ops import Operand
 
 quantized = torch.ops.quantized
 

@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from kernels import (
+from torch.nn import functional
+
+from qfmt.model import DTYPES, Quantization
+from qfmt.ops import OPERATORS
+from support.torch_kernels import (
     ENGINES,
     Comparison,
     any_grid,
@@ -22,10 +26,6 @@ from kernels import (
     rule_of,
     to_torch,
 )
-from torch.nn import functional
-
-from qfmt.model import DTYPES, Quantization
-from qfmt.ops import OPERATORS
 
 quantized = torch.ops.quantized
 

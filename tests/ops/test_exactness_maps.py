@@ -8,8 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernels import ENGINES, Comparison, any_grid, check, compare, f32, integers, printed_ledger, rule_of, to_torch
 from torch.nn import functional
+
+from support.torch_kernels import (
+    ENGINES,
+    Comparison,
+    any_grid,
+    check,
+    compare,
+    f32,
+    integers,
+    printed_ledger,
+    rule_of,
+    to_torch,
+)
 
 quantized = torch.ops.quantized
 

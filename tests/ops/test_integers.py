@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operator_cases import CASES
 
+from cases.operators import CASES
 from qfmt import QfmtError
 from qfmt.interpreter import execute
 from qfmt.model import Node, Quantization, Tensor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-import operators
 import pytest
 from click.testing import CliRunner
 
+import operators
 from qfmt.cli import main
 from qfmt.ops import OPERATORS
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from operator_cases import CASES, Case, compute
 from torch.nn import functional
 
+from cases.operators import CASES, Case, compute
 from qfmt import QfmtError
 from qfmt.ops import OPERATORS
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from counts import tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,8 +24,8 @@ from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.linear import linear_sums
 from qfmt.ops.overflow import PairSums, computed_by, farthest
 from qfmt.passes.hazards import KERNELS, Hazard, hazards
-
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
+from support.counts import tell
+from support.paths import DIGITS, PROGRAMS
 
 
 @settings(deadline=None)
@@ -70,9 +69,7 @@ def test_kernels_of_one_order_form_the_same_pairs(channels: int, taps: int) -> N
 def test_torch_as_on_a_processor_without_vnni() -> None:
     """What torch computes there is explained output by output, and nothing else is."""
     pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("avx2_kernels.py"))], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, str(PROGRAMS / "avx2_kernels.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     tell(*(f"{name:38}{n[0]:8} outputs{n[1]:8} off{n[2]:8} saturated" for name, n in found.items()))

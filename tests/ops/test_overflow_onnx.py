@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_networks
-import onnx_witness
 import pytest
 from click.testing import CliRunner
-from counts import tell
-from engine_sums import EXACT, Product, integers, measure, step
-from onnx_kernels import saturates
-from onnx_products import OPERATORS_OF, products
 
 import qfmt
+from engine_sums import EXACT, Product, integers, measure, step
+from networks import onnx_runtime
+from onnx_products import OPERATORS_OF, products
 from qfmt.cli import main
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.overflow import computed_by
 from qfmt.passes.hazards import TAPS_FIRST
+from support import onnx_witness
+from support.counts import tell
+from support.onnx_kernels import saturates
+from support.paths import DIGITS
 
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
 TAPS, CHANNELS = "taps", "channels"
 UNSIGNED_BY_SIGNED, SIGNED_BY_UNSIGNED = "uint8 · int8", "int8 · uint8"
 
@@ -242,7 +242,7 @@ def test_a_changed_weight_is_found(tmp_path: Path) -> None:
 )
 def test_verify_of_networks_of_onnx_runtimes_own_tools(name: str, form: str, engine: str, tmp_path: Path) -> None:
     """Exit status 0 everywhere, and one line that says how many outputs are off because kernels saturate."""
-    make = onnx_networks.dynamic if form == "dynamic" else partial(onnx_networks.static, form=form)
+    make = onnx_runtime.dynamic if form == "dynamic" else partial(onnx_runtime.static, form=form)
     path = str(make(name, folder=tmp_path))
     done = CliRunner().invoke(main, ["verify", path, path, "--engine", engine], catch_exceptions=False)
     lines = done.stdout.splitlines()

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_witness as witness
 import pytest
 import torch
-from c_program import Together, flat
-from counts import tell
-from operator_cases import CASES
-from test_to_onnx_operators import QUANTIZED, quantized_node
-from test_to_torch_operators import one_node
 
+from cases.onnx_nodes import QUANTIZED, quantized_node
+from cases.operators import CASES
+from cases.torch_nodes import one_node
 from qfmt.errors import InexpressibleNodesError, QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Quantized, Trait
 from qfmt.passes import lower_integer
 from qfmt.passes.fold import fold_sandwiches
 from qfmt.rules import graph_violations
+from support import onnx_witness as witness
+from support.c_program import Together, flat
+from support.counts import tell
 
 Array = np.ndarray[Any, Any]
 Outputs = dict[str, Array]

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
-import processor
 import pytest
 import torch
-from counts import OUTPUTS, tell
-from operator_cases import CASES, compute
 from torch import nn
 
 import qfmt
+from cases.operators import CASES, compute
+from networks import pytorch
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model
 from qfmt.ops import recurrent
+from support import processor
+from support.counts import OUTPUTS, tell
 
 Outputs = list[np.ndarray]
 f32 = np.float32
@@ -74,7 +74,7 @@ def compare(
 ) -> None:
     """All outputs equal with torch's sigmoid and tanh, and near with ours; sums as the engine adds up here."""
     given = dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True))
-    expected = [tensor.detach().numpy() for tensor in networks.flat(theirs)]
+    expected = [tensor.detach().numpy() for tensor in pytorch.flat(theirs)]
     with processor.as_computed_here(engine), monkeypatch.context() as patch:
         patch.setattr(recurrent, "linear", processor.half_linear)
         ours = list(model.run(given).values())
@@ -124,12 +124,12 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def quantized(layer: type[nn.Module], states: int, dtype: torch.dtype, size: int, form: dict[str, Any]) -> nn.Module:
     wrapped = {0: Layer, 1: GRUWithState, 2: LSTMWithState}[states](layer(10, size, **form)).eval()
-    with networks.quiet():
+    with pytorch.quiet():
         return torch.ao.quantization.quantize_dynamic(wrapped, {layer}, dtype=dtype)
 
 
 def saved(module: nn.Module, inputs: list[torch.Tensor], kind: str, path: Path) -> Path:
-    with networks.quiet():
+    with pytorch.quiet():
         if kind == "traced":
             archive = torch.jit.trace(module, tuple(inputs))
         else:
@@ -231,7 +231,7 @@ CELLS = {
 def test_cells(name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, wrapper in (("traced", Cell), ("scripted", Cell), ("traced", CellWithState)):
         module = wrapper(CELLS[name]()).eval()
-        with networks.quiet():
+        with pytorch.quiet():
             module = torch.ao.quantization.quantize_dynamic(module, {type(module.cell)}, dtype=dtype)
         x = torch.randn(9, 10)
         model = qfmt.convert(saved(module, [x], kind, tmp_path / "cell.pt"))
@@ -273,7 +273,7 @@ class Packed(nn.Module):
 
 
 def test_packed_sequences_are_refused_by_name(tmp_path: Path) -> None:
-    with networks.quiet():
+    with pytorch.quiet():
         module = torch.ao.quantization.quantize_dynamic(Packed().eval(), {nn.LSTM}, dtype=torch.qint8)
     archive = saved(module, [torch.randn(5, 3, 10), torch.tensor([5, 4, 2])], "traced", tmp_path / "packed.pt")
     with pytest.raises(UnsupportedOperatorsError, match="packed"):
@@ -282,7 +282,7 @@ def test_packed_sequences_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_trace_of_training_is_refused(tmp_path: Path) -> None:
     module = quantized(nn.LSTM, 0, torch.qint8, 8, {"num_layers": 2, "dropout": 0.5}).train()
-    with networks.quiet():
+    with pytorch.quiet():
         torch.jit.save(torch.jit.trace(module, torch.randn(3, 2, 10), check_trace=False), tmp_path / "train.pt")
     with pytest.raises(SourceError, match="training mode"):
         qfmt.convert(tmp_path / "train.pt")
@@ -309,7 +309,7 @@ def test_the_formulas_are_those_of_torchs_float_layers(name: str) -> None:
         states = states if "Cell" in name else [state[None] for state in states]
         theirs = [
             each.detach().numpy()
-            for each in networks.flat(layer(given, *([tuple(states)] if len(states) > 1 else states)))
+            for each in pytorch.flat(layer(given, *([tuple(states)] if len(states) > 1 else states)))
         ]
         if case.attributes.get("reverse"):
             theirs[0] = theirs[0][::-1]
@@ -327,7 +327,7 @@ def test_the_lstm_fixture_as_torch_computes_it(shared_data: Path, kind: str, mon
     folder = shared_data / "torchscript_bc"
     archive = folder / f"TestSerialization.test_lstm.{kind}.pt"
     given = torch.load(folder / "TestSerialization.test_lstm.input.pt", weights_only=True)
-    with networks.quiet():
+    with pytorch.quiet():
         theirs = torch.jit.load(archive)(given)
     compare("fixture lstm", qfmt.convert(archive), [given], theirs, monkeypatch)
 

@@ -10,19 +10,16 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-import case_inputs
 import numpy as np
-import onnx_case_inputs
 import pytest
 import torch
-from counts import tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integer_case_inputs import integers_like
-from integer_networks import BROKEN, network
-from mutants import mutants, overwrite
 
 import qfmt
+from cases import onnx_inputs, torch_inputs
+from cases.integer_inputs import integers_like
+from networks.integer import BROKEN, network
 from qfmt import QfmtError
 from qfmt.errors import RunError, ValidityError
 from qfmt.interpreter import execute
@@ -30,6 +27,8 @@ from qfmt.interpreter import run as run_unchecked
 from qfmt.model import DTYPES, Node, Quantization, Tensor, numpy_dtype
 from qfmt.ops import OPERATORS, Operand
 from qfmt.ops.requantization import LARGEST_ADD, RULES, TAKES
+from support.counts import tell
+from support.mutants import mutants, overwrite
 
 Array = Any
 seeds = st.integers(0, 2**32)
@@ -258,7 +257,7 @@ def biased(rng: np.random.Generator, total: Array, channels: int) -> tuple[Array
 @given(seed=seeds)
 def test_sums_of_convolutions_are_exact(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = case_inputs.conv(rng)
+    case = torch_inputs.conv(rng)
     x, xq = integers_like(rng, case.inputs[0])
     w, wq = integers_like(rng, case.inputs[1], 0 if rng.random() < 0.5 else None)
     if rule == "exact":
@@ -274,7 +273,7 @@ def test_sums_of_convolutions_are_exact(rule: str, seed: int) -> None:
 @given(seed=seeds)
 def test_sums_of_transposed_convolutions_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = case_inputs.conv_transpose(rng)
+    case = torch_inputs.conv_transpose(rng)
     (x, xq), (w, wq) = integers_like(rng, case.inputs[0]), integers_like(rng, case.inputs[1], 1)
     bias, total = biased(rng, painted(whole(x, xq), whole(w, wq), case.attributes), 1)
     y = run("ConvTranspose", [(x, xq), (w, wq), bias], "int32", None, "exact", **case.attributes)
@@ -287,17 +286,17 @@ def test_sums_of_transposed_convolutions_are_exact(seed: int) -> None:
 def test_sums_of_products_of_matrices_are_exact(rule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     counted = whole if rule == "exact" else (lambda values, q: values.astype(np.int64))
-    case = case_inputs.linear(rng)
+    case = torch_inputs.linear(rng)
     (x, xq), (w, wq) = integers_like(rng, case.inputs[0]), integers_like(rng, case.inputs[1], 0)
     bias, total = biased(rng, (counted(x, xq)[..., None, :] * counted(w, wq)).sum(-1), -1)
     assert (run("qfmt.Linear", [(x, xq), (w, wq), bias], "int32", None, rule) == total).all()
 
-    case = case_inputs.matmul(rng)
+    case = torch_inputs.matmul(rng)
     (x, xq), (w, wq) = (integers_like(rng, each) for each in case.inputs[:2])
     total = np.matmul(counted(x, xq), counted(w, wq), dtype=np.int64)
     assert (run("MatMul", [(x, xq), (w, wq)], "int32", None, rule) == total).all()
 
-    case = onnx_case_inputs.gemm(rng)
+    case = onnx_inputs.gemm(rng)
     a = {**case.attributes, "alpha": 1.0, "beta": 1.0}
     (x, xq), (w, wq) = (integers_like(rng, each) for each in case.inputs[:2])
     left, right = counted(x, xq), counted(w, wq)
@@ -310,15 +309,15 @@ def test_sums_of_products_of_matrices_are_exact(rule: str, seed: int) -> None:
 @given(seed=seeds)
 def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    (a, aq), (b, bq) = (integers_like(rng, each) for each in case_inputs.broadcast(rng).inputs)
+    (a, aq), (b, bq) = (integers_like(rng, each) for each in torch_inputs.broadcast(rng).inputs)
     assert (run("Mul", [(a, aq), (b, bq)], "int32", None, "exact") == whole(a, aq) * whole(b, bq)).all()
-    case = onnx_case_inputs.reduction(rng)
+    case = onnx_inputs.reduction(rng)
     x, q = integers_like(rng, case.inputs[0])
     axes = case.inputs[1] if len(case.inputs) > 1 else None
     y = run("ReduceMean", [(x, q), axes], "int32", None, "exact", **case.attributes)
     mean = np.asarray(OPERATORS["ReduceSum"].reference(whole(x, q), axes, **case.attributes))
     assert y.shape == mean.shape and (y == mean).all()
-    x, q = integers_like(rng, case_inputs.spatial(rng).inputs[0])
+    x, q = integers_like(rng, torch_inputs.spatial(rng).inputs[0])
     total = whole(x, q).sum(tuple(range(2, x.ndim)), keepdims=True)
     assert (run("GlobalAveragePool", [(x, q)], "int32", None, "exact") == total).all()
 
@@ -327,7 +326,7 @@ def test_products_and_sums_over_axes_are_exact(seed: int) -> None:
 @given(seed=seeds)
 def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = case_inputs.average_pool(rng)
+    case = torch_inputs.average_pool(rng)
     x, q = integers_like(rng, case.inputs[0])
     a = {key: value for key, value in case.attributes.items() if key != "count_include_pad"}
     rank, count_pads = len(a["kernel_shape"]), case.attributes["count_include_pad"]
@@ -353,7 +352,7 @@ def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
 @given(seed=seeds)
 def test_means_of_bins_come_in_one_unit(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    case = case_inputs.adaptive(rng)
+    case = torch_inputs.adaptive(rng)
     x, q = integers_like(rng, case.inputs[0])
     y = run("qfmt.AdaptiveAveragePool", [(x, q)], "int32", None, "exact", **case.attributes)
     size = case.attributes["output_size"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operator_cases import CASES, Case, compute
 
+from cases.operators import CASES, Case, compute
 from qfmt import QfmtError
 from qfmt.model import Dimension, Shape
 from qfmt.ops import OPERATORS, Inference, UnknownRank

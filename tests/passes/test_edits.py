@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ import qfmt
 from qfmt import Model
 from qfmt.errors import QfmtError
 from qfmt.rules import graph_violations
+from support.paths import DIGITS
 
-DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits_int8.pt"
 X = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
 
 

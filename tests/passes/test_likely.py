@@ -6,13 +6,13 @@ import ast
 import re
 from pathlib import Path
 
-import networks
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 import qfmt
+from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare.random_inputs import draw
 from qfmt.compare.random_inputs import shapes as tried
@@ -65,9 +65,9 @@ def test_the_first_layer_tells_what_it_takes(
 
 
 def test_a_trace_tells_its_shapes(tmp_path: Path) -> None:
-    module, inputs = networks.quantized("two_inputs", "eager")
+    module, inputs = pytorch.quantized("two_inputs", "eager")
     traced, scripted = (
-        qfmt.convert(networks.save_as(module, inputs, kind, tmp_path / f"{kind}.pt")) for kind in ("trace", "script")
+        qfmt.convert(pytorch.save_as(module, inputs, kind, tmp_path / f"{kind}.pt")) for kind in ("trace", "script")
     )
     assert example_shapes(traced) == {"image": (2, 3, 16, 16), "vector": (2, 5)}
     assert example_shapes(scripted) == {}
@@ -90,8 +90,8 @@ def options_of(message: str) -> list[str]:
 @pytest.mark.parametrize(("name", "kind"), [("two_inputs", "script"), ("conv1d", "trace"), ("conv1d", "script")])
 @pytest.mark.parametrize("arguments", [("m.qfb", "--integer-only")], ids=["lowered"])
 def test_the_command_line_of_a_hint_works(name: str, kind: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
-    module, inputs = networks.quantized(name, "eager")
-    source = networks.save_as(module, inputs, kind, tmp_path / "m.pt")
+    module, inputs = pytorch.quantized(name, "eager")
+    source = pytorch.save_as(module, inputs, kind, tmp_path / "m.pt")
     command = ["convert", str(source), str(tmp_path / arguments[0]), *arguments[1:]]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 2 and refused.stderr.count("\n") == 1
@@ -101,8 +101,8 @@ def test_the_command_line_of_a_hint_works(name: str, kind: str, arguments: tuple
 
 
 def test_so_does_that_of_a_program_in_c(tmp_path: Path) -> None:
-    module, inputs = networks.quantized("two_inputs", "eager")
-    source = networks.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    module, inputs = pytorch.quantized("two_inputs", "eager")
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
     assert CliRunner().invoke(main, ["convert", str(source), str(tmp_path / "m.qfb"), "--integer-only"]).exit_code == 0
     command = ["convert", str(tmp_path / "m.qfb"), str(tmp_path / "folder")]
     refused = CliRunner().invoke(main, command)
@@ -111,7 +111,7 @@ def test_so_does_that_of_a_program_in_c(tmp_path: Path) -> None:
 
 
 def test_a_front_end_names_all_inputs_as_in_the_trace(tmp_path: Path) -> None:
-    source = networks.save_as(Squeezed(), (torch.ones(1, 3, 5), torch.ones(7, 1)), "trace", tmp_path / "m.pt")
+    source = pytorch.save_as(Squeezed(), (torch.ones(1, 3, 5), torch.ones(7, 1)), "trace", tmp_path / "m.pt")
     with pytest.raises(SourceError) as refused:
         qfmt.convert(source)
     assert refused.value.hint.startswith(

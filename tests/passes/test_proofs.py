@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from counts import tell
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
@@ -22,9 +21,9 @@ from qfmt.model import static_shape
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer, proofs
 from qfmt.rules import violations
+from support.counts import tell
+from support.paths import DIGITS, SUITE
 
-SUITE = Path(__file__).parent / "golden" / "1.0"
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
 WINDOW = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
 
 

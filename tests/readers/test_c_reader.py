@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_reader import COMPILERS, FOLDER, SANITIZED, STRICT, build, compiler, read_disagreement, verdicts
-from counts import tell
-from mutants import mutants, small_file, survives
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
@@ -23,8 +20,11 @@ from qfmt.file.reader import Container, Stored
 from qfmt.file.records import ATTRIBUTE_TYPES
 from qfmt.file.schema import ENUMS, TABLES
 from qfmt.model import DTYPES, StoredArray, Vector, attribute_kind
+from support.c_reader import COMPILERS, FOLDER, SANITIZED, STRICT, build, compiler, read_disagreement, verdicts
+from support.counts import tell
+from support.mutants import mutants, small_file, survives
+from support.paths import GOLDEN, SUITE
 
-GOLDEN = Path(__file__).resolve().parent / "golden"
 FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")
 
 
@@ -282,10 +282,10 @@ def test_data_that_many_share_are_not_read_again_and_again(tmp_path: Path) -> No
 
 def test_refused_files_of_the_suite_are_refused() -> None:
     """Those that break a rule of the container, or one about a single tensor or vector."""
-    folder = GOLDEN / "1.0" / "refused"
+    folder = SUITE / "refused"
     if not folder.is_dir():
         pytest.skip("the suite has no refused files yet")
-    listed = json.loads((GOLDEN / "1.0" / "index.json").read_text("utf-8"))["files"]
+    listed = json.loads((SUITE / "index.json").read_text("utf-8"))["files"]
     rules = {folder / f"{each['name']}.qfb": each["rule"] for each in listed if each["level"] == "refused"}
     of_graphs = {f"V{number}" for number in (*range(29, 50), 52)}
     read = [path for path, rule in rules.items() if rule not in of_graphs]

@@ -13,20 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
-from counts import tell
-from fuzzing.altered import altered, written
-from integer_graphs import kinds
-from integer_networks import BROKEN, changed, network
-from mutants import mutants, overwrite
 
 import qfmt
+from cases.integer_graphs import kinds
+from fuzzing.altered import altered, written
+from networks.integer import BROKEN, changed, network
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
-
-SUITE = sorted((Path(__file__).resolve().parent / "golden" / "1.0" / "integer").glob("*.qfb"))
+from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
+from support.counts import tell
+from support.mutants import mutants, overwrite
+from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE
 
 
 def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -47,11 +46,11 @@ def test_it_is_c99_without_a_warning() -> None:
 
 
 def test_the_suite_under_sanitizers() -> None:
-    done = run("--vectors", *SUITE)
+    done = run("--vectors", *INTEGER_SUITE)
     assert (done.returncode, done.stderr) == (0, b"")
     equal, total, files = counted(done)
     assert equal == total > 10_000
-    assert files == len(SUITE)
+    assert files == len(INTEGER_SUITE)
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
@@ -99,7 +98,7 @@ def random_feed(model: Model, rng: np.random.Generator, shapes: Mapping[str, tup
 
 
 def test_digits_with_integers_alone(tmp_path: Path) -> None:
-    folder = Path(__file__).resolve().parent.parent / "examples" / "digits"
+    folder = EXAMPLES / "digits"
     model = lower_integer(qfmt.convert(folder / "digits_int8.pt", input_shapes={"x": ("N", 1, 8, 8)}), exact=True)
     (name,) = model.graph.inputs
     feeds = [random_feed(model, np.random.default_rng(seed), {name: (50, 1, 8, 8)}) for seed in range(2)]
@@ -131,12 +130,12 @@ LOWERED = (
 
 @pytest.mark.slow
 def test_networks_of_torch_with_integers_alone(tmp_path: Path) -> None:
-    import networks
+    from networks import pytorch
 
     for name in LOWERED:
         for mode in ("eager", "fx"):
-            module, examples = networks.quantize(name, mode)
-            archive = networks.save_as(module, examples, "trace", tmp_path / "m.pt")
+            module, examples = pytorch.quantize(name, mode)
+            archive = pytorch.save_as(module, examples, "trace", tmp_path / "m.pt")
             ends = qfmt.convert(archive).graph.inputs
             shapes = {end: tuple(each.shape) for end, each in zip(ends, examples, strict=True)}
             model = lower_integer(qfmt.convert(archive, input_shapes=shapes), exact=True)
@@ -213,7 +212,7 @@ def _outcome(wanted: str | None, code: int) -> str:
 
 
 def test_mutants_of_the_suite(tmp_path: Path) -> None:
-    files = [data for path in SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
+    files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
     assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"] > 100
 
 
@@ -225,7 +224,7 @@ def test_networks_with_something_altered(tmp_path: Path) -> None:
 
 def _altered(count: int, seed: int, path: Path) -> list[bytes]:
     """Of each file of the suite that many, each altered in its own way."""
-    models = enumerate(map(qfmt.load, SUITE))
+    models = enumerate(map(qfmt.load, INTEGER_SUITE))
     return [data for index, model in models for data in altered(model, count, 1000 * seed + index, path)]
 
 
@@ -292,7 +291,7 @@ def test_work_and_memory_are_limited(tmp_path: Path) -> None:
 
 
 def test_names_are_listed_without_control_characters() -> None:
-    done = run("--list", Path(__file__).parent / "hostile" / "c-escape.qfb")
+    done = run("--list", HOSTILE / "c-escape.qfb")
     assert done.returncode == 0
     assert rb"input \x1b]0;pwned\x07\x1b[31mRED\x0a#define x 1" in done.stdout
     assert [line.split()[0] for line in done.stdout.splitlines()] == [

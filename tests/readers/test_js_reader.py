@@ -6,28 +6,28 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-import test_hostile
-from counts import tell
 from hypothesis import HealthCheck, given, settings
-from js_reader import PACKAGE, ROOT, Reader, dump, facts, refusal
-from mutants import mutants, overwrite, small_file
-from strategies import models
-from test_hostile import crafted
-from test_vectors import INPUT, network
 
 import qfmt
+from networks.four_bits import INPUT, network
 from qfmt import Graph, Model, Quantization, Tensor
 from qfmt.model import DTYPES, numpy_dtype
+from support.counts import tell
+from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.js_reader import PACKAGE, ROOT, Reader, dump, facts, refusal
+from support.mutants import mutants, overwrite, small_file
+from support.paths import DIGITS, GOLDEN
+from support.strategies import models
 
-GOLDEN = sorted(path for path in (ROOT / "tests" / "golden").rglob("*.qfb") if path.parent.name != "refused")
-REFUSED = sorted((ROOT / "tests" / "golden").rglob("refused/*.qfb"))
+FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")
+REFUSED = sorted(GOLDEN.rglob("refused/*.qfb"))
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,13 @@ def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:
 
 
 def test_golden_files_are_read_alike(reader: Reader) -> None:
-    tensors, equal = _compare(reader, GOLDEN)
-    tell(f"JavaScript: {len(GOLDEN)} golden files, {tensors} tensors, {equal} facts equal those that Python finds")
+    tensors, equal = _compare(reader, FILES)
+    tell(f"JavaScript: {len(FILES)} golden files, {tensors} tensors, {equal} facts equal those that Python finds")
 
 
 def test_a_real_network_is_read_alike(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "digits.qfb"
-    qfmt.convert(ROOT / "examples" / "digits" / "digits_int8.pt").save(path)
+    qfmt.convert(DIGITS).save(path)
     tensors, equal = _compare(reader, [path])
     assert tensors > 20
     tell(f"JavaScript: digits, {tensors} tensors, {equal} facts equal those that Python finds")
@@ -172,21 +172,16 @@ def _told(what: str, counts: Counter[str]) -> None:
     )
 
 
-def _parameters(test: Callable[..., None]) -> list[Any]:
-    """What a test of the reader in Python is parametrized with."""
-    return next(mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize")
-
-
 def test_crafted_files(reader: Reader, tmp_path: Path) -> None:
-    """What test_hostile.py crafts: digests fit, and something is said that cannot be."""
+    """Digests fit, and something is said that cannot be."""
     records: list[dict[str, Any]] = [{}]
-    records += [{"tensor": {"shape": shape}} for shape in _parameters(test_hostile.test_shapes_that_cannot_be)]
-    records += [{"tensor": wrong} for wrong in _parameters(test_hostile.test_tensors_that_cannot_be)]
-    records += [{"graph": wrong} for wrong in _parameters(test_hostile.test_graphs_that_cannot_be)]
+    records += [{"tensor": {"shape": shape}} for shape in SHAPES]
+    records += [{"tensor": wrong} for wrong in TENSORS]
+    records += [{"graph": wrong} for wrong in GRAPHS]
     good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
-    quantizations = [{}, *_parameters(test_hostile.test_quantizations_that_cannot_be)]
+    quantizations = [{}, *QUANTIZATIONS]
     records += [{"tensor": {"quantization": good | wrong}} for wrong in quantizations]
-    for offset, size in _parameters(test_hostile.test_buffers_outside_the_data):
+    for offset, size in BUFFERS:
         records.append({"buffers": [{"offset": offset, "size": size, "sha256": bytes(32)}]})
     records += [{"required_features": ["sparse"]}, {"minor_version": 7}, {"metadata": [{"key": "a", "value": ""}] * 2}]
     counts = _verdicts((crafted(tmp_path, **record).read_bytes() for record in records), tmp_path, reader)

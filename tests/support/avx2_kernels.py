@@ -13,13 +13,13 @@ import warnings
 from pathlib import Path
 
 os.environ.update(FBGEMM_ENABLE_INSTRUCTIONS="AVX2", ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import numpy as np
-from torch_products import products
 
 from qfmt.compare.classes import classify
 from qfmt.interpreter import execute
+from torch_products import products
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from qfmt import Model
 from qfmt.backends.c import write_c
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wshadow", "-Wconversion")
+CAN_COMPILE = all(map(shutil.which, ("cc", "make")))
+
 SANITIZED = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 

@@ -19,7 +19,9 @@ import qfmt
 from qfmt.errors import QfmtError
 from qfmt.model import Tensor, numpy_dtype
 
-FOLDER = Path(__file__).resolve().parent.parent / "readers" / "c"
+from .paths import ROOT
+
+FOLDER = ROOT / "readers" / "c"
 INTERPRETER = sorted((FOLDER / "run").glob("*.c"))
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow")
 SANITIZED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

@@ -18,7 +18,8 @@ import pytest
 import qfmt
 from qfmt.model import Attribute, Model, Node, Quantization, StoredArray, Tensor, attribute_kind
 
-ROOT = Path(__file__).resolve().parent.parent
+from .paths import ROOT
+
 PACKAGE = Path("readers/js")
 NO_NETWORK = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "network")
 
@@ -199,7 +200,7 @@ def _attribute(value: Attribute) -> list[str]:
 
 def refusal(path: Path, *, verify: bool = True) -> str:
     """ "ok", or the rule by which Python refuses a file."""
-    from mutants import touch
+    from .mutants import touch
 
     try:
         touch(qfmt.load(path, verify=verify))

@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from fuzzing.qfb import mutants, sealed
 
 import qfmt
+from fuzzing.qfb import mutants, sealed
 from qfmt.errors import QfmtError
 from qfmt.model import Model, Quantization
 

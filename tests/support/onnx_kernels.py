@@ -7,19 +7,20 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
-import counts
 import numpy as np
 import onnx
-from engine_sums import EXACT, ORDERS, measure
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from onnx_products import products
 
+from engine_sums import EXACT, ORDERS, measure
+from onnx_products import products
 from qfmt import interpreter
 from qfmt.model import Model
 from qfmt.ops import OPERATORS
 from qfmt.ops.overflow import computed_by
 from qfmt.passes.hazards import KERNELS
+
+from . import counts
 
 
 @cache

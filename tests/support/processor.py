@@ -7,18 +7,19 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-import counts
-import networks
 import numpy as np
 import torch
-from engine_sums import EXACT, ORDERS, measure
 from numpy.typing import ArrayLike
-from torch_products import convolution, products
 
+from engine_sums import EXACT, ORDERS, measure
+from networks import pytorch
 from qfmt import interpreter
 from qfmt.arithmetic import fma
 from qfmt.model import Model, Node
 from qfmt.ops.overflow import PairSums, computed_by
+from torch_products import convolution, products
+
+from . import counts
 
 f32 = np.float32
 
@@ -123,7 +124,7 @@ def sums_of_rows(rows: int) -> tuple[int, ...]:
     """
     x = np.ones((rows, 8), f32)
     x[:, 0], x[:, 5] = 2.0**30, -(2.0**30)
-    with networks.quiet():
+    with pytorch.quiet():
         packed = torch.ops.quantized.linear_prepack_fp16(torch.ones(1, 8), None)
         kept = torch.ops.quantized.linear_dynamic_fp16(torch.from_numpy(x), packed)[:, 0]
     return tuple({2.0: 1, 4.0: 2, 5.0: 4}[each] for each in kept.tolist())

@@ -115,3 +115,21 @@ def to_torch(value: Any) -> Any:
         case list() | tuple():
             return type(value)(map(to_torch, value)) if type(value) in (list, tuple) else tuple(map(to_torch, value))
     return value
+
+
+def assert_equal(ours: Any, theirs: Any) -> int:
+    """Equality of nested results, bit for bit; the number of elements compared."""
+    if isinstance(theirs, torch.Tensor):
+        assert ours.shape == theirs.shape
+        assert torch.equal(
+            ours.int_repr() if ours.is_quantized else ours, theirs.int_repr() if theirs.is_quantized else theirs
+        )
+        return ours.numel()
+    if isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        return sum(map(assert_equal, ours, theirs))
+    if isinstance(theirs, Mapping):
+        assert list(ours) == list(theirs)
+        return sum(assert_equal(ours[key], theirs[key]) for key in theirs)
+    assert ours == theirs and type(ours) is type(theirs)
+    return 1

@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import networks
 import numpy as np
-import processor
 import torch
-from counts import OUTPUTS
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from networks import pytorch
 from qfmt.compare.classes import rounding_ties
 from qfmt.model import Model, Node, Quantization
 from qfmt.ops import OPERATORS, Operand, Quantized
+
+from . import processor
+from .counts import OUTPUTS
 
 ROUNDED = (Quantized.COMPUTES, Quantized.ACCUMULATES, Quantized.OWN)
 
@@ -73,12 +74,12 @@ def _is_per_tensor(tensor: torch.Tensor) -> bool:
     return tensor.qscheme() == torch.per_tensor_affine
 
 
-def observe(model: torch.nn.Module, inputs: networks.Inputs) -> tuple[list[np.ndarray], list[Seen]]:
+def observe(model: torch.nn.Module, inputs: pytorch.Inputs) -> tuple[list[np.ndarray], list[Seen]]:
     """The outputs of `model` (quantized ones as integers) and all that was computed on the way."""
     record = Record()
-    with torch.no_grad(), networks.quiet(), record:
+    with torch.no_grad(), pytorch.quiet(), record:
         outputs = model(*inputs)
-    return [Seen.of(tensor).array for tensor in networks.flat(outputs)], record.seen
+    return [Seen.of(tensor).array for tensor in pytorch.flat(outputs)], record.seen
 
 
 @dataclass

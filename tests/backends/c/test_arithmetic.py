@@ -10,30 +10,39 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from c_program import SANITIZED, STRICT, Library, Together, compile_c, compiler, flat, program, random_inputs, run_main
-from counts import tell
-from networks import definition, quantize, quiet, save_as
-from networks import flat as flat_tensors
-from onnx_models import through_file
-from test_onnx_integer import expected, network
 from torch import nn
 from torch.ao import quantization as tq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
+from networks.onnx_models import through_file
+from networks.pytorch import definition, quantize, quiet, save_as
+from networks.pytorch import flat as flat_tensors
+from networks.requant_shifts import expected, network
 from qfmt import Model
 from qfmt.backends.c import write_c
 from qfmt.passes import lower_integer
-
-SUITE = sorted((Path(__file__).parent / "golden" / "1.0" / "integer").glob("*.qfb"))
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
+from support.c_program import (
+    SANITIZED,
+    STRICT,
+    Library,
+    Together,
+    compile_c,
+    compiler,
+    flat,
+    program,
+    random_inputs,
+    run_main,
+)
+from support.counts import tell
+from support.paths import DIGITS, INTEGER_SUITE
 
 
 def one_of_each() -> list[Path]:
     """Files of the conformance suite until every operator has come by every rule."""
     seen: set[tuple[str, str]] = set()
     chosen = []
-    for path in SUITE:
+    for path in INTEGER_SUITE:
         model = qfmt.load(path)
         kinds = {(node.operator, node.rule) for node in model.nodes}
         if not kinds <= seen:
@@ -63,7 +72,7 @@ def test_every_operator_by_every_rule(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cc", "compact"), [("gcc", False), ("clang", False), ("gcc", True)])
 def test_the_whole_conformance_suite(tmp_path: Path, cc: str, compact: bool) -> None:
-    told = passes(SUITE, tmp_path / "suite", cc=cc, compact=compact)
+    told = passes(INTEGER_SUITE, tmp_path / "suite", cc=cc, compact=compact)
     tell(f"C ({cc}{', compact' if compact else ''}): {told}")
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from c_program import Together, flat, random_inputs
-from counts import tell
 
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c.exceptions import Reach, mended
 from qfmt.ops import OPERATORS
+from support.c_program import Together, flat, random_inputs
+from support.counts import tell
 
 GRID = Quantization((0.5,), (3,), -128, 127)
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from c_program import SANITIZED, Library, compile_c, compiler, flat, program, random_inputs, run_main
-from counts import tell
 
 import qfmt
 from qfmt import Model
 from qfmt.backends.c import write_c
 from qfmt.passes import lower_integer
+from support.c_program import SANITIZED, Library, compile_c, compiler, flat, program, random_inputs, run_main
+from support.counts import tell
+from support.paths import DIGITS, EXAMPLES
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SIZES = {"x": ("N", 1, 12, 12)}
 ARM = ("CC=arm-none-eabi-gcc", "CFLAGS=-Os -mcpu=cortex-m4 -mthumb -Wall -Wextra -Werror")
 
 
 @pytest.fixture(scope="module")
 def digits() -> Model:
-    source = EXAMPLES / "digits" / "digits_int8.pt"
+    source = DIGITS
     return lower_integer(qfmt.convert(source, input_shapes={"x": ("N", 1, 8, 8)}), exact=True)
 
 

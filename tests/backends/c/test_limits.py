@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_networks
 import pytest
-from c_program import Together, flat, program, random_inputs, run_main
-from counts import tell
 
 import qfmt
+from networks import onnx_runtime
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.backends.c import program as texts_of
 from qfmt.backends.c import write_c
@@ -23,6 +21,8 @@ from qfmt.model import DTYPES
 from qfmt.ops import OPERATORS, Inference
 from qfmt.passes import lower_integer
 from qfmt.rules import violations
+from support.c_program import Together, flat, program, random_inputs, run_main
+from support.counts import tell
 
 GRID = Quantization((0.5,), (0,), 0, 255)
 ONES = Quantization.per_tensor(1.0, 0, "int8")
@@ -228,7 +228,7 @@ def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
 )
 def test_layers_of_uint16(name: str, outputs: tuple[str, ...], tmp_path: Path) -> None:
     """Convolutions, plain, depthwise and transposed, and linear layers, padded with zero points that are not 0."""
-    source = onnx_networks.static(name, "qdq u16u8", tmp_path)
+    source = onnx_runtime.static(name, "qdq u16u8", tmp_path)
     model = lower_integer(qfmt.convert(source), outputs=outputs)
     main = program(model, tmp_path / "c")
     rng = np.random.default_rng(0)

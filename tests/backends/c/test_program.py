@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_program import SANITIZED, compile_c, flat, program, random_inputs, run_main
 from click.testing import CliRunner
-from counts import tell
 
 import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
@@ -27,9 +25,10 @@ from qfmt.backends.c.static import fixed
 from qfmt.cli import main as cli
 from qfmt.errors import DestinationError, InexpressibleNodesError
 from qfmt.passes import lower_integer
+from support.c_program import SANITIZED, compile_c, flat, program, random_inputs, run_main
+from support.counts import tell
+from support.paths import DIGITS, INTEGER_SUITE
 
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits_int8.pt"
-SUITE = sorted((Path(__file__).parent / "golden" / "1.0" / "integer").glob("*.qfb"))
 GRID = Quantization((0.5,), (3,), -128, 127)
 
 
@@ -106,7 +105,7 @@ def test_a_folder_of_any_name_is_a_program(digits: Model, tmp_path: Path, folder
 
 
 def test_lines_are_as_long_as_people_read(digits: Model) -> None:
-    for model in (digits, *map(qfmt.load, SUITE)):
+    for model in (digits, *map(qfmt.load, INTEGER_SUITE)):
         for name, text in texts_of(model, "a_name_that_is_rather_long").items():
             assert max(map(len, text.split("\n"))) <= 120, name
             assert not re.search(r"\((u?int\d+_t)\)\(\1\)|[-+] \(0\)", text), name
@@ -123,7 +122,7 @@ def planned(model: Model) -> tuple[Plan, dict[int, int]]:
 
 def test_no_two_buffers_that_live_at_once_share_memory(digits: Model) -> None:
     pairs = 0
-    for model in (digits, *map(qfmt.load, SUITE)):
+    for model in (digits, *map(qfmt.load, INTEGER_SUITE)):
         plan, sizes = planned(model)
         found = {operand.view.buffer for step in plan.steps for operand in (*step.operands, *step.scratch)}
         buffers = [buffer for buffer in found if not buffer.external]
@@ -284,7 +283,7 @@ def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: P
 
 def test_an_integer_beyond_its_type_reads_nothing_beyond_a_table(tmp_path: Path) -> None:
     """4 bits lie in a byte, and a caller may put more into it."""
-    model = qfmt.load(next(path for path in SUITE if path.stem == "pair-table-uint4-int4"))
+    model = qfmt.load(next(path for path in INTEGER_SUITE if path.stem == "pair-table-uint4-int4"))
     main = program(model, tmp_path / "net")
     given = {name: np.full(vector.array.shape, 77, np.uint8) for name, vector in model.vectors[0].inputs.items()}
     assert run_main(main, model, given).size > 0

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnx_networks
-import onnx_witness
 import pytest
 
 import qfmt
+from networks import onnx_runtime
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes.lowering import lower_integer
+from support import onnx_witness
+from support.paths import DIGITS, ROOT
 
 OPSET = 17
-ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "onnx-runtimes.md").read_text(encoding="utf-8")
 
 CASES = [
@@ -55,9 +55,9 @@ def by_openvino(model: onnx.ModelProto, given: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("runs", [by_tvm, by_openvino])
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_it_is_read_as_the_source_is(name: str, form: str, runs: Any, tmp_path: Path) -> None:
-    path = onnx_networks.dynamic(name, tmp_path) if form == "dynamic" else onnx_networks.static(name, form, tmp_path)
+    path = onnx_runtime.dynamic(name, tmp_path) if form == "dynamic" else onnx_runtime.static(name, form, tmp_path)
     source, back = onnx.load(path), qfmt.convert(path).to_onnx(opset=OPSET)
-    given = onnx_networks.inputs(source, 3)
+    given = onnx_runtime.inputs(source, 3)
     mine, theirs = runs(back, given), runs(source, given)
     (wanted,) = onnx_witness.runtime(back, given)
     print(f"{name} {form}, {runs.__name__}: {(mine == theirs).sum()} of {mine.size} as from the source, "
@@ -84,14 +84,14 @@ def _written(model: Model, given: dict[str, Any], form: str = "qdq") -> Case:
 
 
 def _quantized(folder: Path, name: str, form: str) -> Case:
-    path = onnx_networks.dynamic(name, folder) if form == "dynamic" else onnx_networks.static(name, "qdq u8s8", folder)
-    given = onnx_networks.inputs(onnx.load(path), 3)
+    path = onnx_runtime.dynamic(name, folder) if form == "dynamic" else onnx_runtime.static(name, "qdq u8s8", folder)
+    given = onnx_runtime.inputs(onnx.load(path), 3)
     return _written(qfmt.convert(path), given, "qoperator" if form == "qoperator" else "qdq")
 
 
 def _integers(_: Path, form: str, bits: str) -> Case:
     """The integer-only network of examples/digits, and integers from all over the range of its input."""
-    digits = qfmt.convert(ROOT / "examples" / "digits" / "digits_int8.pt")
+    digits = qfmt.convert(DIGITS)
     model = lower_integer(digits, form=form, bits=int(bits), input_shapes={"x": (50, 1, 8, 8)})
     (name,) = model.graph.inputs
     grid = model.tensors[name].quantization

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_kernels
-import onnx_witness as witness
 import pytest
-from operator_cases import CASES
-from test_to_onnx_operators import QUANTIZED, quantized_node
 
 import qfmt
+from cases.onnx_nodes import QUANTIZED, quantized_node
+from cases.operators import CASES
 from qfmt.model import Quantization, Tensor
 from qfmt.ops import OPERATORS, Quantized
+from support import onnx_kernels
+from support import onnx_witness as witness
 
 f32 = np.float32
 

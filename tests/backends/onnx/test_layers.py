@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_kernels
-import onnx_witness as witness
 import pytest
 
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor, numpy_dtype
+from support import onnx_kernels
+from support import onnx_witness as witness
 
 f32 = np.float32
 

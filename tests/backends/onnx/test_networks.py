@@ -9,23 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import onnx
-import onnx_kernels
-import onnx_witness as witness
 import pytest
 import torch
-from test_networks import convert, named
 
 import qfmt
+from networks import pytorch
+from networks.pytorch import convert, named
 from qfmt.backends.onnx import write_onnx
 from qfmt.backends.onnx.opsets import WITHOUT_RUNTIME, newest
 from qfmt.errors import DestinationError, InexpressibleNodesError, RunError
 from qfmt.interpreter import trace
 from qfmt.model import Graph, Model, Node, Tensor
+from support import onnx_kernels
+from support import onnx_witness as witness
+from support.paths import DIGITS, HELD_BACK, ROOT
 
-DIGITS = Path(__file__).parent.parent / "examples" / "digits"
 f32 = np.float32
 
 NETWORKS = [
@@ -44,8 +44,8 @@ ENGINES = {"plain": "onnxruntime", "fused": "onnxruntime:all"}
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any]:
     """A network of PyTorch with the rules of ONNX, and inputs."""
     torch.backends.quantized.engine = "fbgemm"
-    module, inputs = networks.quantized(*request.param)
-    archive = networks.save_as(module, inputs, "trace", tmp_path_factory.mktemp("onnx") / "m.pt")
+    module, inputs = pytorch.quantized(*request.param)
+    archive = pytorch.save_as(module, inputs, "trace", tmp_path_factory.mktemp("onnx") / "m.pt")
     model = convert(request.param[0], archive, "onnx")
     return model, named(model, inputs)
 
@@ -126,7 +126,7 @@ def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
 
 
 def test_names_are_those_of_the_model() -> None:
-    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
+    model = qfmt.convert(DIGITS, engine="onnx")
     proto = model.to_onnx()
     assert [value.name for value in proto.graph.input] == list(model.graph.inputs)
     assert [value.name for value in proto.graph.output] == list(model.graph.outputs)
@@ -146,8 +146,8 @@ def test_names_are_those_of_the_model() -> None:
 
 def test_sizes_that_are_not_known_are_computed() -> None:
     """The bins of an adaptive pool follow from the size of the image when the network runs."""
-    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
-    x = np.load(DIGITS / "heldback.npz")["x"]
+    model = qfmt.convert(DIGITS, engine="onnx")
+    x = np.load(HELD_BACK)["x"]
     proto = model.to_onnx()
     tally = witness.compare(model, witness.runtime(proto, {"x": x}), {"x": x}, witness.Tally(), step=0.25115)
     print(f"\n{tally}")
@@ -189,8 +189,8 @@ def test_what_cannot_be_written_is_listed() -> None:
 
 
 def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
-    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
-    x = {"x": np.load(DIGITS / "heldback.npz")["x"][:5]}
+    model = qfmt.convert(DIGITS, engine="onnx")
+    x = {"x": np.load(HELD_BACK)["x"][:5]}
     write_onnx(model, tmp_path / "one.onnx")
     write_onnx(model, tmp_path / "two.onnx", external=5000)
     (tmp_path / f"two.onnx.{'0' * 16}.data").write_bytes(b"of an earlier model")
@@ -203,7 +203,7 @@ def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
+    model = qfmt.convert(DIGITS, engine="onnx")
     (tmp_path / "m.onnx").write_bytes(b"old")
     with pytest.raises(DestinationError):
         write_onnx(model, tmp_path / "nowhere" / "m.onnx")
@@ -222,21 +222,19 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def command(*arguments: object, forbid: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """`qfmt` in a process of its own, in which some packages cannot be imported."""
     code = f"import sys; sys.modules.update(dict.fromkeys({forbid!r})); from qfmt.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=DIGITS.parent.parent
-    )
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
 
 
 def test_a_file_of_pytorch_becomes_onnx_without_torch(tmp_path: Path) -> None:
-    done = command("convert", DIGITS / "digits_int8.pt", tmp_path / "m.onnx", "--engine", "onnx", forbid=("torch",))
+    done = command("convert", DIGITS, tmp_path / "m.onnx", "--engine", "onnx", forbid=("torch",))
     assert done.returncode == 0, done.stderr
     assert f"opset {newest()}" in done.stderr
-    model = qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx")
+    model = qfmt.convert(DIGITS, engine="onnx")
     assert (tmp_path / "m.onnx").read_bytes() == model.to_onnx().SerializeToString()
 
 
 def test_a_qfb_becomes_onnx_of_a_chosen_opset_and_form(tmp_path: Path) -> None:
-    qfmt.save(qfmt.convert(DIGITS / "digits_int8.pt", engine="onnx"), tmp_path / "m.qfb")
+    qfmt.save(qfmt.convert(DIGITS, engine="onnx"), tmp_path / "m.qfb")
     done = command("convert", tmp_path / "m.qfb", tmp_path / "m.onnx", "--opset", "17", "--form", "qoperator")
     assert done.returncode == 0, done.stderr
     proto = onnx.load(tmp_path / "m.onnx")
@@ -263,7 +261,7 @@ def test_a_qfb_becomes_onnx_of_a_chosen_opset_and_form(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told(
     dest: str, options: list[str], forbid: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    done = command("convert", DIGITS / "digits_int8.pt", tmp_path / dest, *options, forbid=forbid)
+    done = command("convert", DIGITS, tmp_path / dest, *options, forbid=forbid)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -274,6 +272,6 @@ def test_without_onnx_runtime_an_opset_that_most_have_is_written() -> None:
         "import sys; sys.modules['onnxruntime'] = None\nimport qfmt\n"
         "print(qfmt.convert(sys.argv[1]).to_onnx().opset_import[0].version)"
     )
-    arguments = [sys.executable, "-c", code, str(DIGITS / "digits_int8.pt")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=DIGITS.parent.parent)
+    arguments = [sys.executable, "-c", code, str(DIGITS)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == f"{WITHOUT_RUNTIME}\n"

@@ -4,50 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-import case_inputs
-import integer_case_inputs
 import numpy as np
 import onnx
-import onnx_case_inputs
-import onnx_kernels
-import onnx_witness
 import pytest
 import torch
-from case_inputs import Case, Random
-from counts import tell
-from integer_case_inputs import integers_like
-from integer_networks import network
 from onnx.reference import ReferenceEvaluator
 
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from cases import integer_inputs, onnx_inputs, torch_inputs
+from cases.integer_inputs import integers_like
+from cases.one_node import single
+from cases.torch_inputs import Case, Random
+from networks.integer import network
+from qfmt.model import Model, Quantization, Tensor
 from qfmt.ops import OPERATORS
 from qfmt.ops.requantization import PARAMETERS, TAKES
+from support import onnx_kernels, onnx_witness
+from support.counts import tell
 
 Array = Any
 SEEDS = 25
 
 SUMS = {
-    "Conv": case_inputs.conv,
-    "ConvTranspose": case_inputs.conv_transpose,
-    "qfmt.Linear": case_inputs.linear,
-    "MatMul": case_inputs.matmul,
-    "Gemm": onnx_case_inputs.gemm,
-    "Mul": case_inputs.broadcast,
-    "GlobalAveragePool": case_inputs.spatial,
-    "ReduceMean": onnx_case_inputs.reduction,
-    "qfmt.AdaptiveAveragePool": case_inputs.adaptive,
-    "AveragePool": case_inputs.average_pool,
+    "Conv": torch_inputs.conv,
+    "ConvTranspose": torch_inputs.conv_transpose,
+    "qfmt.Linear": torch_inputs.linear,
+    "MatMul": torch_inputs.matmul,
+    "Gemm": onnx_inputs.gemm,
+    "Mul": torch_inputs.broadcast,
+    "GlobalAveragePool": torch_inputs.spatial,
+    "ReduceMean": onnx_inputs.reduction,
+    "qfmt.AdaptiveAveragePool": torch_inputs.adaptive,
+    "AveragePool": torch_inputs.average_pool,
 }
-
-
-def single(name: str, rule: str, tensors: list[Tensor | None], output: Tensor, attributes: dict[str, Any]) -> Model:
-    """A model of one node; what is no constant is an input."""
-    entry = OPERATORS[name]
-    names = tuple("" if each is None else each.name for each in tensors)
-    given = {each.name: each for each in tensors if each is not None}
-    node = Node(name, names, (output.name,), entry.complete(attributes), "node", entry.version, rule)
-    inputs = tuple(each.name for each in given.values() if not each.is_constant)
-    return Model(Graph(inputs, (output.name,), (node,), {**given, output.name: output}), engine="integer")
 
 
 def sums_of(name: str, rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:
@@ -128,7 +116,7 @@ def test_sums(name: str, rule: str) -> None:
 
 
 def requantized(rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:
-    case = integer_case_inputs.requantize(rng)
+    case = integer_inputs.requantize(rng)
     x, *numbers = case.inputs
     assert x is not None
     axis = case.attributes["axis"]
@@ -181,9 +169,9 @@ def plain(name: str, case: Case) -> tuple[Model, dict[str, Array]]:
 @pytest.mark.parametrize("name", ["qfmt.Table", "qfmt.PairTable", "qfmt.WeightedSum"])
 def test_tables_and_weighted_sums(name: str) -> None:
     make = {
-        "qfmt.Table": integer_case_inputs.table,
-        "qfmt.PairTable": integer_case_inputs.pair_table,
-        "qfmt.WeightedSum": integer_case_inputs.weighted_sum,
+        "qfmt.Table": integer_inputs.table,
+        "qfmt.PairTable": integer_inputs.pair_table,
+        "qfmt.WeightedSum": integer_inputs.weighted_sum,
     }[name]
     count(name, [plain(name, make(np.random.default_rng(seed))) for seed in range(SEEDS)])
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_kernels
-import onnx_witness as witness
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfmt.errors import InexpressibleNodesError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
+from support import onnx_kernels
+from support import onnx_witness as witness
 
 f32 = np.float32
 

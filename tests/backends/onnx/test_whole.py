@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_witness
 import pytest
-from counts import tell
-from integer_networks import grid, network, node
 from onnx import TensorProto, helper
-from test_to_onnx_sums import single
 
 import qfmt
+from cases.one_node import single
+from networks.integer import grid, network, node
 from qfmt.errors import QfmtError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
+from support import onnx_witness
+from support.counts import tell
+from support.paths import INTEGER_SUITE
 
 Array = Any
-SUITE = Path(__file__).parent / "golden" / "1.0" / "integer"
 
 FEW_BITS = {
     TensorProto.INT4: TensorProto.INT8,
@@ -75,7 +74,7 @@ def equal(model: Model, given: dict[str, Array], expected: dict[str, Array], pro
 def test_the_conformance_suite() -> None:
     """Every file of the level `integer`, by its own test vectors."""
     total, files, operators = 0, 0, Counter[str]()
-    for path in sorted(SUITE.glob("*.qfb")):
+    for path in INTEGER_SUITE:
         model = qfmt.load(path).replace(engine="integer")
         proto = with_bytes_outside(model.to_onnx())
         assert onnx_witness.floats(proto) == [], path.name

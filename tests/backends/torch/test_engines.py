@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -23,6 +22,7 @@ from torch.ao.nn import quantized as nnq
 from torch.nn import functional
 
 import qfmt
+from networks import pytorch
 from qfmt import arithmetic
 from qfmt.backends.torch import arithmetic as rules
 from qfmt.backends.torch.onednn import ONEDNN_EMITTERS
@@ -30,12 +30,12 @@ from qfmt.backends.torch.reference import REFERENCE_EMITTERS
 from qfmt.errors import QfmtError, RunError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
+from support.paths import DIGITS, HELD_BACK, ROOT
 
 KERNELS = [
     name for name in ("fbgemm", "qnnpack", "onednn", "x86") if name in torch.backends.quantized.supported_engines
 ]
-NAMES = list(networks.NETWORKS)
-DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits"
+NAMES = list(pytorch.NETWORKS)
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +49,9 @@ def engine_is_left_alone() -> Iterator[None]:
 @cache
 def archive(name: str) -> bytes:
     """A network as torch.jit.save writes it."""
-    model, inputs = networks.quantized(name, networks.NETWORKS[name].modes[-1])
+    model, inputs = pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1])
     with TemporaryDirectory() as folder:
-        return networks.save_as(model, inputs, "trace", Path(folder) / "m.pt").read_bytes()
+        return pytorch.save_as(model, inputs, "trace", Path(folder) / "m.pt").read_bytes()
 
 
 @cache
@@ -63,19 +63,19 @@ def model_of(name: str, engine: str = "fbgemm") -> Model:
         return qfmt.load(Path(folder) / "m.qfb")
 
 
-def inputs_of(name: str) -> networks.Inputs:
-    return networks.quantized(name, networks.NETWORKS[name].modes[-1])[1]
+def inputs_of(name: str) -> pytorch.Inputs:
+    return pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1])[1]
 
 
-def run(model: Model, inputs: networks.Inputs) -> list[np.ndarray]:
+def run(model: Model, inputs: pytorch.Inputs) -> list[np.ndarray]:
     results = model.run(dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True)))
     return [results[name] for name in model.graph.outputs]
 
 
-def call(module: torch.nn.Module, inputs: networks.Inputs) -> list[np.ndarray]:
+def call(module: torch.nn.Module, inputs: pytorch.Inputs) -> list[np.ndarray]:
     """The outputs, quantized ones as integers."""
     with torch.no_grad():
-        outputs = networks.flat(module(*inputs))
+        outputs = pytorch.flat(module(*inputs))
     return [(tensor.int_repr() if tensor.is_quantized else tensor).numpy() for tensor in outputs]
 
 
@@ -200,8 +200,8 @@ for engine in ("reference", "onednn", "qdq"):
 
 
 def test_plain_engines_make_no_deprecated_tensor() -> None:
-    command = [sys.executable, "-c", REFERENCE_WITHOUT_DEPRECATED_DTYPES, str(DIGITS / "digits_int8.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=DIGITS.parent.parent)
+    command = [sys.executable, "-c", REFERENCE_WITHOUT_DEPRECATED_DTYPES, str(DIGITS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
@@ -327,7 +327,7 @@ def test_auto_says_what_it_took() -> None:
 
 def test_digits_by_every_engine() -> None:
     """360 held-back images; their outputs as torch gave them with fbgemm are stored beside them."""
-    model, stored = qfmt.convert(DIGITS / "digits_int8.pt"), np.load(DIGITS / "heldback.npz")
+    model, stored = qfmt.convert(DIGITS), np.load(HELD_BACK)
     x = torch.from_numpy(stored["x"])
     for engine in ("reference", "native:fbgemm", "native:x86", "onednn", "qdq", "auto"):
         got = call(model.to_torch(engine), (x,))
@@ -402,20 +402,20 @@ class Tables(torch.nn.Module):
 
 
 @cache
-def dynamic(name: str, kernels: str) -> tuple[Model, networks.Inputs, list[np.ndarray]]:
+def dynamic(name: str, kernels: str) -> tuple[Model, pytorch.Inputs, list[np.ndarray]]:
     """The model, inputs, and what the source gives with these kernels."""
     torch.manual_seed(1)
     torch.backends.quantized.engine = kernels
     try:
         if name == "tables":
             source: torch.nn.Module = Tables()
-            inputs: networks.Inputs = (torch.randint(0, 30, (11,)), torch.tensor([0, 2, 2, 7, 11]))
+            inputs: pytorch.Inputs = (torch.randint(0, 30, (11,)), torch.tensor([0, 2, 2, 7, 11]))
         else:
             kind = torch.qint8 if name == "int8" else torch.float16
             source = tq.quantize_dynamic(Recurrent().eval(), {torch.nn.LSTM, torch.nn.GRU, torch.nn.Linear}, dtype=kind)
             inputs = (torch.randn(3, 7, 12),)
         with TemporaryDirectory() as folder:
-            path = networks.save_as(source, inputs, "trace", Path(folder) / "m.pt")
+            path = pytorch.save_as(source, inputs, "trace", Path(folder) / "m.pt")
             model = qfmt.convert(path, engine=kernels)
         return model, inputs, call(source, inputs)
     finally:
@@ -643,16 +643,14 @@ def test_engines_that_are_not_there() -> None:
 
 def test_torch_may_be_absent() -> None:
     code = "import sys; sys.modules['torch'] = None\nimport qfmt\nqfmt.convert(sys.argv[1]).to_torch()"
-    command = [sys.executable, "-c", code, str(DIGITS / "digits_int8.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=DIGITS.parent.parent)
+    command = [sys.executable, "-c", code, str(DIGITS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert "MissingPackageError: a PyTorch module needs PyTorch; `pip install '.[torch]'`" in done.stderr
 
 
 def test_importing_the_backend_does_not_import_torch() -> None:
     code = "import sys, qfmt.backends.torch; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=DIGITS.parent.parent
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"
 
 
@@ -700,7 +698,7 @@ def test_padding_of_convolutions_like_torch() -> None:
 def test_auto_takes_no_kernels_that_err(inputs: int, outputs: int) -> None:
     """torch's transposed convolutions by oneDNN and fbgemm are wrong for some shapes, by up to 200 steps."""
     generator = torch.Generator().manual_seed(inputs + outputs)
-    with networks.quiet():
+    with pytorch.quiet():
         layer = nnq.ConvTranspose2d(inputs, outputs, 2, 2)
         weight = torch.randn(inputs, outputs, 2, 2, generator=generator) * 0.1
         layer.set_weight_bias(torch.quantize_per_tensor(weight, 0.005, 0, torch.qint8), None)

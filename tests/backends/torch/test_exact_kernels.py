@@ -6,18 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from counts import tell
 from torch.nn import functional
 
 from qfmt.backends.torch.products import Weight, conv_sums, float_weight, linear_sums, wide_weight
 from qfmt.backends.torch.windows import Geometry
 from qfmt.model import Quantization
 from qfmt.ops import Operand
+from support.counts import tell
+from support.paths import PROGRAMS
 
 AVX2 = {"FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
@@ -26,7 +26,7 @@ AVX2 = {"FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATE
 def test_layers_that_overflow(processor: str) -> None:
     """`auto`, `onednn` and `reference` give what `run` gives. What differs by `fast` is told, and `auto` says who
     computes instead."""
-    program = str(Path(__file__).with_name("exact_kernels.py"))
+    program = str(PROGRAMS / "exact_kernels.py")
     environment = os.environ | (AVX2 if processor == "without VNNI" else {})
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -14,8 +14,7 @@ import qfmt
 from qfmt.errors import RunError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
-
-GOLDEN = Path(__file__).parent / "golden/1.0/float"
+from support.paths import SUITE
 
 ENGINES = ("reference", "native", "onednn", "qdq")
 
@@ -211,7 +210,7 @@ def test_modes_of_torch_that_change_nothing(engine: str) -> None:
 @pytest.mark.parametrize("name", ["averagepool", "adaptiveaveragepool"])
 def test_means_can_be_traced(name: str) -> None:
     """Counts of windows are computed by torch: in a trace, sizes are tensors."""
-    model = qfmt.load(GOLDEN / f"{name}-mean-reciprocal.qfb")
+    model = qfmt.load(SUITE / "float" / f"{name}-mean-reciprocal.qfb")
     (given,) = model.vectors[0].inputs.values()
     x = torch.from_numpy(np.array(given.array))
     module = model.to_torch("reference")

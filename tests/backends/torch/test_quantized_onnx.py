@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import onnx_networks as networks
 import pytest
 import torch
-from counts import tell
 
 import qfmt
+from networks import onnx_runtime as networks
 from qfmt.compare.classes import Counts
 from qfmt.compare.running import SideBySide
 from qfmt.frontends.witness import computed
 from qfmt.model import Model
+from support.counts import tell
 
 FORMS = ("qdq u8s8 per channel", "qdq s8s8 per channel", "qdq u16u8", "qdq int4", "qdq float bias", "qoperator u8u8")
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counts import tell
 from torch import nn
 
 import qfmt
@@ -18,6 +17,7 @@ from qfmt.backends.torch.processor import multiplies_int8
 from qfmt.errors import RunError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
+from support.counts import tell
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator

@@ -15,16 +15,16 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-import onnx_backend
 import pytest
-from counts import tell
 from onnx.reference import ReferenceEvaluator
-from onnx_backend import Case
 
 import qfmt
 from qfmt.frontends.onnx import quantized, standard  # noqa: F401  (they register what they import)
 from qfmt.frontends.onnx.importer import imports
 from qfmt.ops import OPERATORS
+from support import onnx_backend
+from support.counts import tell
+from support.onnx_backend import Case
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 """`light` and `real` are published networks whose weights are not in the package; they would be downloaded."""

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from onnx_models import node, operators, proto, random_inputs
-from onnx_witness import runtime
-from test_onnx_forms import compare, dq, grids, q
 
 import qfmt
+from networks.onnx_models import dq, grids, node, operators, proto, q, random_inputs
+from support.onnx_files import compare
+from support.onnx_witness import runtime
 
 PADS = np.array([0, 0, 1, 2, 0, 0, 2, 0], np.int64)
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_witness
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import node, proto, random_inputs
 
 import qfmt
+from networks.onnx_models import node, proto, random_inputs
 from qfmt.errors import BudgetError, SourceError
 from qfmt.frontends.onnx import reading
 from qfmt.frontends.onnx.importer import Importer
+from support import onnx_witness
+from support.paths import HOSTILE
 
-HOSTILE = Path(__file__).parent / "hostile"
 FLOAT = TensorProto.FLOAT
 
 REFUSED = {

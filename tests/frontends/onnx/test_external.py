@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_witness
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import node, proto, random_inputs
-from test_onnx_forms import conv_net
 
 import qfmt
+from networks.onnx_models import conv_net, node, proto, random_inputs
 from qfmt.errors import SourceError
 from qfmt.frontends.onnx import external
 from qfmt.frontends.onnx.external import is_external, open_proto, take_large, tensors_within
+from support import onnx_witness
+from support.paths import HOSTILE
 
-HOSTILE = Path(__file__).parent / "hostile"
 FLOAT = TensorProto.FLOAT
 WEIGHTS = np.arange(4, dtype=np.float32)
 

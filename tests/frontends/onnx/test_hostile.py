@@ -15,10 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnx_models import node, proto
-from test_onnx_forms import conv_net, dq, grids, q
 
 import qfmt
+from networks.onnx_models import conv_net, dq, grids, node, proto, q
 from qfmt import QfmtError
 from qfmt.errors import SourceError
 

@@ -11,9 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import node, proto
 
 import qfmt
+from networks.onnx_models import node, proto
 from qfmt.frontends import RUNTIMES
 from qfmt.frontends.onnx import external
 from qfmt.frontends.onnx.external import open_proto, take_large

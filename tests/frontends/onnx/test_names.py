@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_networks
 import pytest
-from onnx_models import node, proto, random_inputs
-from onnx_witness import runtime
-from test_onnx_forms import dq, grids, q
 
 import qfmt
+from networks import onnx_runtime
+from networks.onnx_models import dq, grids, node, proto, q, random_inputs
+from support.onnx_witness import runtime
 
 FORMS = [
     "qdq u8s8 per channel",
@@ -24,7 +23,7 @@ FORMS = [
 
 
 def files(name: str, form: str, folder: Path) -> onnx.ModelProto:
-    path = onnx_networks.dynamic(name, folder) if form == "dynamic" else onnx_networks.static(name, form, folder)
+    path = onnx_runtime.dynamic(name, folder) if form == "dynamic" else onnx_runtime.static(name, form, folder)
     return onnx.load(path)
 
 

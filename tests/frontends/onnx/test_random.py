@@ -12,11 +12,11 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
-from onnx_models import node, operators, proto, random_inputs
-from onnx_witness import runtime
 
 import qfmt
+from networks.onnx_models import node, operators, proto, random_inputs
 from qfmt.rules import violations
+from support.onnx_witness import runtime
 
 f32 = np.float32
 SHAPE = [2, 4, 6, 6]

@@ -11,11 +11,11 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from counts import tell
 
 import qfmt
 from qfmt.compare import Report
 from qfmt.ops import OPERATORS
+from support.counts import tell
 
 
 class Expected(NamedTuple):

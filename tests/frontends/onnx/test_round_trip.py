@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_networks
-import onnx_witness
 import pytest
 from onnx import TensorProto
-from onnx_models import node, proto, random_inputs
 
 import qfmt
+from networks import onnx_runtime
+from networks.onnx_models import node, proto, random_inputs
 from qfmt.errors import InexpressibleNodesError, SourceError
+from support import onnx_witness
 
 FLOAT = TensorProto.FLOAT
 QOPERATOR = ["qoperator u8s8", "qoperator s8s8 per channel"]
@@ -25,13 +25,13 @@ QOPERATOR = ["qoperator u8s8", "qoperator s8s8 per channel"]
 @pytest.mark.parametrize("name", ["cnn", "mlp", "generator", "transformer"])
 def test_operators_on_integers_come_back_as_such(name: str, form: str, level: str, tmp_path: Path) -> None:
     """ONNX Runtime gives the same bits, through a file as well."""
-    source = onnx.load(onnx_networks.static(name, form, tmp_path))
+    source = onnx.load(onnx_runtime.static(name, form, tmp_path))
     qfmt.save(qfmt.convert(source), tmp_path / "m.qfb")
     back = qfmt.load(tmp_path / "m.qfb").to_onnx()
     onnx.checker.check_model(back)
     equal = total = 0
     for seed in range(3):
-        given = onnx_networks.inputs(source, seed)
+        given = onnx_runtime.inputs(source, seed)
         pairs = zip(onnx_witness.runtime(source, given, level), onnx_witness.runtime(back, given, level), strict=True)
         for want, got in pairs:
             equal, total = equal + int((want == got).sum()), total + want.size
@@ -43,8 +43,8 @@ def test_the_form_follows_the_source(tmp_path: Path) -> None:
     def has_qlinear(model: Any) -> bool:
         return any(each.op_type.startswith("QLinear") for each in model.graph.node)
 
-    of_integers = qfmt.convert(onnx_networks.static("cnn", QOPERATOR[0], tmp_path))
-    of_floats = qfmt.convert(onnx_networks.static("cnn", "qdq u8s8", tmp_path))
+    of_integers = qfmt.convert(onnx_runtime.static("cnn", QOPERATOR[0], tmp_path))
+    of_floats = qfmt.convert(onnx_runtime.static("cnn", "qdq u8s8", tmp_path))
     assert of_integers.source["onnx_form"] == "qoperator"
     assert "onnx_form" not in of_floats.source
     assert has_qlinear(of_integers.to_onnx())

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_networks
-import onnx_witness
 import pytest
 import torch
-from onnx_networks import NETWORKS, STATIC
 
 import qfmt
+from networks import onnx_runtime
+from networks.onnx_runtime import NETWORKS, STATIC
 from qfmt.arrays import DTYPES
 from qfmt.compare import Report
+from support import onnx_witness
 
 FEW = ("qdq u8s8 per channel", "qdq s16s8 per channel", "qdq float weights", "qdq float bias", "qoperator u8s8")
 CASES = [("cnn", form) for form in STATIC] + [(name, form) for name in NETWORKS if name != "cnn" for form in FEW]
@@ -69,7 +69,7 @@ def check_back(path: Path, model: qfmt.Model, form: str = "qdq", oldest: int = 0
     (opset,) = (each.version for each in source.opset_import if not each.domain)  # of another, ORT has other kernels
     back = model.to_onnx(form=form, opset=max(opset, oldest))
     for seed in (9, 10):
-        given = onnx_networks.inputs(source, seed)
+        given = onnx_runtime.inputs(source, seed)
         for mine, theirs in zip(onnx_witness.runtime(back, given), onnx_witness.runtime(str(path), given), strict=True):
             assert mine.dtype == theirs.dtype and mine.tobytes() == theirs.tobytes()
     for kind in ("input", "output"):
@@ -86,7 +86,7 @@ def weights(proto: onnx.ModelProto) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=[f"{name}-{form.replace(' ', '-')}" for name, form in CASES])
 def test_quantize_static(name: str, form: str, tmp_path: Path) -> None:
-    path = onnx_networks.static(name, form, tmp_path)
+    path = onnx_runtime.static(name, form, tmp_path)
     model = check(path, f"{name} {form}")
     check_back(path, model, "qoperator" if form.startswith("qoperator") else "qdq")
     if form.startswith("qdq") and form != "qdq float weights":  # which are stored as their integers
@@ -97,14 +97,14 @@ def test_quantize_static(name: str, form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_quantize_dynamic(name: str, tmp_path: Path) -> None:
-    path = onnx_networks.dynamic(name, tmp_path)
+    path = onnx_runtime.dynamic(name, tmp_path)
     check_back(path, check(path, f"{name} dynamic"))
 
 
 def test_sixteen_bits_with_one_option(tmp_path: Path) -> None:
     """ONNX Runtime's products of int16 inputs are those of the file where it may not round the inputs to int8."""
-    path = onnx_networks.static("mlp", "qdq s16s8 per channel", tmp_path)
-    given = onnx_networks.inputs(onnx.load(path), 5)
+    path = onnx_runtime.static("mlp", "qdq s16s8 per channel", tmp_path)
+    given = onnx_runtime.inputs(onnx.load(path), 5)
     (plain,) = onnx_witness.runtime(str(path), given)
     (optimized,) = onnx_witness.runtime(str(path), given, "fused", {"session.qdq_matmulnbits_accuracy_level": "0"})
     print(f"{int((plain == optimized).sum())} of {plain.size} outputs equal")
@@ -115,25 +115,25 @@ WEIGHT_ONLY: dict[str, dict[str, Any]] = {
     "symmetric": {"bits": 4, "block_size": 16, "is_symmetric": True},
     "with zero points": {"bits": 4, "block_size": 16, "is_symmetric": False},
     "8 bits": {"bits": 8, "block_size": 32},
-    "Q4 qdq": {"bits": 4, "block_size": 16, "is_symmetric": True, "quant_format": onnx_networks.QuantFormat.QDQ},
+    "Q4 qdq": {"bits": 4, "block_size": 16, "is_symmetric": True, "quant_format": onnx_runtime.QuantFormat.QDQ},
 }
 
 
 @pytest.mark.parametrize("options", WEIGHT_ONLY)
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_weights_by_blocks(name: str, options: str, tmp_path: Path) -> None:
-    path = onnx_networks.weight_only(name, tmp_path, **WEIGHT_ONLY[options])
+    path = onnx_runtime.weight_only(name, tmp_path, **WEIGHT_ONLY[options])
     check_back(path, check(path, f"{name} block-wise, {options}"), oldest=21)
 
 
 # -- on to PyTorch -------------------------------------------------------------------------------------
 
 BUILT: list[tuple[str, str, Callable[[str, Path], Path]]] = [
-    ("cnn", "qdq u8s8 per channel", lambda name, folder: onnx_networks.static(name, "qdq u8s8 per channel", folder)),
-    ("cnn", "qoperator u8s8", lambda name, folder: onnx_networks.static(name, "qoperator u8s8", folder)),
-    ("generator", "qdq s8s8 per channel", lambda n, folder: onnx_networks.static(n, "qdq s8s8 per channel", folder)),
-    ("transformer", "qdq u8s8", lambda name, folder: onnx_networks.static(name, "qdq u8s8", folder)),
-    ("mlp", "dynamic", lambda name, folder: onnx_networks.dynamic(name, folder)),
+    ("cnn", "qdq u8s8 per channel", lambda name, folder: onnx_runtime.static(name, "qdq u8s8 per channel", folder)),
+    ("cnn", "qoperator u8s8", lambda name, folder: onnx_runtime.static(name, "qoperator u8s8", folder)),
+    ("generator", "qdq s8s8 per channel", lambda n, folder: onnx_runtime.static(n, "qdq s8s8 per channel", folder)),
+    ("transformer", "qdq u8s8", lambda name, folder: onnx_runtime.static(name, "qdq u8s8", folder)),
+    ("mlp", "dynamic", lambda name, folder: onnx_runtime.dynamic(name, folder)),
 ]
 
 
@@ -144,7 +144,7 @@ def test_every_engine_of_pytorch_runs_them(
     name: str, form: str, make: Callable[[str, Path], Path], tmp_path: Path
 ) -> None:
     model = qfmt.convert(make(name, tmp_path))
-    given = onnx_networks.inputs(onnx.load(tmp_path / "m.onnx"), 3)
+    given = onnx_runtime.inputs(onnx.load(tmp_path / "m.onnx"), 3)
     (expected,) = model.run(given).values()
     tensors = [torch.from_numpy(values) for values in given.values()]
     for engine in ("reference", "onednn", "native", "qdq", "auto"):

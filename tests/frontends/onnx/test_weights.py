@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_kernels
 import pytest
 from onnx import TensorProto
-from onnx_models import node, operators, proto, random_inputs, through_file
-from onnx_witness import runtime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import (
     DefaultWeightOnlyQuantConfig,
@@ -22,7 +19,10 @@ from onnxruntime.quantization.matmul_nbits_quantizer import (
 )
 
 import qfmt
+from networks.onnx_models import node, operators, proto, random_inputs, through_file
 from qfmt import QfmtError
+from support import onnx_kernels
+from support.onnx_witness import runtime
 
 f32 = np.float32
 FLOAT, U8 = TensorProto.FLOAT, TensorProto.UINT8

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 from torch.ao import quantization as tq
 
 import qfmt
+from networks import pytorch
 from qfmt.errors import RunError, SourceError
 
 
@@ -22,7 +22,7 @@ from qfmt.errors import RunError, SourceError
 def engine() -> Iterator[None]:
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
-    with networks.quiet():
+    with pytorch.quiet():
         yield
     torch.backends.quantized.engine = before
 

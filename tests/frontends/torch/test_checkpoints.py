@@ -11,20 +11,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pickles import Runs, text
 from torch import nn
 from torch.ao import quantization as tq
 from torch.ao.nn import quantized as nnq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
+from networks import pytorch
 from qfmt.budget import Budget
 from qfmt.cli import main
 from qfmt.errors import BudgetError, QfmtError, RunError, SourceError, UnsafePickleError
@@ -36,6 +35,7 @@ from qfmt.frontends.torch.saved.file import Saved
 from qfmt.frontends.torch.saved.source import convert_saved
 from qfmt.frontends.zips import Zip
 from qfmt.model import Model, Quantization, Tensor
+from support.pickles import Runs, text
 
 LEGACY = {"_use_new_zipfile_serialization": False}
 
@@ -50,7 +50,7 @@ def engine() -> Iterator[None]:
     torch.backends.quantized.engine = before
 
 
-@networks.quiet()
+@pytorch.quiet()
 def saved(value: Any, path: Path, **form: Any) -> Path:
     torch.save(value, path, **form)
     return path
@@ -70,7 +70,7 @@ def state_dicts() -> list[str]:
 
 @pytest.mark.parametrize("file", state_dicts())
 def test_state_dicts_give_the_tensors_that_torch_gives(shared_data: Path, file: str, tmp_path: Path) -> None:
-    with networks.quiet():  # the files are PyTorch's own and ours; ScriptObjects need the full unpickler
+    with pytorch.quiet():  # the files are PyTorch's own and ours; ScriptObjects need the full unpickler
         theirs = torch.load(shared_data / file, weights_only=False)
     model = qfmt.convert(shared_data / file)
     model.save(tmp_path / "m.qfb")
@@ -167,7 +167,7 @@ def test_the_pickled_fx_module_that_torch_cannot_load_runs(shared_data: Path) ->
 
 # -- graphs from pickled modules -------------------------------------------------------------------------
 
-FX = [name for name, mode in networks.cells() if mode == "fx"]
+FX = [name for name, mode in pytorch.cells() if mode == "fx"]
 
 SHAPES = {"linears": {"x": ("N", None, "F")}}
 """Nothing in the code of these says how many dimensions the input has, and 4 is taken first."""
@@ -178,11 +178,11 @@ OWN_NAMES = {"linears", "islands", "two_inputs"}
 
 @pytest.mark.parametrize("name", FX)
 def test_fx_modules_give_the_graph_of_their_trace(name: str, tmp_path: Path) -> None:
-    network, inputs = networks.quantized(name, "fx")
+    network, inputs = pytorch.quantized(name, "fx")
     path = saved(network, tmp_path / "m.pt")
     model = qfmt.convert(path, input_shapes=SHAPES.get(name))
     assert not model.no_graph
-    trace = qfmt.convert(networks.save_as(network, inputs, "trace", tmp_path / "t.pt"))
+    trace = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "t.pt"))
     assert model.content_id() == trace.content_id() or name in OWN_NAMES
     if name in OWN_NAMES:
         arrays = {key: tensor.numpy() for key, tensor in zip(model.graph.inputs, inputs, strict=True)}
@@ -203,7 +203,7 @@ def chain(wrapped: bool) -> nn.Module:
 @FORMS
 @pytest.mark.parametrize("wrapped", [False, True], ids=["sequential", "wrapper"])
 def test_chains_of_known_modules_give_a_graph(wrapped: bool, form: dict[str, bool], tmp_path: Path) -> None:
-    with networks.quiet():
+    with pytorch.quiet():
         network = chain(wrapped).eval()
         network.qconfig = tq.get_default_qconfig("fbgemm")
         for module in network.modules():
@@ -236,7 +236,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_fx_modules_with_recurrent_layers(kind: type[nn.RNNBase], options: dict[str, Any], tmp_path: Path) -> None:
     x = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(4))
-    with networks.quiet():
+    with pytorch.quiet():
         torch.manual_seed(4)
         dynamic = tq.QConfigMapping().set_global(tq.default_dynamic_qconfig)
         network = convert_fx(prepare_fx(Recurrent(kind, **options).eval(), dynamic, (x,)))
@@ -302,7 +302,7 @@ def test_tensors_of_every_layout_and_type(form: dict[str, bool], tmp_path: Path)
 
 @FORMS
 def test_modules_in_both_forms_are_one(form: dict[str, bool], tmp_path: Path) -> None:
-    network, _ = networks.quantized("mobilenet_v3", "eager")
+    network, _ = pytorch.quantized("mobilenet_v3", "eager")
     state = qfmt.convert(saved(network.state_dict(), tmp_path / "sd.pt", **form))
     module = qfmt.convert(saved(network, tmp_path / "m.pt", **form))
     assert "is not in the file" in module.no_graph
@@ -358,7 +358,7 @@ def test_modules_beside_other_tensors_keep_all(tmp_path: Path) -> None:
 
 def test_the_state_dict_of_a_trace_lacks_the_weights(tmp_path: Path) -> None:
     """What the thread "the packing format of quantized parameters after jitting" is about."""
-    with networks.quiet():
+    with pytorch.quiet():
         traced = torch.jit.trace(quantized_chain(), torch.rand(2, 4))
     model = qfmt.convert(saved(traced.state_dict(), tmp_path / "m.pt"))
     assert "this one, of a TorchScript module, lacks the packed parameters, too; save" in model.no_graph

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exported_networks import FORMS, NETWORKS, built, inputs_of, quantized, saved
-from networks import flat, quiet
 
 import qfmt
+from networks.exported import FORMS, NETWORKS, built, inputs_of, quantized, saved
+from networks.pytorch import flat, quiet
 from qfmt import Model
 
 QUICK = {

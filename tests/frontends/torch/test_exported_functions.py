@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from networks import flat, quiet  # noqa: E402
-
+from networks.decomposed import Function, randn, whole  # noqa: E402
+from networks.pytorch import flat, quiet  # noqa: E402
 from qfmt import Model  # noqa: E402
 from qfmt.errors import SourceError  # noqa: E402
 from qfmt.frontends.options import Options  # noqa: E402
@@ -19,14 +19,6 @@ from qfmt.frontends.torch.exported.archive import Archive  # noqa: E402
 from qfmt.frontends.torch.exported.source import network  # noqa: E402
 
 F = torch.nn.functional
-
-
-def randn(*shape: int, seed: int = 0) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
-
-
-def whole(high: int, *shape: int, seed: int = 0) -> Any:
-    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed))
 
 
 X, POSITIVE, IDS = randn(2, 3, 8), randn(2, 3, 8).abs() + 0.1, whole(8, 2, 3, 5)
@@ -116,15 +108,6 @@ def inside_no_grad(x: Any) -> Any:
     with torch.no_grad():
         y = x.cos()
     return y * x
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 def converted(program: Any) -> Model:

@@ -17,32 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-from networks import quiet  # noqa: E402
-from test_exported_forms import FORMS, X  # noqa: E402
-from test_exported_functions import Function  # noqa: E402
-
 import qfmt  # noqa: E402
+from networks.decomposed import FORMS, Function, Layer, X  # noqa: E402
+from networks.pytorch import quiet  # noqa: E402
 from qfmt.errors import QfmtError, SourceError, UnsafePickleError, UnsupportedOperatorsError  # noqa: E402
 
 Entries = dict[str, bytes]
 MODEL = "archive/models/model.json"
 WEIGHTS = "archive/data/weights/model_weights_config.json"
-
-
-class Layer(torch.nn.Module):
-    """A weight that is stored, and a quantized input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("w", torch.arange(-24, 24, dtype=torch.int8).reshape(3, 16))
-        self.bias = torch.nn.Parameter(torch.arange(3.0))
-
-    def forward(self, x: Any) -> Any:
-        ops = torch.ops.quantized_decomposed
-        q = ops.quantize_per_tensor(x, 0.02, 3, 0, 255, torch.uint8)
-        real = ops.dequantize_per_tensor(q, 0.02, 3, 0, 255, torch.uint8)
-        w = ops.dequantize_per_tensor(self.w, 0.01, 0, -128, 127, torch.int8)
-        return torch.nn.functional.linear(real, w, self.bias)
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,11 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from counts import tell  # noqa: E402
-from exported_networks import FORMS, pt2e, x86  # noqa: E402
-from networks import quiet  # noqa: E402
-
 import qfmt  # noqa: E402
+from networks.exported import FORMS, pt2e, x86  # noqa: E402
+from networks.pytorch import quiet  # noqa: E402
 from qfmt.errors import QfmtError  # noqa: E402
+from support.counts import tell  # noqa: E402
 
 transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
 pytestmark = pytest.mark.slow

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch.ao.quantization import get_default_qconfig_mapping
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qfmt
+from networks import pytorch
 from qfmt.errors import SourceError
 
 
@@ -39,7 +39,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     torch.backends.quantized.engine = "fbgemm"
     x = torch.randn(2, 3, 8, 8)
     path = tmp_path_factory.mktemp("fx") / "m.pt"
-    with networks.quiet():
+    with pytorch.quiet():
         prepared = prepare_fx(Checks().eval(), get_default_qconfig_mapping("fbgemm"), (x,))
         prepared(x)
         converted = convert_fx(prepared)
@@ -58,7 +58,7 @@ def test_the_graph_stays(network: tuple[Any, Path], shapes: dict[str, Any]) -> N
     assert not model.no_graph, model.no_graph
     x = torch.randn(2, 3, 8, 8)
     (output,) = model.graph.outputs
-    with networks.quiet():
+    with pytorch.quiet():
         assert np.array_equal(model.run({"x": x.numpy()})[output], module(x).detach().numpy())
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -20,12 +19,13 @@ from click.testing import CliRunner
 from torch import nn
 from torch.ao import quantization as tq
 from torch.ao.nn import quantized as nnq
-from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx, prepare_qat_fx
 
 import qfmt
+from networks import pytorch
+from networks.prepared import WATCHED, converted, grid, images, prepared, seen_by
 from qfmt.cli import main
 from qfmt.errors import SourceError, UnsupportedOperatorsError
-from qfmt.model import Model, Observed, Quantization
+from qfmt.model import Model, Observed
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +39,11 @@ def engine() -> Iterator[None]:
 # -- one path ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "mode"), networks.cells(), ids=map("-".join, networks.cells()))
+@pytest.mark.parametrize(("name", "mode"), pytorch.cells(), ids=map("-".join, pytorch.cells()))
 def test_a_module_is_what_its_archive_is(name: str, mode: str, tmp_path: Path) -> None:
-    network, inputs = networks.quantized(name, mode)
-    archive = qfmt.convert(networks.save_as(network, inputs, "trace", tmp_path / "m.pt"))
-    with networks.quiet():
+    network, inputs = pytorch.quantized(name, mode)
+    archive = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"))
+    with pytorch.quiet():
         model = qfmt.convert(network, example_inputs=inputs)
     assert model.content_id() == archive.content_id()
     assert model.source == {
@@ -53,15 +53,15 @@ def test_a_module_is_what_its_archive_is(name: str, mode: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["script", "freeze", "trace"])
 def test_script_modules_need_no_inputs(kind: str, tmp_path: Path) -> None:
-    network, inputs = networks.quantized("mobilenet_v3", "eager")
-    path = networks.save_as(network, inputs, kind, tmp_path / "m.pt")
-    with networks.quiet():
+    network, inputs = pytorch.quantized("mobilenet_v3", "eager")
+    path = pytorch.save_as(network, inputs, kind, tmp_path / "m.pt")
+    with pytorch.quiet():
         loaded = torch.jit.load(path)
     assert qfmt.convert(loaded).content_id() == qfmt.convert(path).content_id()
 
 
 def test_a_state_dict_in_memory_is_that_of_its_file(tmp_path: Path) -> None:
-    network, _ = networks.quantized("mobilenet_v3", "eager")
+    network, _ = pytorch.quantized("mobilenet_v3", "eager")
     torch.save(network.state_dict(), tmp_path / "sd.pt")
     model = qfmt.convert(network.state_dict())
     assert model.no_graph and model.content_id() == qfmt.convert(tmp_path / "sd.pt").content_id()
@@ -99,85 +99,8 @@ def test_one_tensor_may_stand_for_a_tuple() -> None:
 # -- what observers saw --------------------------------------------------------------------------------
 
 
-class Small(nn.Module):
-    """A convolution with batch statistics, one without activation, a sum, a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.quant, self.dequant = tq.QuantStub(), tq.DeQuantStub()
-        self.conv1, self.bn1, self.relu1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
-        self.conv2 = nn.Conv2d(8, 8, 1)
-        self.sum = nnq.FloatFunctional()
-        self.drop = nn.Dropout(0.5)
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.relu1(self.bn1(self.conv1(self.quant(x))))
-        x = self.drop(self.sum.add(self.conv2(x), x))
-        return self.dequant(self.fc(x.mean([2, 3])))
-
-
-class SmallFX(Small):
-    """The same, written as FX takes it."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.relu1(self.bn1(self.conv1(x)))
-        x = self.drop(self.conv2(x) + x)
-        return self.fc(x.mean([2, 3]))
-
-
-def images(seed: int) -> torch.Tensor:
-    return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
-
-
-@networks.quiet()
-def prepared(mode: str, qat: bool, backend: str = "fbgemm") -> nn.Module:
-    torch.manual_seed(5)
-    network = SmallFX() if mode == "fx" else Small()
-    if mode == "fx":
-        chosen = (tq.get_default_qat_qconfig_mapping if qat else tq.get_default_qconfig_mapping)(backend)
-        made = (prepare_qat_fx if qat else prepare_fx)(network.train(qat), chosen, (images(0),))
-    else:
-        network.qconfig = (tq.get_default_qat_qconfig if qat else tq.get_default_qconfig)(backend)
-        runs = [["conv1", "bn1", "relu1"]]
-        fused = (tq.fuse_modules_qat if qat else tq.fuse_modules)(network.train(qat), runs)
-        made = (tq.prepare_qat if qat else tq.prepare)(fused)
-    with torch.set_grad_enabled(qat):
-        for seed in range(3):
-            made(images(seed))
-    return made.eval()
-
-
-@networks.quiet()
-def converted(observed: nn.Module) -> nn.Module:
-    is_fx = isinstance(observed, torch.fx.GraphModule)
-    return convert_fx(copy.deepcopy(observed)) if is_fx else tq.convert(observed)
-
-
 def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return converted(prepared("eager", qat=False)), (images(9),)
-
-
-def seen_by(observer: Any) -> Observed:
-    inner = getattr(observer, "activation_post_process", observer)
-    return Observed(
-        type(inner).__name__,
-        tuple(inner.min_val.reshape(-1).tolist()),
-        tuple(inner.max_val.reshape(-1).tolist()),
-        inner.quant_min,
-        inner.quant_max,
-        str(inner.qscheme).removeprefix("torch."),
-    )
-
-
-def grid(model: Model, name: str) -> Quantization:
-    quantization = model.tensors[name].quantization
-    assert quantization is not None
-    return quantization
-
-
-WATCHED = {"quant": "quant", "conv1": "conv1", "conv2": "conv2", "sum": "add", "fc": "fc"}
-"""Module of the eager network → its output."""
 
 
 @pytest.mark.parametrize("qat", [False, True], ids=["static", "qat"])
@@ -202,7 +125,7 @@ def test_eager_observers_are_kept_exactly(qat: bool, tmp_path: Path) -> None:
     assert qfmt.check(tmp_path / "m.qfb") == [] and qfmt.load(tmp_path / "m.qfb").tensors == model.tensors
 
 
-@networks.quiet()
+@pytorch.quiet()
 def weight_seen(observed: nn.Module, network: nn.Module, name: str) -> Observed:
     """By the steps of torch's own `from_float`, on a copy: what the observer has that gave the weight its scales."""
     module = copy.deepcopy(observed.get_submodule(name))
@@ -260,16 +183,16 @@ def test_inspect_answers_what_the_observer_had(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "mode"), [("mobilenet_v3", "fx"), ("linears", "eager"), ("unet", "eager")])
-@networks.quiet()
+@pytorch.quiet()
 def test_no_tensor_gets_what_another_observer_saw(name: str, mode: str) -> None:
     """Every range that is kept is one that an observer had; an eager module's tensor has that of its own observer."""
-    network, inputs = networks.build(name)
+    network, inputs = pytorch.build(name)
     qconfig = tq.get_default_qconfig("fbgemm")
     observed = (
-        networks._prepare_fx(network, qconfig, inputs) if mode == "fx" else networks._prepare_eager(network, qconfig)
+        pytorch._prepare_fx(network, qconfig, inputs) if mode == "fx" else pytorch._prepare_eager(network, qconfig)
     )
     with torch.no_grad():
-        observed(*networks.example_inputs(name, 10))
+        observed(*pytorch.example_inputs(name, 10))
     model = qfmt.convert(converted(observed), example_inputs=inputs, prepared=observed)
     activations = [
         seen_by(each)
@@ -308,7 +231,7 @@ def test_a_model_without_observers_is_no_prepared_one() -> None:
 
 
 def refused(source: Any, **options: Any) -> str:
-    with pytest.raises(SourceError) as caught, networks.quiet():
+    with pytest.raises(SourceError) as caught, pytorch.quiet():
         qfmt.convert(source, **options)
     sentence = str(caught.value)
     assert "\n" not in sentence and "code/" not in sentence, sentence
@@ -332,7 +255,7 @@ def test_a_half_converted_model_names_the_module() -> None:
 def test_a_float_model_is_refused() -> None:
     sentence = refused(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), example_inputs=(images(0),))
     assert "nothing in the model is quantized" in sentence and "prepare" in sentence
-    with networks.quiet():
+    with pytorch.quiet():
         script = torch.jit.script(nn.Linear(3, 4))
     assert "nothing in the model is quantized" in refused(script)
 
@@ -407,7 +330,7 @@ def test_inputs_may_be_given_by_name() -> None:
 
 
 def test_dynamic_modules_take_the_same_path(tmp_path: Path) -> None:
-    with networks.quiet():
+    with pytorch.quiet():
         network = tq.quantize_dynamic(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), {nn.Linear})
         torch.save(network, tmp_path / "m.pt")
     x = torch.randn(5, 4)
@@ -472,7 +395,7 @@ def test_names_that_mean_something_in_python(name: str, kind: str, tmp_path: Pat
     """torch.jit.save writes `self.in`, which torch.jit.load then cannot read."""
     network, x = named_network(name), torch.rand(2, 4)
     try:
-        path = networks.save_as(network, (x,), kind, tmp_path / "m.pt")
+        path = pytorch.save_as(network, (x,), kind, tmp_path / "m.pt")
     except RuntimeError as error:  # TorchScript compiles no such name
         pytest.skip(str(error).strip().partition("\n")[0])
     model = qfmt.convert(path)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import networks
 import numpy as np
-import processor
 import pytest
 import torch
-import witness
 from torch.ao.nn import quantized as nnq
 
 import qfmt
+from networks import pytorch
+from networks.pytorch import convert, named
 from qfmt.model import Model, Tensor
 from qfmt.ops import OPERATORS
+from support import processor, torch_witness
 
 UNPACK = {
     nnq.Conv1d: torch.ops.quantized.conv1d_unpack,
@@ -58,24 +58,24 @@ class Cell:
 
     @cached_property
     def torch_model(self) -> torch.nn.Module:
-        return networks.quantized(self.name, self.mode)[0]
+        return pytorch.quantized(self.name, self.mode)[0]
 
     @cached_property
-    def inputs(self) -> networks.Inputs:
-        return networks.quantized(self.name, self.mode)[1]
+    def inputs(self) -> pytorch.Inputs:
+        return pytorch.quantized(self.name, self.mode)[1]
 
     @cached_property
-    def observed(self) -> tuple[list[np.ndarray], list[witness.Seen]]:
-        return witness.observe(self.torch_model, self.inputs)
+    def observed(self) -> tuple[list[np.ndarray], list[torch_witness.Seen]]:
+        return torch_witness.observe(self.torch_model, self.inputs)
 
     @cached_property
     def models(self) -> dict[str, Model]:
         """Each kind of archive: converted, saved and loaded again."""
-        return {kind: self._converted(kind) for kind in networks.KINDS}
+        return {kind: self._converted(kind) for kind in pytorch.KINDS}
 
     def _converted(self, kind: str) -> Model:
         """The archive of that kind as a model that has been through a file."""
-        archive = networks.save_as(self.torch_model, self.inputs, kind, self.folder / f"{kind}.pt")
+        archive = pytorch.save_as(self.torch_model, self.inputs, kind, self.folder / f"{kind}.pt")
         stored = self.folder / f"{kind}.qfb"
         qfmt.save(convert(self.name, archive), stored)
         assert qfmt.check(stored) == []
@@ -88,20 +88,7 @@ class Cell:
         return {kind: run(model, self.inputs) for kind, model in self.models.items()}
 
 
-def convert(name: str, archive: Path, engine: str = "fbgemm") -> Model:
-    """Convert an archive with no more help than its network's definition says is needed."""
-    definition = networks.definition(name)
-    if not definition.declared:
-        return qfmt.convert(archive, engine=engine)
-    (shape,) = definition.shapes
-    return qfmt.convert(archive, engine=engine, input_shapes={"x": (None,) * len(shape)})
-
-
-def named(model: Model, inputs: networks.Inputs) -> dict[str, np.ndarray]:
-    return dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True))
-
-
-def run(model: Model, inputs: networks.Inputs) -> list[np.ndarray]:
+def run(model: Model, inputs: pytorch.Inputs) -> list[np.ndarray]:
     results = processor.run(model, named(model, inputs))
     return [results[name] for name in model.graph.outputs]
 
@@ -114,7 +101,7 @@ def engine() -> Iterator[None]:
     torch.backends.quantized.engine = before
 
 
-@pytest.fixture(scope="module", params=networks.cells(), ids=lambda cell: "-".join(cell))
+@pytest.fixture(scope="module", params=pytorch.cells(), ids=lambda cell: "-".join(cell))
 def cell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cell:
     name, mode = request.param
     return Cell(name, mode, tmp_path_factory.mktemp(f"{name}-{mode}"))
@@ -122,7 +109,7 @@ def cell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_every_node_computes_what_torch_computes(cell: Cell) -> None:
     model = cell.models["trace"]
-    tally = witness.compare(model, named(model, cell.inputs), cell.observed[1], witness.Tally())
+    tally = torch_witness.compare(model, named(model, cell.inputs), cell.observed[1], torch_witness.Tally())
     print(f"\n{cell.name} {cell.mode}\n{tally}")
     assert tally.is_good, str(tally)
     expected, got = cell.observed[0], cell.outputs["trace"]
@@ -138,7 +125,7 @@ def test_every_node_computes_what_torch_computes(cell: Cell) -> None:
 def test_trace_script_and_freeze_are_one_network(cell: Cell) -> None:
     identities = {kind: model.content_id() for kind, model in cell.models.items()}
     print(f"\n{cell.name} {cell.mode}: {len(set(identities.values()))} content ids")
-    for kind in networks.KINDS[1:]:
+    for kind in pytorch.KINDS[1:]:
         if identities[kind] != identities["trace"]:
             for mine, first in zip(cell.outputs[kind], cell.outputs["trace"], strict=True):
                 np.testing.assert_array_equal(mine, first)
@@ -186,7 +173,7 @@ def _assert_same_parameters(model: Model, weight: Tensor, theirs: torch.Tensor, 
 
 
 def test_every_operator_occurs_in_a_network() -> None:
-    if missing := set(networks.cells()) - OPERATORS_OF.keys():
+    if missing := set(pytorch.cells()) - OPERATORS_OF.keys():
         pytest.skip(f"{len(missing)} of the networks were not converted in this run")
     here = {name for name, operator in OPERATORS.items() if operator.family not in OF_THEIR_OWN}
     assert set().union(*OPERATORS_OF.values()) - (set(OPERATORS) - here) == here - NOT_FROM_TORCH
@@ -194,25 +181,25 @@ def test_every_operator_occurs_in_a_network() -> None:
 
 def test_the_witness_sees_one_wrong_weight(tmp_path: Path) -> None:
     """The comparison above can fail: one weight, changed by one step, is noticed."""
-    network, inputs = networks.quantized("dictionary", "eager")
-    _, seen = witness.observe(network, inputs)
-    model = qfmt.convert(networks.save_as(network, inputs, "trace", tmp_path / "m.pt"))
-    assert witness.compare(model, named(model, inputs), seen, witness.Tally()).is_good
+    network, inputs = pytorch.quantized("dictionary", "eager")
+    _, seen = torch_witness.observe(network, inputs)
+    model = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"))
+    assert torch_witness.compare(model, named(model, inputs), seen, torch_witness.Tally()).is_good
     weight = next(tensor for tensor in model.graph.constants() if tensor.dtype == "int8")
     values = weight.array.copy()
     values.flat[0] += -1 if values.flat[0] > 0 else 1
     changed = Tensor.constant(weight.name, values, weight.quantization)
     graph = replace(model.graph, tensors={**model.tensors, weight.name: changed})
-    tally = witness.compare(model.replace(graph=graph), named(model, inputs), seen, witness.Tally())
+    tally = torch_witness.compare(model.replace(graph=graph), named(model, inputs), seen, torch_witness.Tally())
     assert not tally.is_good
     assert sum(tally.wrong.values()) > 0
 
 
 def test_mobilenet_at_its_published_size(tmp_path: Path) -> None:
-    network, inputs = networks.quantized("mobilenet_v2_224", "fx")
-    outputs, seen = witness.observe(network, inputs)
-    model = qfmt.convert(networks.save_as(network, inputs, "trace", tmp_path / "m.pt"))
-    tally = witness.compare(model, named(model, inputs), seen, witness.Tally())
+    network, inputs = pytorch.quantized("mobilenet_v2_224", "fx")
+    outputs, seen = torch_witness.observe(network, inputs)
+    model = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"))
+    tally = torch_witness.compare(model, named(model, inputs), seen, torch_witness.Tally())
     print(f"\nmobilenet_v2_224 fx\n{tally}")
     assert tally.is_good, str(tally)
     if tally.is_exact:
@@ -228,12 +215,12 @@ ENGINES = [
 
 @pytest.mark.parametrize(("engine_name", "name"), ENGINES, ids=["-".join(cell) for cell in ENGINES])
 def test_other_engines_differ_only_where_rounding_ties(engine_name: str, name: str, tmp_path: Path) -> None:
-    network, inputs = networks.quantize(name, "fx", engine_name)
+    network, inputs = pytorch.quantize(name, "fx", engine_name)
     torch.backends.quantized.engine = engine_name
-    outputs, seen = witness.observe(network, inputs)
-    archive = networks.save_as(network, inputs, "trace", tmp_path / "m.pt")
+    outputs, seen = torch_witness.observe(network, inputs)
+    archive = pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt")
     model = convert(name, archive, engine_name)
-    tally = witness.compare(model, named(model, inputs), seen, witness.Tally())
+    tally = torch_witness.compare(model, named(model, inputs), seen, torch_witness.Tally())
     print(f"\n{name} by {engine_name}\n{tally}")
     assert tally.is_good, str(tally)
     if tally.is_exact:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch import nn
 from torch.ao.nn import quantized as nnq
 
 import qfmt
+from networks import pytorch
 from qfmt.cli import main
 from qfmt.errors import ControlFlowError, RunError
 
@@ -53,7 +53,7 @@ NETWORKS = {
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str, Path]:
     kind, why = NETWORKS[request.param]
     module = kind().eval()
-    with networks.quiet():
+    with pytorch.quiet():
         torch.jit.save(torch.jit.script(module), tmp_path / "m.pt")
     return module, why, tmp_path / "m.pt"
 

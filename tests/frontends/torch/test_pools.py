@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import networks
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import qfmt
+from networks import pytorch
 from qfmt.errors import UnsupportedOperatorsError
 
 
@@ -25,7 +25,7 @@ class Pool(nn.Module):
 
 def saved(path: Path, *arguments: int) -> tuple[nn.Module, Path]:
     module = Pool(*arguments).eval()  # type: ignore[arg-type]
-    with networks.quiet():
+    with pytorch.quiet():
         torch.jit.save(torch.jit.trace(module, torch.ones(1, 1, 5, 5)), path)
     return module, path
 

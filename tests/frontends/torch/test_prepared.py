@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import networks
 import pytest
 import torch
 from click.testing import CliRunner
-from test_memory import WATCHED, converted, grid, images, prepared, seen_by
 
 import qfmt
+from networks import pytorch
+from networks.prepared import WATCHED, converted, grid, images, prepared, seen_by
 from qfmt.cli import main
 from qfmt.errors import SourceError
 
@@ -19,7 +19,7 @@ from qfmt.errors import SourceError
 def saved(mode: str, qat: bool, folder: Path) -> tuple[Any, Path, Path]:
     """The prepared module; the converted network as TorchScript, and the state_dict of the prepared one, as files."""
     observed = prepared(mode, qat)
-    with networks.quiet():
+    with pytorch.quiet():
         torch.jit.save(torch.jit.trace(converted(observed), images(9)), folder / "m.pt")
     torch.save(observed.state_dict(), folder / "prepared.pt")
     return observed, folder / "m.pt", folder / "prepared.pt"
@@ -45,7 +45,7 @@ def test_a_state_dict_of_eager_mode_tells_what_the_module_does(qat: bool, tmp_pa
             kept = grid(model, f"{name}.weight").observed
             assert kept is not None
             assert kept.minimum == tuple(low.min(dim=1).values.tolist())
-    with networks.quiet():
+    with pytorch.quiet():
         in_memory = qfmt.convert(converted(observed), example_inputs=(images(9),), prepared=observed.state_dict())
     assert {name: tensor.quantization for name, tensor in in_memory.tensors.items()} == {
         name: tensor.quantization for name, tensor in model.tensors.items()
@@ -85,7 +85,7 @@ def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
 
 def test_a_state_dict_that_was_converted_gets_its_observers(tmp_path: Path) -> None:
     observed, _, state = saved("eager", False, tmp_path)
-    with networks.quiet():
+    with pytorch.quiet():
         torch.save(converted(observed).state_dict(), tmp_path / "converted.pt")
     model = qfmt.convert(tmp_path / "converted.pt", prepared=state)
     for name in ("conv2", "fc"):

@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 from torch.ao.quantization.quantize_fx import prepare_fx, prepare_qat_fx
 
 import qfmt
+from networks import pytorch
 
 
 class Net(nn.Module):
@@ -32,7 +32,7 @@ class Net(nn.Module):
         return result
 
 
-@networks.quiet()
+@pytorch.quiet()
 def trained(mode: str, backend: str) -> nn.Module:
     torch.manual_seed(3)
     net, x = Net().train(), torch.randn(4, 2, 6, 6)
@@ -111,7 +111,7 @@ def test_a_fake_quantizer_that_is_off_changes_nothing() -> None:
     assert "fc.weight_fake_quant.scale" in model.tensors
 
 
-@networks.quiet()
+@pytorch.quiet()
 def test_observers_of_a_prepared_model_stay_tensors() -> None:
     net, x = Net().eval(), torch.randn(4, 2, 6, 6)
     observed = prepare_fx(net, tq.get_default_qconfig_mapping("fbgemm"), (x,))

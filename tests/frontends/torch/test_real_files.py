@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import processor
 import pytest
 import torch
-import witness
 
 import qfmt
 from qfmt.model import Model
+from support import processor, torch_witness
 
 IOS = "torchscript/ios_mobilenet_quantized.pt"
 
@@ -65,13 +64,13 @@ def test_published_mobilenet_computes_what_torch_computes(mobilenet: tuple[Path,
     """Outputs of the whole network; node by node for one image, and for others whose outputs differ."""
     (name,) = model.graph.inputs
     for kind, image in images().items():
-        (expected,), seen = witness.observe(theirs, (image,))
+        (expected,), seen = torch_witness.observe(theirs, (image,))
         (got,) = processor.run(model, {name: image.numpy()}).values()
         equal = int((got == expected).sum())
         print(f"{kind}: {equal} of {expected.size} outputs equal")
         assert got.shape == expected.shape
         if kind == "noise" or equal < expected.size:
-            tally = witness.compare(model, {name: image.numpy()}, seen, witness.Tally())
+            tally = torch_witness.compare(model, {name: image.numpy()}, seen, torch_witness.Tally())
             print(tally)
             assert tally.is_good, str(tally)
             assert equal == expected.size or not tally.is_exact

@@ -31,8 +31,7 @@ from qfmt.frontends.pickles import Inert, Subclass
 from qfmt.frontends.stored import Storage, StoredTensor
 from qfmt.frontends.torch.torchao import of_pickle
 from qfmt.model import Model, Tensor
-
-SAMPLES = Path(__file__).parent / "samples"
+from support.paths import SAMPLES, TOOLS
 
 FILES = pytest.mark.parametrize("file", ["torchao.pt", "torchao.safetensors"])
 
@@ -176,7 +175,7 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
 def made() -> ModuleType:
     """tools/make_torchao.py."""
     pytest.importorskip("torchao", reason="needs torchao")
-    spec = spec_from_file_location("make_torchao", Path(__file__).parents[1] / "tools/make_torchao.py")
+    spec = spec_from_file_location("make_torchao", TOOLS / "make_torchao.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

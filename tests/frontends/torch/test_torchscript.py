@@ -5,23 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 import torch
-from replay import Notes, Real, Replay, Unknown, to_torch
 from torch import nn
 from torch.ao.nn import quantized as nnq
 from torch.ao.nn.quantized import dynamic as nnqd
 
+from networks import pytorch
 from qfmt.frontends.stored import PerChannel, StoredTensor
 from qfmt.frontends.torch.calls import Packed
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from support.paths import ROOT
+from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 
 KINDS = ("trace", "script", "freeze")
 
@@ -44,24 +45,6 @@ def engine() -> Iterator[None]:
 
 def replayed(path: Path, inputs: tuple[torch.Tensor, ...]) -> Any:
     return to_torch(evaluate(Archive(path), Replay(), [Real(tensor) for tensor in inputs]))
-
-
-def assert_equal(ours: Any, theirs: Any) -> int:
-    """Equality of nested results, bit for bit; the number of elements compared."""
-    if isinstance(theirs, torch.Tensor):
-        assert ours.shape == theirs.shape
-        assert torch.equal(
-            ours.int_repr() if ours.is_quantized else ours, theirs.int_repr() if theirs.is_quantized else theirs
-        )
-        return ours.numel()
-    if isinstance(theirs, list | tuple):
-        assert len(ours) == len(theirs)
-        return sum(map(assert_equal, ours, theirs))
-    if isinstance(theirs, Mapping):
-        assert list(ours) == list(theirs)
-        return sum(assert_equal(ours[key], theirs[key]) for key in theirs)
-    assert ours == theirs and type(ours) is type(theirs)
-    return 1
 
 
 # -- whole archives ------------------------------------------------------------------------------------
@@ -206,7 +189,7 @@ def every_packing(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, s
         torch.backends.quantized.engine = engine
         inputs = tuple(torch.randn(shape) for shape in SHAPES)
         for kind in KINDS:
-            paths[engine, kind] = networks.save_as(EveryPacking().eval(), inputs, kind, folder / f"{engine}.{kind}.pt")
+            paths[engine, kind] = pytorch.save_as(EveryPacking().eval(), inputs, kind, folder / f"{engine}.{kind}.pt")
     torch.backends.quantized.engine = before
     return paths
 
@@ -311,7 +294,7 @@ class Views(nn.Module):
 
 def test_strides_offsets_and_dtypes(tmp_path: Path) -> None:
     module = Views()
-    path = networks.save_as(module, (torch.zeros(1),), "script", tmp_path / "views.pt")
+    path = pytorch.save_as(module, (torch.zeros(1),), "script", tmp_path / "views.pt")
     archive = Archive(path)
     for ours, theirs in zip(evaluate(archive, Notes(), [Unknown()]), module(torch.zeros(1)), strict=True):
         assert isinstance(ours, StoredTensor)
@@ -359,6 +342,6 @@ print(notes.count)
 """
     result = subprocess.run(
         [sys.executable, "-c", program, path],
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True,
+        cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert int(result.stdout) > 60

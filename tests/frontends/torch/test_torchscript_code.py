@@ -11,8 +11,6 @@ from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: 
 import numpy as np
 import pytest
 import torch
-from replay import Notes, Real, Replay, Unknown, to_torch
-from test_torchscript import assert_equal
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -20,6 +18,7 @@ import qfmt
 from qfmt.errors import ControlFlowError, SourceError
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 
 
 class Pair(NamedTuple):

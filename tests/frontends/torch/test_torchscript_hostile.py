@@ -10,22 +10,19 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import networks
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import Notes, Unknown
-from test_pickles import Runs, text
 
+from networks import pytorch
 from qfmt.errors import MissingFileError, QfmtError, SourceError, UnsafePickleError
 from qfmt.frontends.sources import KINDS, sniff
 from qfmt.frontends.torch.torchscript.archive import Archive
 from qfmt.frontends.torch.torchscript.evaluator import evaluate
-
-MODULE = b"\x80\x02c__torch__\nM\n)\x81}b."
-NOTHING = b"\x80\x02)."
-
+from support.pickles import Runs, text
+from support.replay import Notes, Unknown
+from support.torchscript_archives import MODULE, NOTHING, archive_of, module_of
 
 STORAGE = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + b"K\x04tQ"
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\x00K\x04\x85K\x01\x85\x89NtR"
@@ -33,21 +30,6 @@ WEIGHT = b"\x80\x02c__torch__\nM\n)\x81}" + text("w") + TENSOR + b"sb."
 """A module whose attribute `w` is four floats in data/0."""
 
 WEIGHT_CODE = b"class M(Module):\n  def forward(self: __torch__.M, x: Tensor) -> Tensor:\n    return self.w\n"
-
-
-def archive_of(path: Path, entries: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for name, content in entries.items():
-            archive.writestr(f"m/{name}", content)
-    return path
-
-
-def module_of(path: Path, *body: str, data: bytes = MODULE, **entries: bytes) -> Path:
-    """An archive of one module whose `forward` has this body."""
-    head = "class M(Module):\n  __parameters__ = []\n  def forward(self: __torch__.M,\n    x: Tensor) -> Tensor:"
-    code = "\n".join([head, *(f"    {line}" for line in body or ("return x",)), ""])
-    named = {"data.pkl": data, "constants.pkl": NOTHING, "version": b"3\n", "code/__torch__.py": code.encode()}
-    return archive_of(path, named | entries)
 
 
 def run(path: Path) -> Any:
@@ -241,7 +223,7 @@ def test_modules_nested_ten_thousand_deep(tmp_path: Path) -> None:
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small quantized archive that torch wrote."""
     module = torch.nn.Sequential(torch.ao.nn.quantized.Linear(3, 2)).eval()
-    return networks.save_as(module, (torch.zeros(1, 3),), "script", tmp_path_factory.mktemp("real") / "m.pt")
+    return pytorch.save_as(module, (torch.zeros(1, 3),), "script", tmp_path_factory.mktemp("real") / "m.pt")
 
 
 def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:

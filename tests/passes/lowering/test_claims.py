@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_lowering_nodes import Net
 
+from networks.random_net import Net
 from qfmt.arithmetic import dequantize
 from qfmt.errors import NoIntegerFormError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor, numpy_dtype

@@ -7,19 +7,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import architectures
-import networks
 import numpy as np
 import onnx
-import onnx_networks
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from counts import tell
-from test_onnx_integer import expected, network
 from torch import nn
 
 import qfmt
+from networks import architectures, onnx_runtime, pytorch
+from networks.requant_shifts import expected, network
 from qfmt.arithmetic import dequantize
 from qfmt.cli import integer as command_line
 from qfmt.cli import main
@@ -34,9 +31,9 @@ from qfmt.passes.lowering.facts import requantizations, totals
 from qfmt.passes.lowering.forms import FORMS, NARROWED
 from qfmt.passes.proofs import proofs
 from qfmt.passes.sizes import with_input_shapes
+from support.counts import tell
+from support.paths import DIGITS, HELD_BACK, SUITE
 
-ROOT = Path(__file__).resolve().parent.parent
-DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
 SIZES = "x=N,1,8,8"
 f32 = np.float32
 
@@ -77,7 +74,7 @@ def digits() -> Model:
 
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
-    with np.load(DIGITS.parent / "heldback.npz") as stored:
+    with np.load(HELD_BACK) as stored:
         return stored[next(name for name in stored.files if stored[name].ndim == 4)].astype(f32)
 
 
@@ -143,7 +140,7 @@ class KeywordSpotter(architectures.Network):
         return self.dequant(self.fc(self.pool(self.features(self.quant(x))).flatten(1)))
 
 
-NETWORKS = {**networks.NETWORKS, "ds_cnn": networks.Definition(KeywordSpotter, ((2, 1, 49, 10),), histograms=False)}
+NETWORKS = {**pytorch.NETWORKS, "ds_cnn": pytorch.Definition(KeywordSpotter, ((2, 1, 49, 10),), histograms=False)}
 
 LOWERED = ["ds_cnn eager", "mobilenet_v3 eager", "shufflenet_v2 fx", "conv1d eager", "convolutions fx"]
 MORE = [
@@ -155,8 +152,8 @@ MORE = [
 @pytest.mark.parametrize("which", [*LOWERED, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)])
 def test_networks_quantized_by_torch(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, mode = which.split()
-    monkeypatch.setattr(networks, "NETWORKS", NETWORKS)
-    module, given = networks.quantized(name, mode)
+    monkeypatch.setattr(pytorch, "NETWORKS", NETWORKS)
+    module, given = pytorch.quantized(name, mode)
     open_ = qfmt.convert(module, example_inputs=given)
     sizes = {key: tuple(each.shape) for key, each in zip(open_.graph.inputs, given, strict=True)}
     model = open_.replace(graph=with_input_shapes(open_.graph, sizes))
@@ -223,9 +220,9 @@ class Pooled(architectures.Network):
 
 def test_the_size_of_an_image_is_assumed_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """224 × 224 of 3 channels, where a mean needs it; what is stated is taken."""
-    monkeypatch.setattr(networks, "NETWORKS", {"pooled": networks.Definition(Pooled, ((2, 3, 20, 24),))})
-    module, given = networks.quantized("pooled", "eager")
-    path = networks.save_as(module, given, "trace", tmp_path / "m.pt")
+    monkeypatch.setattr(pytorch, "NETWORKS", {"pooled": pytorch.Definition(Pooled, ((2, 3, 20, 24),))})
+    module, given = pytorch.quantized("pooled", "eager")
+    path = pytorch.save_as(module, given, "trace", tmp_path / "m.pt")
     stored, dest = tmp_path / "m.qfb", tmp_path / "int.qfb"
     assert invoke("convert", path, stored).exit_code == 0
     for options, sizes, assumed in (([], (224, 224), True), (["--input-shape", "x=N,3,20,24"], (20, 24), False)):
@@ -266,7 +263,7 @@ def test_networks_of_integers_stay_what_they_are() -> None:
 
 def test_the_conformance_suite() -> None:
     """What is lowered of it gives the outputs that its test vectors state; the rest is refused by an error of qfmt."""
-    suite = ROOT / "tests" / "golden" / "1.0"
+    suite = SUITE
     lowered_ones = equal = total = 0
     for path in sorted([*suite.glob("float/*.qfb"), *suite.glob("integer/*.qfb"), *suite.glob("refused/*.qfb")]):
         try:
@@ -308,9 +305,9 @@ def test_sizes_may_be_stated_at_the_conversion_or_afterwards(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same file either way, without a float: what follows from a size is known behind a Resize by factors, too."""
-    monkeypatch.setattr(networks, "NETWORKS", {"upsampled": networks.Definition(Upsampled, ((1, 3, 15, 17),))})
-    module, given = networks.quantized("upsampled", mode)
-    source = networks.save_as(module, given, "trace", tmp_path / "m.pt")
+    monkeypatch.setattr(pytorch, "NETWORKS", {"upsampled": pytorch.Definition(Upsampled, ((1, 3, 15, 17),))})
+    module, given = pytorch.quantized("upsampled", mode)
+    source = pytorch.save_as(module, given, "trace", tmp_path / "m.pt")
     stored, once, later = (tmp_path / f"{name}.qfb" for name in ("open", "once", "later"))
     options = ("--integer-only", "--exact", "--input-shape", "x=1,3,15,17")
     for arguments in ((source, once, *options), (source, stored), (stored, later, *options)):
@@ -468,8 +465,8 @@ def test_inspect_integer_of_a_model_of_real_numbers(stored: Path) -> None:
 
 def test_a_failed_lowering_names_every_node_and_where_to_end(tmp_path: Path) -> None:
     """A file of torch, in one go; with what the hint says it is lowered."""
-    module, given = networks.quantized("linears", "eager")
-    path = networks.save_as(module, given, "trace", tmp_path / "m.pt")
+    module, given = pytorch.quantized("linears", "eager")
+    path = pytorch.save_as(module, given, "trace", tmp_path / "m.pt")
     options = "convert", path, tmp_path / "m.qfb", "--integer-only", "--input-shape", "x=2,6,24"
     result = invoke(*options)
     assert result.exit_code == 2
@@ -541,8 +538,8 @@ def test_every_obstacle_is_named_at_once_and_the_suggestion_leads_on() -> None:
 @pytest.mark.parametrize("form", ["qdq u8s8", "qoperator u8s8"])
 def test_a_mean_before_a_reshape(operator: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch exports the mean over the spatial axes, quantized by ONNX Runtime behind the Reshape."""
-    monkeypatch.setitem(onnx_networks.NETWORKS, "mean", lambda: _with_mean(operator))
-    model = qfmt.convert(onnx_networks.static("mean", form, tmp_path))
+    monkeypatch.setitem(onnx_runtime.NETWORKS, "mean", lambda: _with_mean(operator))
+    model = qfmt.convert(onnx_runtime.static("mean", form, tmp_path))
     lowered = lower_integer(model)
     assert not proofs(lowered).violations
     (source,) = lowered.graph.inputs
@@ -561,7 +558,7 @@ def test_a_mean_before_a_reshape(operator: str, form: str, tmp_path: Path, monke
 
 
 def _with_mean(operator: str) -> onnx.ModelProto:
-    b = onnx_networks.Builder({"image": [1, 3, 8, 8]})
+    b = onnx_runtime.Builder({"image": [1, 3, 8, 8]})
     x = b("ReduceMean", b("Relu", b.conv("image", 3, 8, 3)), b.constant(np.array([2, 3])), keepdims=1)
     x = b("Flatten", x) if operator == "Flatten" else b("Reshape", x, b.constant(np.array([-1, 8])))
     return b.finish(b.linear(x, 8, 4), "mean")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from counts import tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from qfmt.passes.lowering.fits import addends, exact_lines
 from qfmt.passes.lowering.forms import FORMS, NARROWED, quantized_multiplier
 from qfmt.passes.lowering.pairs import between, ratios, weights
 from qfmt.passes.lowering.steps import Steps, of_pairs, search
+from support.counts import tell
 
 f32 = np.float32
 REACH = 40_000

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from counts import OUTPUTS, tell
 
 from qfmt.interpreter import execute
 from qfmt.model import DTYPES, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
+
+from .counts import OUTPUTS, tell
 
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 f32 = np.float32

@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-import architectures as published
-import direct_networks as direct
-import operator_networks as operators
+import numpy as np
 import torch
 from torch import nn
 from torch.ao import quantization as tq
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+import qfmt
+from qfmt.model import Model
+
+from . import architectures as published
+from . import direct, operators
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -215,3 +219,16 @@ def _runs(module: nn.Module) -> list[list[str]]:
             runs.append([name for name, _ in children[at : at + length]])
         at += max(length, 1)
     return runs
+
+
+def convert(name: str, archive: Path, engine: str = "fbgemm") -> Model:
+    """Convert an archive with no more help than its network's definition says is needed."""
+    network = definition(name)
+    if not network.declared:
+        return qfmt.convert(archive, engine=engine)
+    (shape,) = network.shapes
+    return qfmt.convert(archive, engine=engine, input_shapes={"x": (None,) * len(shape)})
+
+
+def named(model: Model, inputs: Inputs) -> dict[str, np.ndarray]:
+    return dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True))
