@@ -1,5 +1,5 @@
-"""The table "what converts to what" of README.md, from what really passes; tests/test_conversions.py asks whether it is
-current.
+"""The table "what converts to what" of README.md, from what really passes; tests/docs/test_conversions.py asks
+whether it is current.
 
     python tools/conversions.py            # rewrite the table
     python tools/conversions.py --check

@@ -28,11 +28,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import torch  # noqa: E402
-from cases.torch_nodes import one_node  # noqa: E402
 
 import qfmt  # noqa: E402
 import qfmt.backends.torch.processor as processor  # noqa: E402
 from cases.operators import CASES, SOME_GRID  # noqa: E402
+from cases.torch_nodes import one_node  # noqa: E402
 from qfmt.errors import InexpressibleNodesError, NoIntegerFormError, QfmtError  # noqa: E402
 from qfmt.model import Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Quantized  # noqa: E402

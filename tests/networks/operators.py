@@ -1,6 +1,6 @@
 """Networks that between them use every operator that a statically quantized network can hold.
 
-This is float code that torch quantizes, by eager mode and by FX; what neither emits is in `direct_networks.py`.
+This is float code that torch quantizes, by eager mode and by FX; what neither emits is in `direct.py`.
 """
 
 import torch

@@ -125,7 +125,7 @@ LOWERED = (
     "mobilenet_v2", "resnet18", "mobilenet_v3", "shufflenet_v2", "conv1d", "conv3d", "convolutions", "activations",
     "two_inputs", "dictionary",
 )  # fmt: skip
-"""Networks of tests/networks.py that have an integer-only form."""
+"""Networks of tests/networks/pytorch.py that have an integer-only form."""
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Networks of transformers, built from their configurations, quantized by torchao: verified, run, in torch, in ONNX.
 
-    python -m pytest -m slow tests/test_exported_transformers.py
+    python -m pytest -m slow tests/frontends/torch/test_exported_transformers.py
 
 prints the table of networks and sources at its end. A cell has how far the logits are from what the source gives in
 torch, relative to the largest, and how many of the largest logits stand at the same place. It needs transformers,
