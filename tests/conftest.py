@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,17 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the real files in ../shared/data beside the repository")
     return folder
+
+
+@pytest.fixture
+def fbgemm() -> Iterator[None]:
+    """The engine of torch while a test runs; afterwards it is what it was."""
+    import torch
+
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm"
+    yield
+    torch.backends.quantized.engine = before
 
 
 @pytest.hookimpl(trylast=True)

@@ -36,7 +36,7 @@ CORE_TESTS = tuple(
         "arithmetic/test_arithmetic", "file/test_file", "file/test_vectors", "file/test_witnesses",
         "conformance/test_suite", "test_interpreter", "ops/test_integers", "ops/test_overflow", "ops/test_shapes",
         "frontends/torch/test_lift", "passes/lowering/test_requantizing", "passes/lowering/test_nodes", "test_names",
-        "compare/test_diff", "cli/test_cli",
+        "compare/test_diff", "cli/test_cli", "cli/test_convert", "cli/test_inspect", "cli/test_run",
     )
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -34,15 +34,9 @@ from qfmt.ops import Operand
 from qfmt.rules import violations
 from support.paths import DIGITS, HELD_BACK, ROOT
 
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
 Change = Callable[[Model], Model]
-
-
-@pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
 
 
 @pytest.fixture(scope="module")

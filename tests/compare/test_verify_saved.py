@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, cast
@@ -23,15 +22,9 @@ from qfmt.frontends.torch.network import Network
 from qfmt.frontends.torch.values import InputSpec
 from qfmt.model import Model, Tensor
 
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
 FORMS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-
-
-@pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
 
 
 def pickled(name: str, folder: Path, zipped: bool = True) -> tuple[Path, tuple[torch.Tensor, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from support import onnx_witness as witness
 from support.c_program import Together, flat
 from support.counts import tell
 
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
 Array = np.ndarray[Any, Any]
 Outputs = dict[str, Array]
 
@@ -37,14 +38,6 @@ CLAMPING = [
     if (name in CASES and operator.quantized in (Quantized.ACCUMULATES, Quantized.COMPUTES, Quantized.OWN))
     or OPERATORS[name].traits & Trait.CLAMP
 ]
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
 
 
 def narrowed(model: Model, outputs: Outputs) -> Model | None:

@@ -12,16 +12,10 @@ from qfmt.errors import QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
 
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
 TRIES = 5
 """Random cases of each operator and kind."""
-
-
-@pytest.fixture(autouse=True)
-def kernels():
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
 
 
 def allowed(engine: str, kind: str, got: Array, expected: Array, quantized: bool) -> bool:

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +26,7 @@ from qfmt.cli import main
 from qfmt.errors import SourceError, UnsupportedOperatorsError
 from qfmt.model import Model, Observed
 
-
-@pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
+pytestmark = pytest.mark.usefixtures("fbgemm")
 
 
 # -- one path ------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,8 @@ from networks.pytorch import convert, named
 from qfmt.model import Model, Tensor
 from qfmt.ops import OPERATORS
 from support import processor, torch_witness
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
 
 UNPACK = {
     nnq.Conv1d: torch.ops.quantized.conv1d_unpack,
@@ -91,14 +92,6 @@ class Cell:
 def run(model: Model, inputs: pytorch.Inputs) -> list[np.ndarray]:
     results = processor.run(model, named(model, inputs))
     return [results[name] for name in model.graph.outputs]
-
-
-@pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
 
 
 @pytest.fixture(scope="module", params=pytorch.cells(), ids=lambda cell: "-".join(cell))

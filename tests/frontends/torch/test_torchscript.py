@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from qfmt.frontends.torch.torchscript.evaluator import evaluate
 from support.paths import ROOT
 from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
 
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
 KINDS = ("trace", "script", "freeze")
 
 LEGACY = ("mbv2_eager", "rn_fx", "zoo_eager", "lm_dyn", "emb")
@@ -33,14 +34,6 @@ FIXTURES = {
     "linear_dynamic_qint8": 2, "lstm": 3,
 }  # fmt: skip
 """PyTorch's own compatibility fixtures of 2020 and 2021, and the rank of their inputs."""
-
-
-@pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "fbgemm"
-    yield
-    torch.backends.quantized.engine = before
 
 
 def replayed(path: Path, inputs: tuple[torch.Tensor, ...]) -> Any:

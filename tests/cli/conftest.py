@@ -1,0 +1,16 @@
+"""What the tests of several commands need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import tiny_model
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.qfb"
+    tiny_model().save(path)
+    return path
