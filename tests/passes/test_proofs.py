@@ -212,6 +212,7 @@ def test_whatever_lowering_states_holds_and_is_tight() -> None:
             continue
         found = proofs(model)
         assert not found.violations and not found.unknown
+        assert found.reaches == sum(bool(node.attributes.get("reach_low")) for node in model.nodes)
         sums, holds = sums + found.sums, holds + found.reaches
         for place, node in enumerate(model.nodes):
             low, high = node.attributes.get("reach_low"), node.attributes.get("reach_high")
@@ -223,7 +224,7 @@ def test_whatever_lowering_states_holds_and_is_tight() -> None:
                 broken = proofs(model.replace(graph=replace(model.graph, nodes=nodes))).violations
                 assert [each.rule for each in broken] == ["P3"], node.outputs
                 narrowed += 1
-    assert holds > 50
+    assert narrowed
     tell(f"proofs: {sums} nodes that add up, reach of {holds} requantizations holds; {narrowed} narrowed, all found")
 
 

