@@ -10,7 +10,6 @@ import hashlib
 import json
 import struct
 import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,10 @@ from support import c_reader, spec_reader
 from support.conformance import BY_EVERYONE, INDEX, READABLE, REFUSED, outputs_of, path_of, said_of
 from support.counts import tell
 from support.mutants import touch
-from support.paths import DIGITS, HELD_BACK, SUITE, TOOLS
+from support.paths import DIGITS, HELD_BACK, SUITE
 
 RELEASED: dict[str, str] = {}
 """Version of the format → sha256 of its index.json, which has the digests of all its files: pinned at the release."""
-
-sys.path.insert(0, str(TOOLS))
 
 
 # The suite itself

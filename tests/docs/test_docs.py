@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +20,7 @@ from engine_kernels import x86_takes
 from qfmt.passes import lower_integer
 from support.c_program import CAN_COMPILE
 from support.counts import tell
-from support.paths import EXAMPLES, ROOT, TOOLS
+from support.paths import EXAMPLES, ROOT
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -102,12 +102,7 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
 
 @pytest.fixture(scope="module")
 def engines() -> ModuleType:
-    sys.path.insert(0, str(TOOLS))
-    try:
-        import engines
-    finally:
-        sys.path.remove(str(TOOLS))
-    return engines
+    return importlib.import_module("engines")
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import generate_spec
+import hexdump
+from fbs import read_schema
 from qfmt import QfmtError, arithmetic, convert
 from qfmt.errors import VersionError
 from qfmt.file import CONTAINER_RULES, check, encode, load, save, writer
@@ -27,13 +30,7 @@ from qfmt.model import DTYPES, Graph, Model, Node, Observed, Quantization, Store
 from qfmt.ops import OPERATORS
 from qfmt.rules import RULES
 from support import spec_reader
-from support.paths import DIGITS, ROOT, TOOLS
-
-sys.path.insert(0, str(TOOLS))
-
-import generate_spec
-import hexdump
-from fbs import read_schema
+from support.paths import DIGITS, ROOT
 
 SPEC = (ROOT / "spec.md").read_text(encoding="utf-8")
 
