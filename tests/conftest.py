@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import counts
 import pytest
+
+from support import counts
+from support.paths import ROOT
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Files that other people made (real networks, old formats); they are not part of the project."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the real files in ../shared/data beside the repository")
     return folder
+
+
+@pytest.fixture
+def fbgemm() -> Iterator[None]:
+    """The engine of torch while a test runs; afterwards it is what it was."""
+    import torch
+
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm"
+    yield
+    torch.backends.quantized.engine = before
 
 
 @pytest.hookimpl(trylast=True)

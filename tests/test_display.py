@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from golden.model import blocks_model, golden_model
 
 import qfmt
+from golden.model import blocks_model, golden_model
 from qfmt import Graph, Model, Node, Tensor
 from qfmt.errors import QfmtError
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import qfmt
+from support.paths import DIGITS, ROOT, TOOLS
 
-ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 TOP_LEVEL = {
@@ -80,7 +80,7 @@ def test_continuous_integration_runs_the_test_command_of_the_readme() -> None:
 
 
 def test_setting_up_needs_the_standard_library_only() -> None:
-    imported = {name.partition(".")[0] for name in _imports(ROOT / "tools" / "dev.py")}
+    imported = {name.partition(".")[0] for name in _imports(TOOLS / "dev.py")}
     assert imported <= sys.stdlib_module_names
 
 
@@ -124,7 +124,7 @@ def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
 
 @pytest.mark.parametrize(("source", "other"), [("onnx", "torch"), ("torch", "onnx")])
 def test_a_source_imports_nothing_of_another(source: str, other: str, tmp_path: Path) -> None:
-    path = ROOT / "examples" / "digits" / "digits_int8.pt"
+    path = DIGITS
     if source == "onnx":
         onnx = pytest.importorskip("onnx")
         path = tmp_path / "m.onnx"

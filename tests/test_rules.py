@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.model import golden_model
 from hypothesis import given, settings
-from integer_networks import BROKEN as BROKEN_INTEGERS
-from integer_networks import network as integer_network
-from mutants import overwrite, sealed, survives
-from strategies import models
-from test_hostile import crafted
 
 import qfmt
+from golden.model import golden_model
+from networks.integer import BROKEN as BROKEN_INTEGERS
+from networks.integer import network as integer_network
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.errors import ValidityError, VersionError
 from qfmt.file import CONTAINER_RULES, header
 from qfmt.model import ArrayData, Blocks, Observed, StoredArray, Vector
 from qfmt.ops import OPERATORS, Quantized
 from qfmt.rules import RULES, violations
+from support.crafted import crafted
+from support.mutants import overwrite, sealed, survives
+from support.strategies import models
 
 BYTES = ArrayData(np.zeros(54, np.uint8))
 

@@ -18,18 +18,15 @@ import pytest
 from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
-from networks import quiet  # noqa: E402
-from test_exported_hostile import Layer, X  # noqa: E402
-from test_pickles import Runs  # noqa: E402
-
 import qfmt  # noqa: E402
+from networks.decomposed import Layer, X  # noqa: E402
+from networks.pytorch import quiet  # noqa: E402
 from qfmt.cli import main  # noqa: E402
 from qfmt.errors import QfmtError  # noqa: E402
 from qfmt.frontends.sources import sniff  # noqa: E402
+from support.paths import DIGITS, HOSTILE, ROOT  # noqa: E402
+from support.pickles import Runs  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
-HOSTILE = ROOT / "tests" / "hostile"
-DIGITS = ROOT / "examples" / "digits" / "digits_int8.pt"
 TRACE = "PWNED"
 
 

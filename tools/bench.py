@@ -344,13 +344,13 @@ def modules(folder: Path) -> Iterator[Row]:
 
 
 def _modules(folder: Path, network: str, kernels: str) -> Iterator[Row]:
-    import networks
     import torch
 
     import qfmt
+    from networks import pytorch
 
-    eager, inputs = networks.quantize(network, "fx", kernels)
-    archive = networks.save_as(eager, inputs, "trace", folder / f"{network}.pt")
+    eager, inputs = pytorch.quantize(network, "fx", kernels)
+    archive = pytorch.save_as(eager, inputs, "trace", folder / f"{network}.pt")
     qfmt.save(qfmt.convert(archive), folder / f"{network}.qfb")
     model = qfmt.load(folder / f"{network}.qfb")
     script = torch.jit.load(archive)
@@ -398,12 +398,11 @@ def _onnx_runtime(path: Path, eager: Any, inputs: Any, threads: int) -> Callable
 def c(folder: Path) -> Iterator[Row]:
     """C programs by gcc -O3 -march=native, one thread; ONNX Runtime, the same networks as QDQ, one thread."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import networks
-
     import qfmt
+    from networks import pytorch
 
     for name in ("resnet18_224", "mobilenet_v2_224"):
-        path = networks.save_as(*networks.quantize(name, "fx"), "trace", folder / f"{name}.pt")
+        path = pytorch.save_as(*pytorch.quantize(name, "fx"), "trace", folder / f"{name}.pt")
         model = qfmt.convert(path, input_shapes={"x": (1, 3, 224, 224)})
         for exact in (False, True):
             yield from _c_program(model, name, exact, folder / f"{name}{'_exact' if exact else ''}")

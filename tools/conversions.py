@@ -1,5 +1,5 @@
-"""The table "what converts to what" of README.md, from what really passes; tests/test_conversions.py asks whether it is
-current.
+"""The table "what converts to what" of README.md, from what really passes; tests/docs/test_conversions.py asks
+whether it is current.
 
     python tools/conversions.py            # rewrite the table
     python tools/conversions.py --check
@@ -36,14 +36,15 @@ Make = Callable[[Path], Path]
 
 def _torch(name: str, mode: str, kind: str) -> Make:
     def make(folder: Path) -> Path:
-        import networks
         import torch
 
+        from networks import pytorch
+
         torch.backends.quantized.engine = "fbgemm"
-        module, inputs = networks.quantized(name, mode)
+        module, inputs = pytorch.quantized(name, mode)
         if kind in ("trace", "script", "freeze"):
-            return networks.save_as(module, inputs, kind, folder / "m.pt")
-        with networks.quiet():
+            return pytorch.save_as(module, inputs, kind, folder / "m.pt")
+        with pytorch.quiet():
             torch.save(module if kind == "pickle" else module.state_dict(), folder / "m.pt")
         return folder / "m.pt"
 
@@ -52,32 +53,32 @@ def _torch(name: str, mode: str, kind: str) -> Make:
 
 def _static(network: str, form: str) -> Make:
     def make(folder: Path) -> Path:
-        import onnx_networks
+        from networks import onnx_runtime
 
-        return onnx_networks.static(network, form, folder, OPSET)
+        return onnx_runtime.static(network, form, folder, OPSET)
 
     return make
 
 
 def _dynamic(folder: Path) -> Path:
-    import onnx_networks
+    from networks import onnx_runtime
 
-    return onnx_networks.dynamic("mlp", folder)
+    return onnx_runtime.dynamic("mlp", folder)
 
 
 def _by_blocks(**options: Any) -> Make:
     def make(folder: Path) -> Path:
-        import onnx_networks
+        from networks import onnx_runtime
 
-        return onnx_networks.weight_only("mlp", folder, bits=4, block_size=16, is_symmetric=True, **_format(**options))
+        return onnx_runtime.weight_only("mlp", folder, bits=4, block_size=16, is_symmetric=True, **_format(**options))
 
     return make
 
 
 def _format(qdq: bool) -> dict[str, Any]:
-    import onnx_networks
+    from networks import onnx_runtime
 
-    return onnx_networks.QDQ if qdq else {}
+    return onnx_runtime.QDQ if qdq else {}
 
 
 ROWS: dict[str, Make] = {
@@ -139,9 +140,8 @@ def _same_in_torch(model: Any) -> bool:
 
 
 def _same_in_onnx(model: Any, source: Path | None) -> bool:
-    import onnx_witness
-
     import qfmt
+    from support import onnx_witness
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from two_convolutions import Grid, Layer, depthwise_layer, exact, fixed_point
 
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.passes import lower_integer
+from two_convolutions import Grid, Layer, depthwise_layer, exact, fixed_point
 
 Run = Callable[[Layer, np.ndarray], np.ndarray]
 

@@ -21,11 +21,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from schema_typescript import typescript  # noqa: E402
-
 from qfmt.errors import QfmtError  # noqa: E402
 from qfmt.file.decode import SIZES, Decoder, Record  # noqa: E402
 from qfmt.file.schema import Field  # noqa: E402
+from schema_typescript import typescript  # noqa: E402
 
 FLATC_VERSION = "25.12.19"
 SOURCE = ROOT / "schema" / "qfb.fbs"

@@ -23,7 +23,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import hexdump  # noqa: E402
 from fbs import Field, read_schema  # noqa: E402
-
 from qfmt.content import content_text  # noqa: E402
 from qfmt.file import CONTAINER_RULES, save  # noqa: E402
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor  # noqa: E402

@@ -42,7 +42,6 @@ from conformance import (  # noqa: E402
 )
 from conformance.networks import Case  # noqa: E402
 from conformance.twin import text, twin  # noqa: E402
-
 from qfmt.errors import FormatError  # noqa: E402
 from qfmt.file import check, load, save  # noqa: E402
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import warnings
 
 import torch
-from make_digits import EXAMPLE, save
 from torch import Tensor, nn
 from torch.ao import quantization
+
+from make_digits import EXAMPLE, save
 
 ARCHIVE = EXAMPLE.parent / "two_layers" / "two_layers_int8.pt"
 SEED = 4

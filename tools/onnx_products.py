@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from engine_sums import Drawn, Product, integers, step
 from onnx import helper, numpy_helper
-from torch_products import CONVOLUTIONS, LINEAR, ZERO
 
+from engine_sums import Drawn, Product, integers, step
 from qfmt.model import Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
+from torch_products import CONVOLUTIONS, LINEAR, ZERO
 
 MICROSOFT = "com.microsoft"
 UNSIGNED = (("uint8", "uint8"), ("uint8", "int8"))

@@ -5,7 +5,7 @@
     python tools/operators.py Conv Gelu    # print the rows of some operators
 
 A cell is empty where the edge supports the operator, else it says why not. Each is a network of one node, from the
-random cases of tests/operator_cases.py: as soon as one of them passes, the edge supports the operator. The sources of
+random cases of tests/cases/operators.py: as soon as one of them passes, the edge supports the operator. The sources of
 PyTorch are read instead: an operator is there if a call of torch is spelled as it, or is lifted to it.
 """
 
@@ -28,11 +28,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import torch  # noqa: E402
-from operator_cases import CASES, SOME_GRID  # noqa: E402
-from test_to_torch_operators import one_node  # noqa: E402
 
 import qfmt  # noqa: E402
 import qfmt.backends.torch.processor as processor  # noqa: E402
+from cases.operators import CASES, SOME_GRID  # noqa: E402
+from cases.torch_nodes import one_node  # noqa: E402
 from qfmt.errors import InexpressibleNodesError, NoIntegerFormError, QfmtError  # noqa: E402
 from qfmt.model import Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Quantized  # noqa: E402

@@ -26,15 +26,17 @@ PACKAGES = ("python3", "python3-numpy", f"libpython{PYTHON}-dev")
 PURE = ("click", "rich", "flatbuffers", "pytest", "pytest-timeout", "hypothesis")
 ML_DTYPES = "0.6.0"
 
-C_TESTS = ("tests/test_c_reader.py", "tests/test_c_reader_run.py")
+C_TESTS = ("tests/readers/test_c_reader.py", "tests/readers/test_c_reader_run.py")
 NATIVE = "not clang and not registers_for_floats"
 """Other C tests are about this machine's compilers."""
 
 CORE_TESTS = tuple(
-    f"tests/test_{name}.py"
+    f"tests/{name}.py"
     for name in (
-        "arithmetic", "file", "vectors", "conformance", "interpreter", "integers", "lift", "lowering", "lowering_nodes",
-        "names", "overflow", "shapes", "diff", "witnesses", "cli",
+        "arithmetic/test_arithmetic", "file/test_file", "file/test_vectors", "file/test_witnesses",
+        "conformance/test_suite", "test_interpreter", "ops/test_integers", "ops/test_overflow", "ops/test_shapes",
+        "frontends/torch/test_lift", "passes/lowering/test_requantizing", "passes/lowering/test_nodes", "test_names",
+        "compare/test_diff", "cli/test_cli", "cli/test_convert", "cli/test_inspect", "cli/test_run",
     )
 )  # fmt: skip
 

@@ -52,12 +52,13 @@ def tried(convert: Callable[[Any], Any], path: Path) -> str:
     """The cell: "yes", or why not."""
     import numpy as np
     import onnx
-    import onnx_networks
-    import onnx_witness
     import torch
 
+    from networks import onnx_runtime
+    from support import onnx_witness
+
     model = onnx.load(path)
-    given = onnx_networks.inputs(model, 3)
+    given = onnx_runtime.inputs(model, 3)
     try:
         module = convert(model).eval()
     except Exception as error:
@@ -84,11 +85,12 @@ def _first(error: Exception) -> str:
 def _float_networks() -> Iterator[tuple[str, Path]]:
     """The same networks before they were quantized: that the converters work here."""
     import onnx
-    import onnx_networks
+
+    from networks import onnx_runtime
 
     with tempfile.TemporaryDirectory() as folder:
-        for name in onnx_networks.NETWORKS:
-            onnx.save(onnx_networks.network(name, OPSET), Path(folder) / "m.onnx")
+        for name in onnx_runtime.NETWORKS:
+            onnx.save(onnx_runtime.network(name, OPSET), Path(folder) / "m.onnx")
             yield name, Path(folder) / "m.onnx"
 
 

@@ -38,16 +38,16 @@ PROCESSORS = {
 }
 
 CHOSEN = (
-    "tests/test_overflow.py",
-    "--deselect=tests/test_overflow.py::test_torch_as_on_a_processor_without_vnni",  # hides instructions by itself
-    "tests/test_overflow_onnx.py",
-    "tests/test_to_onnx_sums.py::test_sums",
-    "tests/test_recurrent.py::test_cells",
-    "tests/test_recurrent.py::test_layers_of_other_engines",
-    "tests/test_recurrent.py::test_the_oldest_cell_parameters",
-    "tests/test_dynamic.py::test_inputs_without_a_range_to_speak_of",
-    "tests/test_networks.py::test_other_engines_differ_only_where_rounding_ties[onednn-linears]",
-    "tests/test_networks.py::test_other_engines_differ_only_where_rounding_ties[qnnpack-conv1d]",
+    "tests/ops/test_overflow.py",
+    "--deselect=tests/ops/test_overflow.py::test_torch_as_on_a_processor_without_vnni",  # hides instructions by itself
+    "tests/ops/test_overflow_onnx.py",
+    "tests/backends/onnx/test_sums.py::test_sums",
+    "tests/ops/test_recurrent.py::test_cells",
+    "tests/ops/test_recurrent.py::test_layers_of_other_engines",
+    "tests/ops/test_recurrent.py::test_the_oldest_cell_parameters",
+    "tests/ops/test_dynamic.py::test_inputs_without_a_range_to_speak_of",
+    "tests/frontends/torch/test_networks.py::test_other_engines_differ_only_where_rounding_ties[onednn-linears]",
+    "tests/frontends/torch/test_networks.py::test_other_engines_differ_only_where_rounding_ties[qnnpack-conv1d]",
 )
 """What compares with engines, and is quick: emulation takes ten times as long."""
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from engine_sums import Drawn, Product, integers, step
 
+from engine_sums import Drawn, Product, integers, step
 from qfmt.model import Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 

@@ -20,7 +20,7 @@ from .trial import ProgramEnded
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 sys.path.append(str(TESTS))
 
-import c_reader  # noqa: E402
+from support import c_reader  # noqa: E402
 
 
 class Program:
@@ -67,7 +67,7 @@ class Reader:
 @cache
 def _command(name: str) -> tuple[str | Path, ...]:
     if name == "js-reader":
-        from js_reader import Reader as Package
+        from support.js_reader import Reader as Package
 
         package = Package(Path(tempfile.mkdtemp(prefix="fuzz-js-")))
         return "node", package.root / "readers/js/build/readers/js/tests/verdicts.js", "-"

@@ -1,0 +1,301 @@
+"""C programs at the limits of their integers: the last sum that fits is computed, the next one is refused; no sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from networks import onnx_runtime
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.backends.c import program as texts_of
+from qfmt.backends.c import write_c
+from qfmt.backends.c.names import Names
+from qfmt.backends.c.static import fixed
+from qfmt.errors import BudgetError, DestinationError, InexpressibleNodesError, ValidityError
+from qfmt.model import DTYPES
+from qfmt.ops import OPERATORS, Inference
+from qfmt.passes import lower_integer
+from qfmt.rules import violations
+from support.c_program import Together, flat, program, random_inputs, run_main
+from support.counts import tell
+
+GRID = Quantization((0.5,), (0,), 0, 255)
+ONES = Quantization.per_tensor(1.0, 0, "int8")
+WIDE = Quantization((1.0,), (0,), -(1 << 31), (1 << 31) - 1)
+LARGEST = (1 << 31) - 1
+
+
+def constant(name: str, array: Any, q: Quantization | None = None) -> Tensor:
+    return Tensor.constant(name, np.asarray(array), q)
+
+
+def net(
+    operator: str, tensors: Sequence[Tensor], y: tuple[str, Quantization | None], rule: str = "", **attributes: Any
+) -> Model:
+    """One node: those of its inputs that are no constants are inputs of the network."""
+    entry = OPERATORS[operator]
+    complete = entry.complete(attributes)
+    values = [tensor.array if tensor.is_constant else None for tensor in tensors]
+    absent = [None] * (len(entry.inputs) - len(tensors))
+    (shape, *_) = entry.infer(Inference([*(tensor.shape for tensor in tensors), *absent], complete, [*values, *absent]))
+    node = Node(operator, tuple(tensor.name for tensor in tensors), ("y",), complete, "", entry.version, rule)
+    named = {tensor.name: tensor for tensor in tensors}
+    inputs = tuple(name for name, tensor in named.items() if not tensor.is_constant)
+    model = Model(Graph(inputs, ("y",), (node,), named | {"y": Tensor("y", y[0], shape, None, y[1])}))
+    assert not violations(model)
+    return model
+
+
+def of_bias(kind: str, bias: int) -> Model:
+    """4,000 products of 255 and 127, which come to 129,540,000, and a bias beside them."""
+    weights = Quantization((0.25,), (0,), -128, 127)
+    sums: tuple[str, Quantization | None] = ("int32", None)
+    if kind == "depthwise":
+        x = Tensor("x", "uint8", (1, 2, 40, 100), None, GRID)
+        w = constant("w", np.full((2, 1, 40, 100), 127, np.int8), weights)
+        window = {"kernel_shape": (40, 100), "strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4}
+        return net("Conv", [x, w, constant("b", np.full(2, bias, np.int32))], sums, "folded", group=2, **window)
+    x = Tensor("x", "uint8", (2, 4000), None, GRID)
+    if kind == "Gemm":
+        rows = constant("b", np.array([[bias], [5]], np.int32))
+        return net("Gemm", [x, constant("w", np.full((4000, 1), 127, np.int8), weights), rows], sums, "folded")
+    w = constant("w", np.full((1, 4000), 127, np.int8), weights)
+    return net("qfmt.Linear", [x, w, constant("b", np.array([bias], np.int32))], sums, "folded")
+
+
+def equal(model: Model, inputs: Mapping[str, np.ndarray], folder: Path) -> None:
+    """The program, which stops at undefined behaviour, gives what the interpreter gives."""
+    assert run_main(program(model, folder), model, inputs).tolist() == flat(model.run(inputs), model).tolist()
+
+
+@pytest.mark.parametrize("kind", ["Linear", "Gemm", "depthwise"])
+def test_a_bias_counts_among_what_int32_must_hold(kind: str, tmp_path: Path) -> None:
+    most = LARGEST - 4000 * 255 * 127
+    model = of_bias(kind, most)
+    largest = {name: np.full(model.tensors[name].shape, 255, np.uint8) for name in model.graph.inputs}
+    assert LARGEST in flat(model.run(largest), model)
+    equal(model, largest, tmp_path / "net")
+    with pytest.raises(InexpressibleNodesError, match="may exceed int32"):
+        write_c(of_bias(kind, most + 1), tmp_path / "beyond")
+
+
+@pytest.mark.parametrize(("low", "high"), [(-(1 << 30) + 1, (1 << 30) - 1), (-5, 7)])
+def test_a_weighted_sum_of_wide_integers_within_int32(low: int, high: int, tmp_path: Path) -> None:
+    grid = Quantization((1.0,), (0,), low, high)
+    pair = [Tensor(name, "int32", (2,), None, grid) for name in ("a", "b")]
+    model = net("qfmt.WeightedSum", pair, ("int32", None), weights=(1, -1))
+    equal(model, {"a": np.array([low, high], np.int32), "b": np.array([high, low], np.int32)}, tmp_path / "net")
+
+
+def test_a_weighted_sum_that_leaves_int32_is_refused(tmp_path: Path) -> None:
+    wide = [Tensor(name, "int32", (2,), None, WIDE) for name in ("a", "b")]
+    none = [Tensor(name, "int32", (2,), None, None) for name in ("a", "b")]
+    for tensors, weights in ((wide, (1, 1)), (none, (1, -1)), (wide[:1], (2,)), (none[:1], (-1,))):
+        with pytest.raises(InexpressibleNodesError, match="may exceed int32"):
+            write_c(net("qfmt.WeightedSum", tensors, ("int32", None), weights=weights), tmp_path / "net")
+    known = [wide[0], constant("c", np.zeros(2, np.int32), WIDE)]  # its limits are wide, its integers are not
+    equal(
+        net("qfmt.WeightedSum", known, ("int32", None), weights=(1, 3)),
+        {"a": np.array([-(1 << 31), LARGEST], np.int32)},
+        tmp_path / "net",
+    )
+
+
+def test_sums_that_state_a_range_which_they_leave_are_refused(tmp_path: Path) -> None:
+    """What reads them may be right for that range alone."""
+    x = Tensor("x", "int32", (2,), None, Quantization((1.0,), (0,), -(1 << 30), 1 << 30))
+    for high, refused in ((1 << 30, False), (5, True)):
+        stated = Quantization((1.0,), (0,), -(1 << 30), high)
+        s, y = Tensor("s", "int32", (2,), None, stated), Tensor("y", "int32", (2,))
+        nodes = [
+            Node("qfmt.WeightedSum", (a,), (b,), {"weights": (weight,)}, "", 1)
+            for a, b, weight in (("x", "s", 1), ("s", "y", -1))
+        ]
+        model = Model(Graph(("x",), ("y",), nodes, {"x": x, "s": s, "y": y}))
+        assert not violations(model)
+        if refused:
+            with pytest.raises(ValidityError, match=r"P2.*'s' states"):
+                write_c(model, tmp_path / "beyond")
+        else:
+            equal(model, {"x": np.array([1 << 30, -(1 << 30)], np.int32)}, tmp_path / "net")
+
+
+def requant_shift(zero: int, add: int, dtype: str = "int32") -> Model:
+    limits = DTYPES[dtype]
+    grid = Quantization((1.0,), (zero,), int(limits.minimum or 0), int(limits.maximum or 0))
+    given = [
+        Tensor("x", dtype, (1, 3), None, grid),
+        constant("mul", np.array([LARGEST], np.int32)),
+        constant("add", np.array([add], np.int64)),
+    ]
+    return net(
+        "qfmt.RequantShift", given, ("int8", Quantization((1.0,), (0,), -128, 127)), "multiply_add_divide", div=3
+    )
+
+
+def test_products_of_a_rescaling_stay_within_int64(tmp_path: Path) -> None:
+    x = np.array([[LARGEST, -(1 << 31), 7]], np.int32)
+    for index, (zero, add) in enumerate(((0, 1 << 60), (0, -(1 << 60)), (1 << 29, 0), (LARGEST, 0))):
+        main = program(requant_shift(zero, add), tmp_path / f"net{index}")
+        got = run_main(main, requant_shift(zero, add), {"x": x}).tolist()
+        assert got == [max(-128, min(127, ((int(q) - zero) * LARGEST + add + 1) // 3)) for q in x[0]]
+    for zero, add in ((-(1 << 31), 1 << 60), (LARGEST, -(1 << 60))):
+        with pytest.raises(InexpressibleNodesError, match="may exceed int64"):
+            write_c(requant_shift(zero, add), tmp_path / "beyond")
+
+
+# Sizes of 0
+
+
+def empty(operator: str) -> Model:
+    x = Tensor("x", "uint8", (0, 3), None, GRID)
+    other = Tensor("b", "uint8", (1, 3), None, GRID)
+    table, pairs = np.zeros(256, np.uint8), np.zeros((256, 256), np.uint8)
+    weights = Quantization((0.25,), (0,), -128, 127)
+    one = Quantization((1.0,), (0,), -128, 127)
+    numbers = [constant(f"c{i}", np.ones(1, kind)) for i, kind in enumerate((np.int32, np.uint8, np.int64))]
+    sums = Tensor("x", "int32", (0, 3), None, None)
+    made = {
+        "qfmt.Table": lambda: net(operator, [x, constant("t", table)], ("uint8", GRID)),
+        "qfmt.PairTable": lambda: net(operator, [x, other, constant("t", pairs)], ("uint8", GRID)),
+        "qfmt.WeightedSum": lambda: net(operator, [x, other], ("int32", None), weights=(1, 2)),
+        "Mul": lambda: net(operator, [x, other], ("int32", None), "exact"),
+        "Relu": lambda: net(operator, [x], ("uint8", GRID)),
+        "Transpose": lambda: net(operator, [x], ("uint8", GRID), perm=(1, 0)),
+        "qfmt.Linear": lambda: net(
+            operator, [x, constant("w", np.ones((2, 3), np.int8), weights)], ("int32", None), "folded"
+        ),
+        "qfmt.Requantize": lambda: net(
+            operator, [sums, *numbers], ("int8", one), "multiply_shift", axis=1, reach_low=(0,), reach_high=(0,)
+        ),
+    }
+    return made[operator]()
+
+
+EMPTY = ("qfmt.Table", "qfmt.PairTable", "qfmt.WeightedSum", "Mul", "Relu", "Transpose", "qfmt.Linear",
+         "qfmt.Requantize")  # fmt: skip
+
+
+def test_tensors_without_elements(tmp_path: Path) -> None:
+    models = [empty(operator) for operator in EMPTY]
+    programs = Together(models, tmp_path / "nets")
+    rng = np.random.default_rng(1)
+    for index, model in enumerate(models):
+        inputs = random_inputs(model, rng)
+        assert flat(model.run(inputs), model).size == programs(index, inputs).size == 0, EMPTY[index]
+    equal(models[0], random_inputs(models[0], rng), tmp_path / "alone")
+
+
+# The text
+
+
+def test_the_header_says_which_inputs_are_allowed(tmp_path: Path) -> None:
+    write_c(of_bias("Linear", 0), tmp_path / "net")
+    text = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
+    assert "No integer of an input may be outside its stated range" in text and "0 to 255" in text
+
+
+def test_buffers_of_one_size_and_name_lie_where_they_lie_each_time() -> None:
+    """A tensor that is called as scratch memory is, and as large: nothing but the order of steps tells them apart."""
+    numbers = [constant(f"c{i}", np.ones(1, kind)) for i, kind in enumerate((np.int32, np.uint8, np.int64))]
+    rescaled = OPERATORS["qfmt.Requantize"].complete({"axis": 1, "reach_low": (0,), "reach_high": (2040,)})
+    tensors = [
+        Tensor("x", "uint8", (1, 8), None, GRID),
+        Tensor("added", "int32", (1, 8)),
+        Tensor("sums", "int32", (1, 8), None, WIDE),
+        Tensor("y", "uint8", (1, 8), None, GRID),
+    ]
+    nodes = [
+        Node("qfmt.WeightedSum", ("x",), ("added",), {"weights": (8,)}, "", 1),
+        Node("qfmt.Requantize", ("added", "c0", "c1", "c2"), ("sums",), rescaled, "", 1, "multiply_shift"),
+        Node("qfmt.Requantize", ("sums", "c0", "c1", "c2"), ("y",), rescaled, "", 1, "multiply_shift"),
+    ]
+    model = Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in (*tensors, *numbers)}))
+    assert not violations(model)
+    texts = [texts_of(model, "net") for _ in range(32)]
+    assert "arena32 + " in texts[0]["net.c"]
+    assert sum(text == texts[0] for text in texts) == len(texts)
+    tell(f"C: {len(texts)} of {len(texts)} texts of one network are equal")
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"), [("cnn", ("relu1", "conv4")), ("mlp", ("gemm2",)), ("generator", ("convtranspose0",))]
+)
+def test_layers_of_uint16(name: str, outputs: tuple[str, ...], tmp_path: Path) -> None:
+    """Convolutions, plain, depthwise and transposed, and linear layers, padded with zero points that are not 0."""
+    source = onnx_runtime.static(name, "qdq u16u8", tmp_path)
+    model = lower_integer(qfmt.convert(source), outputs=outputs)
+    main = program(model, tmp_path / "c")
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        inputs = random_inputs(model, rng)
+        assert run_main(main, model, inputs).tolist() == flat(model.run(inputs), model).tolist()
+
+
+def test_names_that_come_down_to_one_identifier_cost_one_step_each() -> None:
+    names, asked = Names("net"), 0
+
+    class Counted(dict[str, int]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__contains__(name)
+
+    names._taken = Counted()
+    assert len({names.constant("é" * (1 + i)) for i in range(500)}) == 500
+    assert asked <= 2 * 500
+
+
+def pooled(size: int, kernel: int) -> Model:
+    """A pool that keeps the size of a square image."""
+    image = {name: Tensor(name, "int8", (1, 1, size, size), quantization=ONES) for name in "xy"}
+    window = {"ceil_mode": 0, "dilations": (1, 1), "kernel_shape": (kernel, kernel), "pads": (kernel // 2,) * 4}
+    node = Node("MaxPool", ("x",), ("y",), {**window, "strides": (1, 1)}, version=OPERATORS["MaxPool"].version)
+    return Model(Graph(("x",), ("y",), [node], image))
+
+
+def test_shapes_are_known_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 million elements with 16 million taps each."""
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("qfmt.backends.c.static.execute", never)
+    found = fixed(pooled(8191, 4095), {})
+    assert found.value("y").shape == (1, 1, 8191, 8191) and len(found.nodes) == 1
+
+
+def repeated(count: int) -> Model:
+    """A constant that is repeated so many times before it is added."""
+    tensors = {
+        "c": Tensor.constant("c", np.ones((1,), np.int8), ONES),
+        "n": Tensor.constant("n", np.array([count])),
+        "many": Tensor("many", "int8", (None,), quantization=ONES),
+        "x": Tensor("x", "int8", (count,), quantization=ONES),
+        "y": Tensor("y", "int32", (count,)),
+    }
+    add = Node("qfmt.WeightedSum", ("x", "many"), ("y",), {"weights": (1, 1)}, version=1)
+    nodes = [Node("Tile", ("c", "n"), ("many",), version=OPERATORS["Tile"].version), add]
+    return Model(Graph(("x",), ("y",), nodes, tensors))
+
+
+def test_constants_that_are_computed_are_charged_before() -> None:
+    assert fixed(repeated(1000), {}).value("many").array is not None
+    with pytest.raises(BudgetError, match=r"writing C of a network of \d+ bytes would take more than"):
+        fixed(repeated(1 << 25), {})
+
+
+def test_sizes_that_depend_on_values_are_named() -> None:
+    tensors = {
+        "x": Tensor("x", "int8", (4,), quantization=ONES),
+        "n": Tensor("n", "int64", (1,)),
+        "y": Tensor("y", "int8", (None,), quantization=ONES),
+    }
+    node = Node("Tile", ("x", "n"), ("y",), name="more", version=OPERATORS["Tile"].version)
+    with pytest.raises(DestinationError, match=r"node more \(Tile\): has an output whose sizes depend on"):
+        fixed(Model(Graph(("x", "n"), ("y",), [node], tensors)), {})

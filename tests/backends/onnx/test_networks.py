@@ -1,0 +1,277 @@
+"""ONNX out: networks of PyTorch, run by ONNX Runtime and by onnx's evaluator; files; what cannot be written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import qfmt
+from networks import pytorch
+from networks.pytorch import convert, named
+from qfmt.backends.onnx import write_onnx
+from qfmt.backends.onnx.opsets import WITHOUT_RUNTIME, newest
+from qfmt.errors import DestinationError, InexpressibleNodesError, RunError
+from qfmt.interpreter import trace
+from qfmt.model import Graph, Model, Node, Tensor
+from support import onnx_kernels
+from support import onnx_witness as witness
+from support.paths import DIGITS, HELD_BACK, ROOT
+
+f32 = np.float32
+
+NETWORKS = [
+    ("conv1d", "eager"), ("linears", "eager"), ("convolutions", "eager"), ("pooling", "fx"),
+    ("resizing", "eager"), ("layout", "eager"), ("islands", "eager"), ("two_inputs", "fx"), ("activations", "eager"),
+    ("normalizations", "eager"), ("arithmetic", "direct"), ("functions", "direct"), ("volumes", "direct"),
+    ("signed", "direct"),
+]  # fmt: skip
+"""Between them they have every operator of statically quantized networks."""
+
+ENGINES = {"plain": "onnxruntime", "fused": "onnxruntime:all"}
+"""Level → what `verify` calls it."""
+
+
+@pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
+def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any]:
+    """A network of PyTorch with the rules of ONNX, and inputs."""
+    torch.backends.quantized.engine = "fbgemm"
+    module, inputs = pytorch.quantized(*request.param)
+    archive = pytorch.save_as(module, inputs, "trace", tmp_path_factory.mktemp("onnx") / "m.pt")
+    model = convert(request.param[0], archive, "onnx")
+    return model, named(model, inputs)
+
+
+def test_every_node_gives_what_onnx_runtime_gives(network: tuple[Model, Any]) -> None:
+    """Each node alone, written in ONNX, on the inputs that it has in the network."""
+    model, inputs = network
+    tally, values = witness.Tally(), {}
+    given_ = dict(inputs)
+    for node in trace(model, inputs, values):
+        seen = {name: given_[name] for name in node.inputs if name and name in given_}
+        given_ |= {name: values[name] for name in node.outputs}
+        alone = _alone(model, node, seen)
+        for name, theirs in zip(node.outputs, witness.runtime(alone.to_onnx(), seen), strict=True):
+            tally.add(given_[name], theirs, f"{node.operator} {name}")
+    print(f"\n{tally}")
+    assert not tally.faults, tally.faults
+    assert tally.one <= 1e-3 * tally.total
+
+
+def _alone(model: Model, node: Node, seen: Mapping[str, np.ndarray]) -> Model:
+    names = {*filter(None, node.inputs), *node.outputs}
+    tensors = {name: replace(model.tensors[name]) for name in names}
+    for name, array in seen.items():
+        tensors[name] = replace(tensors[name], shape=array.shape)
+    return Model(Graph(tuple(seen), node.outputs, (node,), tensors), engine=model.engine)
+
+
+def test_a_network_gives_what_others_give(network: tuple[Model, Any], tmp_path: Path) -> None:
+    """As a whole: the first differences are rounding ties, those behind them follow from these.
+
+    Means of 8 integers are half-way once in 8, and float32 with the calibrated scale rounds them; which scales and
+    weights torch gets here depends on the processor. So ties are proven, and only where a fusion computes in another
+    way, as QLinearSoftmax from a table, they are counted.
+    """
+    model, inputs = network
+    proto = onnx_kernels.exact_here(model)
+    onnx.checker.check_model(proto, full_check=True)
+    onnx.save(proto, tmp_path / "m.onnx")
+    reports = {level: qfmt.verify(tmp_path / "m.onnx", model, inputs, engine=ENGINES[level]) for level in ENGINES}
+    assert reports["plain"].ok, reports["plain"].first_wrong
+    tallies = {level: witness.Tally() for level in witness.LEVELS}
+    ours = model.run(inputs)
+    for level, tally in tallies.items():
+        for name, theirs in zip(model.graph.outputs, witness.runtime(proto, inputs, level), strict=True):
+            tally.add(ours[name], theirs, name, step=_step(model, name))
+    print("", *(f"{level}: {tally}" for level, tally in tallies.items()), sep="\n")
+    for level, tally in tallies.items():
+        assert tally.equal + tally.one + tally.close >= 0.99 * tally.total - 1, tally.faults
+        assert reports[level].ok or tally.equal + tally.close >= 0.75 * tally.total
+
+
+def _step(model: Model, name: str) -> float:
+    """What one step of the integers is worth that a float output was made from."""
+    node = next((node for node in model.nodes if name in node.outputs), None)
+    source = model.tensors[node.inputs[0]].quantization if node and node.operator == "DequantizeLinear" else None
+    return source.scale[0] if source else 0.0
+
+
+def test_a_mobilenet_of_2019_runs_in_onnx_runtime(shared_data: Path) -> None:
+    """The same integers as ONNX Runtime with its fusions, for images of noise; names kept, at the oldest opset, too."""
+    model = qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt", engine="onnx")
+    rng = np.random.default_rng(0)
+    image = {model.graph.inputs[0]: rng.normal(0, 1, (1, 3, 224, 224)).astype(f32)}
+    for opset in (None, 13):
+        proto = onnx_kernels.exact_here(model, opset=opset)
+        onnx.checker.check_model(proto, full_check=True)
+        tally = witness.compare(model, witness.runtime(proto, image, "fused"), image, witness.Tally())
+        print(f"\nopset {proto.opset_import[0].version}: {tally}")
+        assert tally.equal == tally.total == 1000
+    stored = witness.initializers(model.to_onnx())
+    weights = [each for each in model.graph.constants() if each.dtype == "int8"]
+    assert len(weights) == 53
+    assert all((stored[weight.name] == weight.array).all() for weight in weights)
+
+
+# Names, files, and what cannot be written
+
+
+def test_names_are_those_of_the_model() -> None:
+    model = qfmt.convert(DIGITS, engine="onnx")
+    proto = model.to_onnx()
+    assert [value.name for value in proto.graph.input] == list(model.graph.inputs)
+    assert [value.name for value in proto.graph.output] == list(model.graph.outputs)
+    stored = witness.initializers(proto)
+    for weight in (tensor for tensor in model.graph.constants() if tensor.quantization is not None):
+        assert stored[weight.name].dtype == np.int8
+        np.testing.assert_array_equal(stored[weight.name], weight.array)
+        np.testing.assert_array_equal(stored[f"{weight.name}.scale"], np.array(weight.quantization.scale, f32))
+    names = [node.name for node in proto.graph.node]
+    assert len(set(names)) == len(names)
+    assert {node.name or node.outputs[0] for node in model.nodes} - {"dequant", "quant"} <= set(names)
+    values = {name for node in proto.graph.node for name in [*node.input, *node.output]}
+    assert {"conv.scale", "stem.0", "stem.0_dequantized", "stem.0.weight_dequantized", "quant.zero_point"} - values == {
+        "conv.scale"
+    }
+
+
+def test_sizes_that_are_not_known_are_computed() -> None:
+    """The bins of an adaptive pool follow from the size of the image when the network runs."""
+    model = qfmt.convert(DIGITS, engine="onnx")
+    x = np.load(HELD_BACK)["x"]
+    proto = model.to_onnx()
+    tally = witness.compare(model, witness.runtime(proto, {"x": x}), {"x": x}, witness.Tally(), step=0.25115)
+    print(f"\n{tally}")
+    assert tally.equal >= 0.95 * tally.total
+    assert not tally.faults
+
+
+def test_an_operator_that_qfmt_does_not_know_goes_back_as_it_came() -> None:
+    x, y = Tensor("x", "float32", ("N",)), Tensor("y", "float32", ("N",))
+    model = witness.one("com.example.vision.Fancy", [x], y, version=3, strength=0.5, mode="soft", sizes=(1, 2))
+    (node,) = model.to_onnx().graph.node
+    assert (node.domain, node.op_type) == ("com.example.vision", "Fancy")
+    given_ = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    assert given_ == {"strength": 0.5, "mode": b"soft", "sizes": [1, 2]}
+    imports = {each.domain: each.version for each in model.to_onnx().opset_import}
+    assert imports["com.example.vision"] == 3
+
+
+def test_what_cannot_be_written_is_listed() -> None:
+    a = {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), "dilations": (2,), "ceil_mode": 0}
+    x = Tensor("x", "float32", (1, 1, 9))
+    tensors = {t.name: t for t in [x, Tensor("y", "float32", (1, 1, 7)), Tensor("z", "float32", (1, 1, 5))]}
+    nodes = tuple(
+        Node("AveragePool", (one_,), (two,), {**a, "count_include_pad": 0}, f"pool_{two}", 22)
+        for one_, two in (("x", "y"), ("y", "z"))
+    )
+    model = Model(Graph(("x",), ("z",), nodes, tensors))
+    with pytest.raises(
+        InexpressibleNodesError, match=r"2 nodes .* opset 18: AveragePool has no dilations .*pool_y, pool_z"
+    ):
+        model.to_onnx(opset=18)
+    for opset in (12, 99):
+        with pytest.raises(DestinationError, match=f"opset {opset} cannot be written; choose one from 13 to "):
+            model.to_onnx(opset=opset)
+    with pytest.raises(RunError, match="unknown form 'qlinear' of ONNX"):
+        model.to_onnx(form="qlinear")
+    with pytest.raises(RunError, match="no graph"):
+        Model(Graph((), (), (), {"w": Tensor.constant("w", np.ones(3, f32))})).to_onnx()
+
+
+def test_large_weights_lie_in_a_file_beside_it(tmp_path: Path) -> None:
+    model = qfmt.convert(DIGITS, engine="onnx")
+    x = {"x": np.load(HELD_BACK)["x"][:5]}
+    write_onnx(model, tmp_path / "one.onnx")
+    write_onnx(model, tmp_path / "two.onnx", external=5000)
+    (tmp_path / f"two.onnx.{'0' * 16}.data").write_bytes(b"of an earlier model")
+    write_onnx(model, tmp_path / "two.onnx", external=5000)
+    assert [path.name.rpartition(".")[2] for path in sorted(tmp_path.iterdir())] == ["onnx", "onnx", "data"]
+    onnx.checker.check_model(str(tmp_path / "two.onnx"))
+    single, double = (witness.runtime(str(tmp_path / name), x)[0] for name in ("one.onnx", "two.onnx"))
+    np.testing.assert_array_equal(single, double)
+    assert (tmp_path / "two.onnx").stat().st_size < (tmp_path / "one.onnx").stat().st_size - 8000
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = qfmt.convert(DIGITS, engine="onnx")
+    (tmp_path / "m.onnx").write_bytes(b"old")
+    with pytest.raises(DestinationError):
+        write_onnx(model, tmp_path / "nowhere" / "m.onnx")
+    with pytest.raises(DestinationError):
+        write_onnx(model, tmp_path)
+    monkeypatch.setattr("onnx_ir.to_proto", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_onnx(model, tmp_path / "m.onnx", external=10)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    assert (tmp_path / "m.onnx").read_bytes() == b"old"
+
+
+# The command
+
+
+def command(*arguments: object, forbid: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`qfmt` in a process of its own, in which some packages cannot be imported."""
+    code = f"import sys; sys.modules.update(dict.fromkeys({forbid!r})); from qfmt.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_a_file_of_pytorch_becomes_onnx_without_torch(tmp_path: Path) -> None:
+    done = command("convert", DIGITS, tmp_path / "m.onnx", "--engine", "onnx", forbid=("torch",))
+    assert done.returncode == 0, done.stderr
+    assert f"opset {newest()}" in done.stderr
+    model = qfmt.convert(DIGITS, engine="onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == model.to_onnx().SerializeToString()
+
+
+def test_a_qfb_becomes_onnx_of_a_chosen_opset_and_form(tmp_path: Path) -> None:
+    qfmt.save(qfmt.convert(DIGITS, engine="onnx"), tmp_path / "m.qfb")
+    done = command("convert", tmp_path / "m.qfb", tmp_path / "m.onnx", "--opset", "17", "--form", "qoperator")
+    assert done.returncode == 0, done.stderr
+    proto = onnx.load(tmp_path / "m.onnx")
+    assert {each.domain: each.version for each in proto.opset_import} == {"": 17, "com.microsoft": 1}
+    assert "QLinearConv" in witness.operators(proto)
+
+
+@pytest.mark.parametrize(
+    ("dest", "options", "forbid", "said"),
+    [
+        ("m.onnx", ["--opset", "9"], (), "ONNX opset 9 cannot be written; choose one from 13 to"),
+        ("m.onnx", [], ("onnx",), "onnx and onnx-ir; run `pip install '.[onnx]'`"),
+        (
+            "m.onnx",
+            [],
+            ("onnx_ir",),
+            "an ONNX model requires the packages onnx and onnx-ir; run `pip install '.[onnx]'`",
+        ),
+        ("m.qfb", ["--opset", "17"], (), "--opset, --form and --same-types are for ONNX"),
+        ("m.qfb", ["--form", "qdq"], (), "--opset, --form and --same-types are for ONNX"),
+        ("nowhere/m.onnx", [], (), "cannot be written: there is no directory"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    dest: str, options: list[str], forbid: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = command("convert", DIGITS, tmp_path / dest, *options, forbid=forbid)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_onnx_runtime_an_opset_that_most_have_is_written() -> None:
+    code = (
+        "import sys; sys.modules['onnxruntime'] = None\nimport qfmt\n"
+        "print(qfmt.convert(sys.argv[1]).to_onnx().opset_import[0].version)"
+    )
+    arguments = [sys.executable, "-c", code, str(DIGITS)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == f"{WITHOUT_RUNTIME}\n"

@@ -1,0 +1,115 @@
+"""Every operator alone: a model of one node, written in ONNX and run by others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from cases.onnx_nodes import QUANTIZED, one_node, quantized_node
+from cases.operators import CASES, ON_INTEGERS
+from qfmt.errors import InexpressibleNodesError
+from qfmt.model import Model
+from support import onnx_witness as witness
+
+TRIES = 6
+"""Random cases of each operator."""
+
+
+DISPUTED = {
+    "LSTM": "ONNX Runtime clips in other places; the evaluator knows one activation and one direction",
+    "GRU": "of a layout that ONNX Runtime does not take; the evaluator knows one activation and one direction",
+}
+"""Where witnesses may all say something else, and why."""
+
+
+def check(name: str, model: Model, inputs: witness.Arrays, tallies: dict[str, witness.Tally], **how: Any) -> None:
+    """Let the witnesses run it, and count. One of them has to agree: each has operators, or cases, that it gets wrong.
+
+    (The evaluator takes one image only in ConvTranspose, knows no negative pads, and so on; ONNX Runtime with its
+    fusions wraps a Softmax around, and does not know the dilations of an AveragePool.)
+    """
+    proto = model.to_onnx(**how)
+    onnx.checker.check_model(proto, full_check=True)
+    faults: dict[str, list[str]] = {}
+    for who, tally in tallies.items():
+        alone = witness.Tally()
+        try:
+            theirs = witness.evaluator(proto, inputs) if who == "reference" else witness.runtime(proto, inputs, who)
+            witness.compare(model, theirs, inputs, alone)
+        except witness.ABSENT as error:
+            print(f"{name} {who}: {str(error)[:100]}")
+            continue
+        faults[who] = alone.faults
+        if not alone.faults:
+            tally.count(alone)
+    disagree = {who: found for who, found in faults.items() if found}
+    if disagree:
+        print(f"{name}: {disagree}")
+    assert not faults or len(disagree) < len(faults) or name in DISPUTED, disagree
+
+
+def report(what: str, tallies: dict[str, witness.Tally]) -> None:
+    for who, tally in tallies.items():
+        print(f"\n{what} {who}: {tally}", *tally.faults[:3], sep="\n  ")
+
+
+OF_ONNX = [name for name in CASES if name not in ON_INTEGERS]
+
+
+@pytest.mark.parametrize("name", OF_ONNX)
+def test_floats(name: str) -> None:
+    tallies = {who: witness.Tally() for who in ("plain", "reference")}
+    for seed in range(TRIES):
+        rng = np.random.default_rng(seed)
+        check(name, *one_node(name, CASES[name](rng), rng), tallies)
+    report(name, tallies)
+
+
+@pytest.mark.parametrize("opset", (13, 14, 16, 18, 19, 21, 23, 25))
+def test_other_opsets(opset: int) -> None:
+    """An operator is written so that others get the same, or refused with the reason."""
+    tally, refused = witness.Tally(), {}
+    for name in OF_ONNX:
+        rng = np.random.default_rng(opset)
+        try:
+            check(name, *one_node(name, CASES[name](rng), rng), {"plain": tally}, opset=opset)
+        except InexpressibleNodesError as error:
+            refused[name] = str(error)
+    print(f"\nopset {opset}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
+    assert tally.total
+
+
+@pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "DequantizeLinear"])
+def test_integers(name: str) -> None:
+    tallies = {who: witness.Tally() for who in ("plain", "fused", "reference")}
+    for seed in range(TRIES):
+        rng = np.random.default_rng(seed)
+        case = CASES[name](rng)
+        if case.inputs[0] is None or any(each is not None and 0 in each.shape for each in case.inputs):
+            continue
+        check(name, *quantized_node(name, case, rng), tallies)
+    report(name, tallies)
+    assert tallies["plain"].one <= 0.01 * tallies["plain"].total
+
+
+@pytest.mark.parametrize(
+    ("opset", "form"), [*((opset, "qdq") for opset in (13, 15, 17, 18, 20, 23)), (13, "qoperator"), (21, "qoperator")]
+)
+def test_integers_in_older_opsets(opset: int, form: str) -> None:
+    """One case of each operator; what cannot be said is refused, with the reason."""
+    tally, refused = witness.Tally(), {}
+    for name in QUANTIZED:
+        rng = np.random.default_rng(opset)
+        case = CASES[name](rng)
+        if name == "DequantizeLinear" or any(each is not None and 0 in each.shape for each in case.inputs):
+            continue
+        try:
+            check(name, *quantized_node(name, case, rng), {"plain": tally}, opset=opset, form=form)
+        except InexpressibleNodesError as error:
+            refused[name] = str(error)
+    print(f"\nopset {opset} {form}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
+    assert tally.equal >= 0.999 * tally.total
+    assert refused.keys() <= ({"AveragePool", "LpPool", "MaxPool", "Trilu"} if opset < 22 else set())

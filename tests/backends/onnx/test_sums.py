@@ -1,0 +1,206 @@
+"""Integer-only nodes in ONNX and in torch: each by itself and in networks, to the last bit, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from cases import integer_inputs, onnx_inputs, torch_inputs
+from cases.integer_inputs import integers_like
+from cases.one_node import single
+from cases.torch_inputs import Case, Random
+from networks.integer import network
+from qfmt.model import Model, Quantization, Tensor
+from qfmt.ops import OPERATORS
+from qfmt.ops.requantization import PARAMETERS, TAKES
+from support import onnx_kernels, onnx_witness
+from support.counts import tell
+
+Array = Any
+SEEDS = 25
+
+SUMS = {
+    "Conv": torch_inputs.conv,
+    "ConvTranspose": torch_inputs.conv_transpose,
+    "qfmt.Linear": torch_inputs.linear,
+    "MatMul": torch_inputs.matmul,
+    "Gemm": onnx_inputs.gemm,
+    "Mul": torch_inputs.broadcast,
+    "GlobalAveragePool": torch_inputs.spatial,
+    "ReduceMean": onnx_inputs.reduction,
+    "qfmt.AdaptiveAveragePool": torch_inputs.adaptive,
+    "AveragePool": torch_inputs.average_pool,
+}
+
+
+def sums_of(name: str, rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:
+    """A random case of the operator on integers of 8 bits."""
+    case = SUMS[name](rng)
+    entry, arrays, tensors = OPERATORS[name], {}, []
+    for index, each in enumerate(case.inputs):
+        at = f"x{index}"
+        if each is None or (index == 2 and rng.random() < 0.3):
+            tensors.append(None)
+        elif index >= entry.sums.factors:
+            bias = each.dtype != np.int64
+            shape = each.shape[-1:] if bias and name != "Gemm" else each.shape
+            values = rng.integers(-999, 999, shape).astype(np.int32) if bias else each
+            tensors.append(Tensor.constant(at, values))
+        else:
+            weight = index == 1 and entry.quantized.name == "ACCUMULATES"
+            values, q = integers_like(rng, each)
+            q = None if weight and rule == "folded" else q
+            if weight:
+                tensors.append(Tensor.constant(at, values, q))
+            else:
+                arrays[at] = values
+                tensors.append(Tensor(at, values.dtype.name, values.shape, None, q))
+    attributes = {**case.attributes, **({"alpha": 1.0, "beta": 1.0} if name == "Gemm" else {})}
+    return single(name, rule, tensors, Tensor("y", "int32", None), attributes), arrays
+
+
+def compare(model: Model, given: dict[str, Array], expected: dict[str, Array]) -> dict[str, int]:
+    """How many outputs each of the others computes alike; none of them with a float.
+
+    With weights in the types of their inputs ONNX Runtime gives the same everywhere; else what its kernels make of the
+    sums on this processor.
+    """
+    made = model.to_torch("reference")(*(torch.from_numpy(np.array(each)) for each in given.values()))
+    results = {"torch": [each.numpy() for each in (made if isinstance(made, tuple) else (made,))]}
+    here = {}
+    for same_types, who in ((False, "ONNX Runtime"), (True, "ONNX Runtime with same_types")):
+        proto = model.to_onnx(same_types=same_types)
+        onnx.checker.check_model(proto, full_check=True)
+        assert not onnx_witness.floats(proto)
+        results[who] = onnx_witness.runtime(proto, given)
+        if onnx_kernels.saturates() and not same_types:
+            here[who] = onnx_kernels.evaluated(proto, given)
+    equal = {}
+    for who, arrays in results.items():
+        for array, wanted in zip(arrays, here.get(who, expected.values()), strict=True):
+            assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape), who
+            assert (array == wanted).all(), who
+            equal[who] = equal.get(who, 0) + wanted.size
+    return equal
+
+
+def count(what: str, models: list[tuple[Model, dict[str, Array]]]) -> None:
+    totals: dict[str, int] = {}
+    for model, given in models:
+        for who, equal in compare(model, given, model.run(given)).items():
+            totals[who] = totals.get(who, 0) + equal
+    assert totals["ONNX Runtime"]
+    tell(f"{what}: " + ", ".join(f"{equal} of {equal} equal in {who}" for who, equal in totals.items()))
+
+
+@pytest.mark.parametrize(("name", "rule"), [(name, rule) for name in SUMS for rule in OPERATORS[name].sum_rules])
+def test_sums(name: str, rule: str) -> None:
+    models = []
+    for seed in range(SEEDS):
+        model, given = sums_of(name, rule, np.random.default_rng(seed))
+        if name == "AveragePool" and any(size == 0 for size in given["x0"].shape):
+            continue
+        try:
+            model.run(given)
+        except Exception as error:  # a window that lies entirely in the padding has no mean
+            assert "entirely in the padding" in str(error)
+            continue
+        models.append((model, given))
+    assert len(models) > SEEDS // 2
+    count(f"{name}, {rule}", models)
+
+
+def requantized(rule: str, rng: Random) -> tuple[Model, dict[str, Array]]:
+    case = integer_inputs.requantize(rng)
+    x, *numbers = case.inputs
+    assert x is not None
+    axis = case.attributes["axis"]
+    q = Quantization((0.5,), (int(rng.integers(-128, 128)),), int(rng.integers(-128, 0)), int(rng.integers(0, 128)))
+    rows = np.sort(rng.integers(-40000, 40000, (3, q.quant_max - q.quant_min)))
+    chosen = rng.integers(-1 if rule == "multiply_shift" else 0, 3, x.shape[axis])
+    arrays = dict(zip(PARAMETERS, [*numbers, rows.astype(np.int32), chosen.astype(np.int32)], strict=True))
+    needs, may = TAKES[rule]
+    names = (*needs, *(may if rng.random() < 0.7 else ()))
+    if rule == "thresholds" and "row" not in names:
+        arrays["thresholds"] = arrays["thresholds"][:1]
+    parameters = [Tensor.constant(name, arrays[name]) if name in names else None for name in PARAMETERS]
+    given = Tensor("x", "int32", x.shape)
+    return single(
+        "qfmt.Requantize", rule, [given, *parameters], Tensor("y", "int8", x.shape, None, q), case.attributes
+    ), {"x": x}
+
+
+@pytest.mark.parametrize("rule", TAKES)
+def test_requantization(rule: str) -> None:
+    count(f"Requantize, {rule}", [requantized(rule, np.random.default_rng(seed)) for seed in range(SEEDS)])
+
+
+def test_what_is_clamped_may_be_beyond_int32() -> None:
+    x = np.array([-(1 << 31), (1 << 31) - 1, 0, 5, -(1 << 31), (1 << 31) - 1, 7, -7], np.int32)
+    q = Quantization((0.5,), (7,), -100, 100)
+    for shift in (0, 1, 30, 62):
+        numbers = {"multiplier": np.array([(1 << 31) - 1], np.int32), "shift": np.array([shift], np.uint8)}
+        parameters = [Tensor.constant(name, numbers[name]) if name in numbers else None for name in PARAMETERS]
+        known = {"axis": 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
+        out = Tensor("y", "int8", x.shape, None, q)
+        given = Tensor("x", "int32", x.shape)
+        model = single("qfmt.Requantize", "fixed_point_single", [given, *parameters], out, known)
+        count(f"Requantize to the ends, shift {shift}", [(model, {"x": x})])
+
+
+def plain(name: str, case: Case) -> tuple[Model, dict[str, Array]]:
+    parameters = [parameter.name for parameter in OPERATORS[name].inputs]
+    tensors: list[Tensor | None] = []
+    for index, each in enumerate(case.inputs):
+        assert each is not None
+        constant = parameters[min(index, len(parameters) - 1)] in OPERATORS[name].constants
+        at = f"x{index}"
+        tensors.append(Tensor.constant(at, each) if constant else Tensor(at, each.dtype.name, each.shape))
+    given = {t.name: a for t, a in zip(tensors, case.inputs, strict=True) if t is not None and not t.is_constant}
+    dtype = {"qfmt.WeightedSum": "int32"}.get(name, case.inputs[-1].dtype.name)
+    return single(name, "", tensors, Tensor("y", dtype, None), case.attributes), given
+
+
+@pytest.mark.parametrize("name", ["qfmt.Table", "qfmt.PairTable", "qfmt.WeightedSum"])
+def test_tables_and_weighted_sums(name: str) -> None:
+    make = {
+        "qfmt.Table": integer_inputs.table,
+        "qfmt.PairTable": integer_inputs.pair_table,
+        "qfmt.WeightedSum": integer_inputs.weighted_sum,
+    }[name]
+    count(name, [plain(name, make(np.random.default_rng(seed))) for seed in range(SEEDS)])
+
+
+def test_shifts_of_accelerators_read_no_scale() -> None:
+    """The rule `multiply_add_divide` on sums with a unit for each channel."""
+    rng = np.random.default_rng(2)
+    x = rng.integers(-(1 << 20), 1 << 20, (2, 3, 4)).astype(np.int32)
+    unit = Quantization((0.5, 0.25, 3.0), (0, 0, 0), -(1 << 20), 1 << 20, 1)
+    numbers = [rng.integers(1, 999, (3, 1)).astype(np.int32), rng.integers(-(1 << 30), 1 << 30, (3, 1))]
+    tensors = [Tensor("x", "int32", x.shape, None, unit), *(Tensor.constant(f"c{i}", n) for i, n in enumerate(numbers))]
+    out = Tensor("y", "int8", x.shape, None, Quantization((0.7,), (5,), -128, 127))
+    model = single("qfmt.RequantShift", "multiply_add_divide", tensors, out, {"div": 1 << 21})
+    whole = (x.astype(np.int64) * numbers[0] + numbers[1] + (1 << 20)) >> 21
+    assert (model.run({"x": x})["y"] == np.clip(whole + 5, -128, 127)).all()
+    count("RequantShift", [(model, {"x": x})])
+
+
+def test_a_network_is_written_without_a_float() -> None:
+    model, given = network(), {"x": np.random.default_rng(1).integers(0, 256, (2, 2, 5, 5)).astype(np.uint8)}
+    proto = model.to_onnx()
+    operators = {node.op_type for node in proto.graph.node}
+    assert "ConvInteger" in operators and not operators & {"QuantizeLinear", "DequantizeLinear", "Conv"}
+    inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+    kinds = {value.type.tensor_type.elem_type for value in inferred.graph.value_info}
+    kinds |= {constant.data_type for constant in inferred.graph.initializer}
+    names = {onnx.TensorProto.DataType.Name(kind) for kind in kinds}
+    assert names <= {"INT8", "UINT8", "INT32", "INT64", "BOOL"}
+    expected = model.run(given)
+    results = dict(zip(expected, ReferenceEvaluator(proto).run(None, given), strict=True))
+    assert all((results[name] == array).all() for name, array in expected.items())
+    count("network of integers", [(model, given)])

@@ -1,0 +1,163 @@
+"""ONNX out: integers of every type, their ranges, scales and biases, and what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qfmt.errors import InexpressibleNodesError
+from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
+from support import onnx_kernels
+from support import onnx_witness as witness
+
+f32 = np.float32
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "int32", "int4", "uint2"]),
+    scale=st.floats(2.0**-20, 2.0**20, width=32),
+    data=st.data(),
+)
+def test_narrow_ranges_clamp_exactly(dtype: str, scale: float, data: st.DataObject) -> None:
+    """By Relu or Clip on reals: the same integers as the clamp of the stated rule, also at and beside its limits."""
+    limits = DTYPES[dtype]
+    low, high = sorted(data.draw(st.integers(limits.minimum, limits.maximum)) for _ in range(2))
+    point = 0 if dtype == "int32" else data.draw(st.sampled_from([low, high, 0, limits.minimum, limits.maximum]))
+    point = min(max(point, limits.minimum), limits.maximum)
+    grid = Quantization((float(f32(scale)),), (point,), low, high)
+    model = witness.one(
+        "QuantizeLinear",
+        [Tensor("x", "float32", ("N",))],
+        Tensor("y", dtype, ("N",), quantization=grid),
+        "divide",
+        23,
+    )
+    edges = np.array([limits.minimum, limits.maximum, low, high, point, low - 1, high + 1, 0], np.float64)
+    halves = np.concatenate([edges, edges - 0.5, edges + 0.5, edges * 2])
+    x = ((halves - point) * scale).astype(f32)
+    x = np.concatenate([x, np.nextafter(x, f32(np.inf)), np.nextafter(x, f32(-np.inf)), f32([-1e9, 1e9]) * f32(scale)])
+    (theirs,) = witness.runtime(_readable(model), {"x": x})
+    np.testing.assert_array_equal(theirs, model.run({"x": x})["y"])
+
+
+def _readable(model: Model) -> onnx.ModelProto:
+    """With an output that Python can read: of fewer than 8 bits as a wider integer."""
+    (name,) = model.graph.outputs
+    kind = model.tensors[name].dtype
+    if kind not in ("int4", "uint2"):
+        return model.to_onnx(opset=26)
+    proto = model.to_onnx(opset=26)
+    wide = onnx.TensorProto.INT8 if kind == "int4" else onnx.TensorProto.UINT8
+    proto.graph.node.append(onnx.helper.make_node("Cast", [name], ["wide"], to=wide))
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("wide", wide, ["N"]))
+    return proto
+
+
+def test_a_fused_relu_is_a_relu() -> None:
+    x = Tensor("x", "float32", ("N",))
+    for point, low, expected in ((0, 0, []), (7, 7, ["Relu"]), (7, 0, []), (7, 9, ["Clip"]), (0, 1, ["Clip"])):
+        grid = Quantization((0.5,), (point,), low, 255)
+        model = witness.one("QuantizeLinear", [x], Tensor("y", "uint8", ("N",), quantization=grid), "divide", 23)
+        assert witness.operators(model.to_onnx()) == [*expected, "QuantizeLinear"]
+
+
+def linear(bias: np.ndarray, rule: str) -> Model:
+    rng = np.random.default_rng(5)
+    grid = Quantization((0.01, 0.02, 0.04), (0, 0, 0), -128, 127, 0)
+    return witness.one(
+        "qfmt.Linear",
+        [
+            Tensor("x", "uint8", ("N", 8), quantization=Quantization.per_tensor(0.1, 7, "uint8")),
+            Tensor.constant("w", rng.integers(-128, 128, (3, 8)).astype(np.int8), grid),
+            Tensor.constant("b", bias),
+        ],
+        Tensor("y", "uint8", ("N", 3), quantization=Quantization.per_tensor(0.5, 100, "uint8")),
+        rule,
+    )
+
+
+def test_a_bias_is_written_as_the_rule_adds_it() -> None:
+    """Rounded to int32 in units of sx · sw where the rule does so, and it changes it; a float otherwise."""
+    odd, unit = np.array([0.1234, -3.3, 9.99], f32), f32(0.1) * np.array([0.01, 0.02, 0.04], f32)
+    whole = (np.array([5, -7, 1000]).astype(f32) * unit).astype(f32)
+    for bias, rule, is_integer in ((odd, "float_bias", 0), (odd, "integer_bias", 1), (whole, "integer_bias", 0)):
+        model = linear(bias, rule)
+        proto = onnx_kernels.exact_here(model)
+        stored = witness.initializers(proto)
+        assert ("b_quantized" in stored) == bool(is_integer)
+        if is_integer:
+            np.testing.assert_array_equal(stored["b_quantized"], np.rint(bias / unit).astype(np.int32))
+            np.testing.assert_array_equal(stored["b_quantized.scale"], unit)
+        else:
+            np.testing.assert_array_equal(stored["b"], bias)
+        x = {"x": np.random.default_rng(1).integers(0, 256, (50, 8)).astype(np.uint8)}
+        for level in witness.LEVELS:
+            tally = witness.compare(model, witness.runtime(proto, x, level), x, witness.Tally())
+            print(f"{rule} {level}: {tally}")
+            assert tally.equal >= tally.total - 1
+            assert not tally.faults
+
+
+def test_integers_of_32_bits_stay_exact() -> None:
+    """DequantizeLinear knows no zero point for them, and QuantizeLinear does not know them: formulas stand for both."""
+    grid = Quantization((0.5,), (3,), -(1 << 31), (1 << 31) - 1)
+    values = np.array([[-(1 << 31), (1 << 31) - 1, 0, 3, 16777217]], np.int32)
+    x, y = Tensor("x", "int32", (1, 5), quantization=grid), Tensor("y", "int32", (5, 1), quantization=grid)
+    turned = witness.one("Transpose", [x], y, version=23, perm=(1, 0))
+    assert (witness.runtime(turned.to_onnx(), {"x": values})[0] == values.T).all()
+    real = witness.one("DequantizeLinear", [x], Tensor("y", "float32", (1, 5)), version=23)
+    assert (witness.runtime(real.to_onnx(), {"x": values})[0] == real.run({"x": values})["y"]).all()
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2", "int16", "uint16", "float8_e4m3fn", "float8_e5m2"])
+def test_other_element_types(dtype: str) -> None:
+    """Their bits are those of the model; opsets that do not have them take ONNX Runtime's own, or the formula."""
+    import ml_dtypes
+
+    limits = DTYPES[dtype]
+    rng = np.random.default_rng(0)
+    values: Any = rng.integers(max(limits.minimum, -128), min(limits.maximum, 127) + 1, (3, 5))
+    floats = dtype.startswith("float8")
+    values = values.astype(getattr(ml_dtypes, dtype)) if floats else values.astype(numpy_dtype(dtype))
+    points = (0, 0, 0) if floats else (1, 0, 1)
+    grid = Quantization((0.25, 0.5, 3.0), points, limits.minimum, limits.maximum, 0)
+    w = Tensor.constant("w", values, grid, dtype=dtype)
+    model = witness.one("DequantizeLinear", [w], Tensor("y", "float32", (3, 5)), version=23)
+    expected = w.dequantize()
+    for opset in (13, 19, 21, 25, 26):
+        try:
+            (theirs,) = witness.runtime(model.to_onnx(opset=opset), {})
+        except InexpressibleNodesError as error:
+            assert opset < (19 if floats else 25 if limits.bits == 2 else 0), error
+            continue
+        np.testing.assert_array_equal(theirs, expected)
+
+
+@pytest.mark.parametrize("scale_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("block", [(1, 4), (2, 1), (2, 4), (1, 3), (3, 8)])
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
+def test_blocks(dtype: str, block: tuple[int, int], scale_dtype: Any) -> None:
+    """Groups along an axis, and tiles; of a size that the tensor's is no multiple of."""
+    limits = DTYPES[dtype]
+    rng = np.random.default_rng(sum(block))
+    shape = (5, 10)
+    counts = [-(-size // step) for size, step in zip(shape, block, strict=True)]
+    values = rng.integers(limits.minimum, limits.maximum + 1, shape).astype(numpy_dtype(dtype))
+    scales = rng.uniform(0.01, 3, counts).astype(scale_dtype)
+    for points in (np.zeros(1, int), rng.integers(limits.minimum, limits.maximum + 1, counts)):
+        grid = Quantization.of_blocks(dtype, shape, block, scales, points)
+        w = Tensor.constant("w", values, grid, dtype=dtype)
+        model = witness.one("DequantizeLinear", [w], Tensor("y", "float32", shape), version=23)
+        for opset in (21, 23, 26):
+            proto = model.to_onnx(opset=opset)
+            onnx.checker.check_model(proto, full_check=True)
+            np.testing.assert_array_equal(witness.runtime(proto, {})[0], w.dequantize(), err_msg=f"{opset}")
+    with pytest.raises(InexpressibleNodesError, match="block-wise scales, which ONNX supports from opset 21 on"):
+        model.to_onnx(opset=20)

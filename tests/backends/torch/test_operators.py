@@ -1,0 +1,153 @@
+"""Every operator alone, by every engine of `Model.to_torch`, against `Model.run`: odd shapes, grids and types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cases.operators import CASES
+from cases.torch_nodes import KINDS, Array, one_node
+from qfmt.errors import QfmtError
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.ops import OPERATORS, Quantized
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
+TRIES = 5
+"""Random cases of each operator and kind."""
+
+
+def allowed(engine: str, kind: str, got: Array, expected: Array, quantized: bool) -> bool:
+    """`reference`: bit for bit. The others round elsewhere, or sum floats in another order."""
+    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+        return False
+    if engine == "reference" or not (quantized or got.dtype.kind == "f"):
+        return np.array_equal(got, expected, equal_nan=got.dtype.kind == "f")
+    if quantized:
+        return int(np.abs(got.astype(np.int64) - expected.astype(np.int64)).max(initial=0)) <= 1
+    largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
+    return np.allclose(got, expected, rtol=1e-4, atol=1e-4 * largest, equal_nan=True)
+
+
+EXCUSED = {
+    ("qdq", "Div", "8 bits"): "what 0 / 0 gives on integers is torch's",
+}
+"""Where an engine is torch's own, and torch is off."""
+
+
+QUANTIZED = {name for name in CASES if OPERATORS[name].quantized not in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)}
+RUN = [(kind, name) for kind in KINDS for name in sorted(QUANTIZED if kind != "float" else CASES)]
+RUN = [(kind, name) for kind, name in RUN if name != "qfmt.Requantize"]  # has no case without integers
+
+
+@pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
+@pytest.mark.parametrize(("kind", "name"), RUN)
+def test_every_operator_by_every_engine(kind: str, name: str) -> None:
+    ran = 0
+    for seed in range(TRIES):
+        model, inputs = one_node(name, kind, np.random.default_rng([seed, *name.encode(), len(kind)]))
+        try:
+            expected = model.run(inputs)
+        except QfmtError:
+            continue  # a random rule or grid that this operator does not have
+        ran += 1
+        for engine in ("reference", "native", "onednn", "qdq"):
+            made = model.to_torch(engine)(*(torch.from_numpy(np.array(array)) for array in inputs.values()))
+            results = made if isinstance(made, tuple) else (made,)
+            for got, (at, wanted) in zip(results, expected.items(), strict=True):
+                is_quantized = model.tensors[at].quantization is not None
+                fine = allowed(engine, kind, got.numpy(), wanted, is_quantized)
+                assert fine or (engine, name, kind) in EXCUSED, (engine, seed, model.nodes[0].rule)
+    assert ran
+
+
+@pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq"])
+def test_a_slope_that_does_not_reach_one(engine: str) -> None:
+    """torch multiplies the positive half of PReLU by 1 on the grid of the slope, which ends at 0.25 here."""
+    x, q, w = np.arange(256, dtype=np.uint8), (0.02, 128), float(np.float32(0.25 / 255))
+    kind = torch.quint8
+    theirs = torch.ops.quantized.prelu(
+        torch._make_per_tensor_quantized_tensor(torch.from_numpy(x).reshape(1, 1, 16, 16), *q),
+        torch.quantize_per_tensor(torch.tensor([0.25]), w, 0, kind),
+        0.01,
+        100,
+    )
+    tensors = {
+        "x": Tensor("x", "uint8", (1, 1, 16, 16), quantization=Quantization.per_tensor(*q, "uint8")),
+        "w": Tensor.constant("w", np.full((1, 1, 1), 255, np.uint8), Quantization.per_tensor(w, 0, "uint8")),
+        "y": Tensor("y", "uint8", (1, 1, 16, 16), quantization=Quantization.per_tensor(0.01, 100, "uint8")),
+    }
+    node = Node("PRelu", ("x", "w"), ("y",), version=16, rule="product")
+    model = Model(Graph(("x",), ("y",), (node,), tensors), engine="fbgemm")
+    got = model.to_torch(engine)(torch.from_numpy(x).reshape(1, 1, 16, 16)).numpy()
+    off = np.abs(got.astype(int) - theirs.int_repr().numpy().astype(int))
+    print(f"{engine}: {int((off == 0).sum())} of {off.size} outputs equal")
+    assert off.max() <= (1 if engine == "qdq" else 0)
+
+
+def test_biases_of_onnx_need_no_help() -> None:
+    """int32 in units of the sums: the reference adds them to the sums, kernels get the real numbers they stand for."""
+    rng = np.random.default_rng(0)
+    x, out = Quantization.per_tensor(0.5, 3, "uint8"), Quantization.per_tensor(2.0, 100, "uint8")
+    w = Quantization((0.25, 0.125), (0, 0), -128, 127, axis=0)
+    b = Quantization((0.125, 0.0625), (0, 0), -(2**31), 2**31 - 1, axis=0)
+    tensors = {
+        "x": Tensor("x", "uint8", ("N", 5), quantization=x),
+        "w": Tensor.constant("w", rng.integers(-128, 128, (2, 5)).astype(np.int8), w),
+        "b": Tensor.constant("b", np.array([2500, -777], np.int32), b),
+        "y": Tensor("y", "uint8", ("N", 2), quantization=out),
+    }
+    for rule in ("integer_bias", "float_bias", "affine", "integer_bias_reciprocal"):
+        node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), version=1, rule=rule)
+        model = Model(Graph(("x",), ("y",), (node,), tensors))
+        values = rng.integers(0, 256, (50, 5)).astype(np.uint8)
+        expected = model.run({"x": values})["y"].astype(int)
+        for engine in ("reference", "native", "onednn"):
+            module = model.to_torch(engine)
+            assert all("overflow" in row.reason for row in module.report())
+            off = np.abs(module(torch.from_numpy(values)).numpy() - expected)
+            print(f"{rule}, {engine}: {int((off == 0).sum())} of {off.size} outputs equal")
+            assert off.max() <= (0 if engine == "reference" else 1)
+
+
+CONSTANTS = [(), (1,), (5,), (3, 5), (2, 1, 1), (3, 1), (1, 1, 1, 1)]
+"""Shapes that meet one of [2, 3, 5]."""
+
+
+@pytest.mark.parametrize("own", ["uint8", "int8", ""])
+@pytest.mark.parametrize(("name", "rule"), [("Add", "reciprocal_fma"), ("Mul", "product"), ("PRelu", "product")])
+@pytest.mark.filterwarnings("ignore:All inputs of this cat operator must share the same quantization parameters")
+def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) -> None:
+    """torch's kernels take constants of the type of x, and numbers; whatever they lack is computed by others."""
+    rng = np.random.default_rng(0)
+    x, q = Quantization.per_tensor(0.05, 120, "uint8"), Quantization.per_tensor(0.03, 7, own or "uint8")
+    rule = rule if own else "reciprocal_fma"
+    values = rng.integers(0, 256, (2, 3, 5)).astype(np.uint8)
+    same = total = 0
+    for shape in CONSTANTS:
+        raw = rng.integers(0, 128, shape).astype(own or "float32")
+        constant = Tensor.constant("c", raw, q if own else None)
+        for names in (("x", "c"), ("c", "x")) if name != "PRelu" else (("x", "c"),):
+            known = (2, 3, 5) if len(shape) % 2 else None
+            out = Quantization.per_tensor(0.2, 100, "uint8", quant_min=100 if len(shape) == 1 else None)
+            tensors = {
+                "x": Tensor("x", "uint8", known, quantization=x),
+                "c": constant,
+                "y": Tensor("y", "uint8", None, quantization=out),
+            }
+            node = Node(name, names, ("y",), version=OPERATORS[name].version, rule=rule)
+            model = Model(Graph(("x",), ("y",), (node,), tensors), engine="fbgemm")
+            try:
+                expected = model.run({"x": values})["y"]
+            except QfmtError:
+                assert name == "PRelu", shape  # whose slope adds no dimensions
+                continue
+            for engine in ("auto", "native", "onednn"):
+                got = model.to_torch(engine)(torch.from_numpy(values)).numpy()
+                assert got.shape == expected.shape, (engine, names, shape)
+                off = np.abs(got.astype(int) - expected)
+                assert off.max() <= 1, (engine, names, shape)
+                same, total = same + int((off == 0).sum()), total + off.size
+    print(f"{name} with {own or 'real'} constants: {same} of {total} outputs equal")
+    assert total

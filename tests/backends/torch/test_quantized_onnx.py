@@ -1,0 +1,45 @@
+"""Networks of ONNX Runtime's quantize_static as PyTorch modules: the engine qdq computes every node itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import qfmt
+from networks import onnx_runtime as networks
+from qfmt.compare.classes import Counts
+from qfmt.compare.running import SideBySide
+from qfmt.frontends.witness import computed
+from qfmt.model import Model
+from support.counts import tell
+
+FORMS = ("qdq u8s8 per channel", "qdq s8s8 per channel", "qdq u16u8", "qdq int4", "qdq float bias", "qoperator u8u8")
+
+
+def with_all_outputs(model: Model) -> Model:
+    return model.replace(
+        graph=replace(model.graph, outputs=tuple(name for node in model.nodes for name in node.outputs))
+    )
+
+
+@pytest.mark.parametrize("name", ["cnn", "generator"])
+@pytest.mark.parametrize("form", FORMS)
+def test_qdq_needs_no_help(name: str, form: str, tmp_path: Path) -> None:
+    """Each node, fed what the module's node got, gives the same, but for proven ties and last bits of floats."""
+    model = with_all_outputs(qfmt.convert(networks.static(name, form, tmp_path)))
+    module = model.to_torch("qdq")
+    assert not module.report()
+    beside = SideBySide(model, "pt2e")  # whose operators the engine qdq uses
+    for seed in range(3):
+        inputs = networks.inputs(networks.network(name), seed)
+        values = zip(model.graph.outputs, module(*map(torch.from_numpy, inputs.values())), strict=True)
+        beside.sample(inputs, {each: computed(value.numpy(), model.tensors[each]) for each, value in values})
+    assert all(found.counts.total and not found.fault for found in beside.nodes.values())
+    counts = Counts()
+    for found in beside.nodes.values():
+        counts = counts.plus(found.counts)
+    tell(f"{name}, {form}: {counts}")
+    assert counts.wrong == 0 < counts.equal

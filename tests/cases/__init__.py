@@ -1,0 +1,1 @@
+"""Random inputs of operators, and networks of one node."""

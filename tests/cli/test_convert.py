@@ -1,0 +1,167 @@
+"""`qfmt convert`: what it writes, says and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import qfmt
+from qfmt.errors import SourceError, UnsupportedOperatorsError
+from qfmt.model import Model
+from support.command_line import invoke, trouble
+from support.paths import DIGITS
+
+
+def test_convert_writes_the_file_and_says_so_on_stderr(tmp_path: Path) -> None:
+    dest = tmp_path / "digits.qfb"
+    result = invoke("convert", DIGITS, dest)
+    assert (result.exit_code, result.stdout) == (0, ""), result.output
+    assert [line.split()[0] for line in result.stderr.splitlines() if line] == [
+        "read",
+        "graph",
+        "write",
+        "note",
+        "next:",
+    ]
+    assert qfmt.check(dest) == []
+
+
+def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
+    dest, fresh = tmp_path / "digits.qfb", tmp_path / "fresh.qfb"
+    dest.write_bytes(b"old")
+    assert invoke("convert", DIGITS, dest).exit_code == 0
+    assert invoke("convert", DIGITS, fresh).exit_code == 0
+    assert dest.read_bytes() == fresh.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("d.npz", "qfmt does not write .npz files; end it in .qfb, .onnx or .c; the name of a folder"),
+        (".qfb", "has no name before its suffix"),
+        ("d/my-net.c", "'my-net' is not a name in C"),
+        ("d.h", "qfmt does not write .h files; end it in"),
+        ("d", "--integer-only --exact"),
+        ("d/d.c", "--integer-only --exact"),
+        ("d.pt/", "--integer-only --exact"),
+        ("d.pt", "end it in .qfb, .onnx or .c"),
+    ],
+)
+def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
+    assert said in trouble("convert", DIGITS, f"{tmp_path}/{name}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_refuses_to_replace_its_source(tmp_path: Path) -> None:
+    source, link = tmp_path / "model.qfb", tmp_path / "other.qfb"
+    source.write_bytes(DIGITS.read_bytes())
+    link.hardlink_to(source)
+    for dest in (source, link):
+        assert "is the source itself" in trouble("convert", source, dest)
+    assert source.read_bytes() == DIGITS.read_bytes()
+
+
+def test_convert_that_fails_leaves_no_file_and_harms_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, dest = tmp_path / "broken.pt", tmp_path / "out.qfb"
+    broken.write_bytes(DIGITS.read_bytes()[:1000])
+    trouble("convert", broken, dest)
+    assert not dest.exists()
+    dest.write_bytes(b"precious")
+    trouble("convert", broken, dest)
+
+    def refuse(*_: object, **__: object) -> Model:
+        raise UnsupportedOperatorsError({"aten::nonzero": ["head", "neck"]}, where="model.pt")
+
+    monkeypatch.setattr(qfmt, "convert", refuse)
+    assert "aten::nonzero (2×: head, neck)" in trouble("convert", DIGITS, dest)
+    assert dest.read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.pt", "out.qfb"]
+
+
+def test_convert_into_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "folder.qfb").mkdir()
+    for dest in (tmp_path / "missing" / "out.qfb", tmp_path / "folder.qfb"):
+        assert str(dest) in trouble("convert", DIGITS, dest)
+
+
+def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {}
+
+    def record(source: Path, **options: object) -> Model:
+        given.update(options, source=source)
+        raise SourceError("enough")
+
+    monkeypatch.setattr(qfmt, "convert", record)
+    options = ["--input-shape", "x=N,3,224,224", "--input-shape", "y=1", "--engine", "qnnpack"]
+    options += ["--input-quantization", "x=0.0078125,128", "--input-quantization", "y=1e-3,-4,int8"]
+    options += ["--prepared", str(DIGITS)]
+    trouble("convert", DIGITS, tmp_path / "out.qfb", *options)
+    assert given == {
+        "source": DIGITS,
+        "prepared": DIGITS,
+        "engine": "qnnpack",
+        "input_shapes": {"x": ("N", 3, 224, 224), "y": (1,)},
+        "input_quantization": {"x": (0.0078125, 128, "uint8"), "y": (1e-3, -4, "int8")},
+    }
+
+
+def test_a_program_in_c_needs_a_folder() -> None:
+    said = trouble("convert", DIGITS, "net.c")
+    assert "a C program is multiple files; name a folder for them, as in net/net.c" in said
+
+
+def test_convert_prints_json_or_nothing_on_request(tmp_path: Path) -> None:
+    dest = tmp_path / "digits.qfb"
+    told = invoke("convert", DIGITS, dest, "--json")
+    assert (told.exit_code, told.stderr) == (0, "")
+    facts, model = json.loads(told.stdout), qfmt.load(dest)
+    assert (facts["source"], facts["dest"], facts["kind"]) == (str(DIGITS), str(dest), "qfb")
+    assert (facts["nodes"], facts["tensors"]) == (len(model.nodes), len(model.tensors))
+    assert facts["bytes"] == dest.stat().st_size
+    silent = invoke("convert", DIGITS, dest, "--quiet")
+    assert (silent.exit_code, silent.stdout, silent.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "option", [("--input-shape", "x=1,1,8,8", "x=2,1,8,8"), ("--input-quantization", "x=1,2", "x=1,2")]
+)
+def test_one_input_is_told_of_once(option: tuple[str, str, str], tmp_path: Path) -> None:
+    name, first, second = option
+    said = trouble("convert", DIGITS, tmp_path / "d.qfb", name, first, name, second)
+    assert f"'{name}': it is given twice for x" in said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--input-shape", "3,224"),
+        ("--input-shape", "x="),
+        ("--input-shape", "x=1,-2"),
+        ("--input-quantization", "x=0.1"),
+        ("--input-quantization", "x=a,b"),
+        ("--input-quantization", "x=0.1,2,uint8,more"),
+    ],
+)
+def test_convert_explains_its_options(option: tuple[str, str], tmp_path: Path) -> None:
+    assert "as in x=" in trouble("convert", DIGITS, tmp_path / "out.qfb", *option)
+
+
+def test_convert_of_a_qfb_takes_no_options_of_its_source(tmp_path: Path) -> None:
+    """They would change nothing: the file states its engine."""
+    source = tmp_path / "digits.qfb"
+    qfmt.save(qfmt.convert(DIGITS), source)
+    for option in (("--engine", "onnx"), ("--input-shape", "x=1,1,8,8"), ("--input-quantization", "x=0.1,2")):
+        assert "when you convert the original" in trouble("convert", source, tmp_path / "d.onnx", *option)
+
+
+def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnx_ir")
+    text = "agraph (float[2] x) => (float[2] y) { m = some.domain.Fancy(x)  n = some.domain.Fancy(m)  y = Relu(n) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "some.domain": 1]> {text}')
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    result = invoke("convert", tmp_path / "m.onnx", tmp_path / "m.qfb")
+    assert result.exit_code == 0
+    assert "note   kept as they are, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr

@@ -1,0 +1,150 @@
+"""`qfmt run`: arrays in and out, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from support.command_line import invoke, tiny_model, trouble
+from support.paths import ROOT
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, x=np.array([[1, 2, 3], [-4, 5, 1]], np.float32), labels=np.array([0, 1]))
+    return path
+
+
+def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "out.npz"
+    result = invoke("run", tiny, "--input", arrays, "--output", dest)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"note: {arrays}: ignored, because not inputs: labels\n"
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["output", "dtype", "shape", "min", "max", "argmax"]
+    expected = tiny_model().run({"x": np.load(arrays)["x"]})
+    with np.load(dest) as written:
+        assert sorted(written.files) == ["y", "z"]
+        for name, array in expected.items():
+            np.testing.assert_array_equal(written[name], array)
+    summary = json.loads(invoke("run", tiny, "--input", arrays, "--json").stdout)
+    assert summary["y"]["argmax"] == expected["y"].argmax(axis=1).tolist()
+    assert summary["y"]["max"] == expected["y"].max()
+
+
+def test_run_takes_the_only_array_for_the_only_input(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    np.savez(tmp_path / "x.npz", other_name=np.zeros((1, 3), np.float32))
+    answers = [invoke("run", tiny, "--input", tmp_path / name) for name in ("x.npy", "x.npz")]
+    assert [answer.exit_code for answer in answers] == [0, 0]
+    assert answers[0].stdout == answers[1].stdout
+
+
+def test_run_never_unpickles(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}]), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}]), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("1 2 3")
+    for name in ("x.npy", "x.npz", "text.npy"):
+        said = trouble("run", tiny, "--input", tmp_path / name)
+        assert f"{name}: is not a .npy or .npz file of plain arrays" in said
+        assert "allow_pickle" not in said and "trust" not in said
+
+
+def test_arrays_that_a_small_file_blows_up(tiny: Path, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1 << 23, 3), np.float32))
+    said = trouble("run", tiny, "--input", tmp_path / "x.npz")
+    assert "x.npz: reading " in said and "would take more than" in said
+
+
+@pytest.mark.parametrize("name", ["y.foo", "y", "y.NPY"])
+def test_run_writes_no_other_formats(tiny: Path, arrays: Path, name: str, tmp_path: Path) -> None:
+    said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / name)
+    assert f"{name}: not supported: arrays as " in said and said.rstrip().endswith("end its name in .npy or .npz")
+    assert not (tmp_path / name).exists()
+
+
+def test_run_writes_npy_as_npy(tiny: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    dest = tmp_path / "y.npy"
+    assert "holds one array, and there are 2 outputs; end its name in .npz" in trouble(
+        "run", tiny, "--input", tmp_path / "x.npy", "--output", dest
+    )
+    assert not dest.exists()
+    model = qfmt.load(tiny)
+    model.replace(graph=dataclasses.replace(model.graph, outputs=("y",))).save(tmp_path / "one.qfb")
+    assert invoke("run", tmp_path / "one.qfb", "--input", tmp_path / "x.npy", "--output", dest).exit_code == 0
+    np.testing.assert_array_equal(np.load(dest), tiny_model().run({"x": np.ones((2, 3), np.float32)})["y"])
+
+
+def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None:
+    kinds = {"real": "float32", "index": "int32", "grid": "uint8"}
+    grid = Quantization.per_tensor(0.5, 3, "uint8")
+    for name, kind in kinds.items():
+        tensors = {each: Tensor(each, kind, ("N",), quantization=grid if name == "grid" else None) for each in "xy"}
+        graph = Graph(
+            inputs=("x",), outputs=("y",), nodes=[Node("Identity", ("x",), ("y",), {}, version=23)], tensors=tensors
+        )
+        Model(graph).save(tmp_path / f"{name}.qfb")
+    path = tmp_path / "x.npy"
+
+    def said(name: str, array: Any) -> str:
+        np.save(path, array)
+        result = invoke("run", tmp_path / f"{name}.qfb", "--input", path)
+        assert result.stderr.count("\n") <= 1
+        return result.stderr if result.exit_code == 0 else f"status {result.exit_code}: {result.stderr}"
+
+    for name, kind in kinds.items():
+        assert said(name, np.ones(2, kind)) == ""
+    assert said("real", np.ones(2)) == f"note: {path}: input x takes float32; float64 was converted\n"
+    assert said("index", np.ones(2, np.int64)) == f"note: {path}: input x takes int32; int64 was converted\n"
+    assert said("index", np.array([1, 1 << 40])).startswith("status 2: qfmt: error: input x: takes int32, which cannot")
+    assert "input x: takes uint8, not int64" in said("grid", np.ones(2, np.int64))
+    assert "input x: takes int32, not float64" in said("index", np.ones(2))
+
+
+def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3))
+    assert "no array 'x', but a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
+    np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
+    assert "must be 3" in trouble("run", tiny, "--input", tmp_path / "x.npy")
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")
+    assert "x.npy: is not a .npy" in trouble("run", tiny, "--input", tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    missing = tmp_path / "missing" / "y.npz"
+    assert str(missing) in trouble("run", tiny, "--input", tmp_path / "x.npy", "--output", missing)
+
+
+def test_run_replaces_neither_what_it_reads_nor_what_is_no_file(tiny: Path, tmp_path: Path) -> None:
+    arrays = tmp_path / "x.npy"
+    np.save(arrays, np.zeros((1, 3), np.float32))
+    before = tiny.read_bytes(), arrays.read_bytes()
+    for dest in (tiny, arrays):
+        assert "is the source itself" in trouble("run", tiny, "--input", arrays, "--output", dest)
+    assert (tiny.read_bytes(), arrays.read_bytes()) == before
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.npz")
+        said = trouble("run", tiny, "--input", arrays, "--output", tmp_path / "pipe.npz")
+        assert "read-only or not a regular file" in said
+        assert (tmp_path / "pipe.npz").is_fifo()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by the shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_error(tiny: Path, closed: str) -> None:
+    command = f'"$0" -m qfmt check "$1" {closed}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(tiny)], env=environment, capture_output=True, timeout=60
+    )
+    assert (finished.returncode, finished.stderr) == (0, b"")

@@ -1,0 +1,623 @@
+"""`qfmt verify`: clean files pass, damaged ones are told apart, with the layer that was damaged by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qfmt
+from networks import pytorch
+from qfmt.cli import main
+from qfmt.compare import Report
+from qfmt.compare.classes import classify
+from qfmt.compare.saturation import saturated
+from qfmt.errors import QfmtError, RunError, SourceError
+from qfmt.frontends import TORCH_ENGINES
+from qfmt.frontends.torch.execution import apply
+from qfmt.frontends.torch.torchscript.source import witness
+from qfmt.interpreter import execute
+from qfmt.model import Model, Node, Quantization, Tensor
+from qfmt.ops import Operand
+from qfmt.rules import violations
+from support.paths import DIGITS, HELD_BACK, ROOT
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
+Change = Callable[[Model], Model]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Model:
+    return qfmt.convert(DIGITS)
+
+
+def archive(folder: Path, name: str, mode: str = "eager", kind: str = "trace") -> Path:
+    model, inputs = pytorch.quantized(name, mode)
+    return pytorch.save_as(model, inputs, kind, folder / f"{name}.{mode}.{kind}.pt")
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["verify", *map(str, arguments)], catch_exceptions=False)
+
+
+def total(report: Report, name: str) -> int:
+    return sum(getattr(node, name) for node in report.nodes)
+
+
+def told(report: Report) -> str:
+    counts = ", ".join(f"{total(report, name)} {name}" for name in ("equal", "tie", "close", "saturated", "wrong"))
+    return f"{total(report, 'outputs')} outputs: {counts}"
+
+
+# -- clean files ---------------------------------------------------------------------------------------
+
+
+def test_the_example_is_exact_on_its_held_back_images(digits: Model, tmp_path: Path) -> None:
+    digits.save(tmp_path / "digits.qfb")
+    images = np.load(HELD_BACK)["x"]
+    report = qfmt.verify(DIGITS, tmp_path / "digits.qfb", {"x": images})
+    print(told(report))
+    assert report.ok and report.is_exact and report.same_source and not report.skipped
+    assert [node.operator for node in report.nodes] == [node.operator for node in digits.nodes]
+    for node, comparison in zip(digits.nodes, report.nodes, strict=True):
+        values = {name: np.prod([len(images) if size == "N" else size for size in digits.tensors[name].shape])
+                  for name in node.outputs if None not in digits.tensors[name].shape and
+                  not {"H", "W"} & {*digits.tensors[name].shape}}  # fmt: skip
+        assert comparison.outputs == comparison.equal
+        assert not values or comparison.outputs == sum(values.values())
+    assert {weight.witnesses for weight in report.weights} == {("conversion",)}
+    assert sorted(weight.name for weight in report.weights) == sorted(t.name for t in digits.graph.constants())
+    (output,) = report.outputs
+    assert (output.outputs, output.equal, output.largest) == (10 * len(images), 10 * len(images), 0)
+    assert (output.argmax_equal, output.argmax_total) == (len(images), len(images))
+
+
+def test_the_published_mobilenet_is_exact(shared_data: Path) -> None:
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    report = qfmt.verify(source, qfmt.convert(source), samples=1)
+    print(told(report))
+    assert report.ok and total(report, "wrong") == 0
+    assert total(report, "equal") > 500_000
+    assert sum(weight.name.endswith((".weight", ".bias")) for weight in report.weights) == 2 * 53
+
+
+CLEAN = [
+    ("mobilenet_v2", "fx", "trace"),
+    ("resnet18", "eager", "script"),
+    ("conv1d", "eager", "freeze"),
+    ("conv3d", "fx", "trace"),
+    ("linears", "eager", "trace"),
+    ("activations", "fx", "freeze"),
+    ("normalizations", "eager", "trace"),
+    ("layout", "fx", "trace"),
+    ("islands", "eager", "script"),
+    ("two_inputs", "eager", "trace"),
+    ("arithmetic", "direct", "trace"),
+    ("volumes", "direct", "trace"),
+    ("signed", "direct", "freeze"),
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "kind"), CLEAN, ids=map("-".join, CLEAN))
+def test_nothing_is_wrong_with_a_conversion(name: str, mode: str, kind: str, tmp_path: Path) -> None:
+    source = archive(tmp_path, name, mode, kind)
+    report = qfmt.verify(source, qfmt.convert(source), samples=2)
+    print(f"{name} {mode} {kind}: {told(report)}")
+    assert report.ok, report.first_wrong
+    assert total(report, "outputs") > 1000
+    assert all(weight.ok for weight in report.weights)
+
+
+def test_every_call_is_computed_as_the_module_computes_it(tmp_path: Path) -> None:
+    """The witness is torch itself: what is carried out call by call is the output of the module."""
+    module, inputs = pytorch.quantized("resnet18", "fx")
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    model = qfmt.convert(source)
+    seen = witness(source, model).run({name: x.numpy() for name, x in zip(model.graph.inputs, inputs, strict=True)})
+    (expected,) = pytorch.flat(module(*inputs))
+    assert np.array_equal(seen[model.graph.outputs[0]].array, expected.numpy())
+
+
+@pytest.mark.parametrize("engine_name", TORCH_ENGINES)
+def test_each_engine(engine_name: str, tmp_path: Path) -> None:
+    module, inputs = pytorch.quantize("conv1d", "fx", engine_name)
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    stated = engine_name if engine_name != "x86" else "fbgemm"
+    report = qfmt.verify(source, qfmt.convert(source, engine=stated), engine=engine_name)
+    print(f"{engine_name}: {told(report)}")
+    assert report.ok, report.first_wrong
+    assert report.engine == engine_name
+    assert torch.backends.quantized.engine == engine_name  # as it was before
+
+
+def test_the_engine_is_that_of_the_file(digits: Model) -> None:
+    for name in ("qnnpack", "onednn"):
+        torch.backends.quantized.engine = "x86"
+        report = qfmt.verify(DIGITS, qfmt.convert(DIGITS, engine=name))
+        assert report.ok and report.engine == name
+        assert torch.backends.quantized.engine == "x86"
+    assert qfmt.verify(DIGITS, qfmt.convert(DIGITS, engine="onnx")).engine == "fbgemm"
+
+
+def test_a_file_by_another_engine_is_not_taken_for_ties(tmp_path: Path) -> None:
+    """qnnpack rounds the bias. Few outputs of fbgemm differ from that, and where they do, the file states it."""
+    source = archive(tmp_path, "resnet18")
+    model = qfmt.convert(source, engine="qnnpack")
+    report = qfmt.verify(source, model, engine="fbgemm")
+    print(told(report))
+    assert 0 < total(report, "stated") < total(report, "outputs") / 100
+    assert report.ok and not report.is_exact and total(report, "tie") == 0
+    assert any("outputs that differ only by these rules count as stated" in note for note in report.notes)
+    damaged = qfmt.verify(source, one_weight_changed(model, "layer1.0.conv2.weight"), engine="fbgemm")
+    assert not damaged.ok and [node.name for node in damaged.nodes if node.wrong] == [damaged.first_wrong.split()[0]]
+
+
+# -- damaged files -------------------------------------------------------------------------------------
+
+
+def with_tensor(model: Model, name: str, **changes: Any) -> Model:
+    tensors = {**model.graph.tensors, name: replace(model.graph.tensors[name], **changes)}
+    return model.replace(graph=replace(model.graph, tensors=tensors))
+
+
+def with_node(model: Model, output: str, **changes: Any) -> Model:
+    nodes = [replace(node, **changes) if node.outputs[0] == output else node for node in model.nodes]
+    return model.replace(graph=replace(model.graph, nodes=nodes))
+
+
+def one_weight_changed(model: Model, name: str) -> Model:
+    tensor = model.tensors[name]
+    array = tensor.array.copy()
+    array.flat[array.size // 2] += 1
+    return with_tensor(model, name, data=Tensor.constant(name, array).data)
+
+
+def one_scale_changed(model: Model, name: str) -> Model:
+    quantization = model.tensors[name].quantization
+    assert quantization is not None
+    scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
+    return with_tensor(model, name, quantization=replace(quantization, scale=scale))
+
+
+def zero_point_moved(model: Model, name: str) -> Model:
+    quantization = model.tensors[name].quantization
+    assert quantization is not None
+    return with_tensor(model, name, quantization=replace(quantization, zero_point=(quantization.zero_point[0] + 1,)))
+
+
+def relu_forgotten(model: Model, name: str) -> Model:
+    quantization = model.tensors[name].quantization
+    assert quantization is not None
+    return with_tensor(model, name, quantization=replace(quantization, quant_max=200))
+
+
+DAMAGES: dict[str, tuple[Change, str]] = {
+    "a weight": (lambda m: one_weight_changed(m, "pointwise.0.weight"), "pointwise.0 (Conv)"),
+    "a weight of the last layer": (lambda m: one_weight_changed(m, "fc.weight"), "fc (qfmt.Linear)"),
+    "a bias": (lambda m: one_weight_changed(m, "residual.conv.bias"), "residual.conv (Conv)"),
+    "a scale of a weight": (lambda m: one_scale_changed(m, "depthwise.0.weight"), "depthwise.0 (Conv)"),
+    "a scale of an activation": (lambda m: one_scale_changed(m, "residual"), "residual (Add)"),
+    "a zero point": (lambda m: zero_point_moved(m, "fc"), "fc (qfmt.Linear)"),
+    "a clamp": (lambda m: relu_forgotten(m, "stem.0"), "stem.0 (Conv)"),
+    "a rule": (lambda m: with_node(m, "residual.conv", rule="integer_bias"), "residual.conv (Conv)"),
+    "an operator": (lambda m: with_node(m, "residual", operator="Sub"), "residual (Sub)"),
+    "an input": (lambda m: with_node(m, "fc", inputs=("flatten", "fc.weight")), "fc (qfmt.Linear)"),
+    "a stride": (
+        lambda m: with_node(
+            m, "pool", attributes={**next(n for n in m.nodes if n.outputs == ("pool",)).attributes, "strides": (1, 2)}
+        ),
+        "pool (MaxPool)",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_was_changed_is_named(damage: str, digits: Model, tmp_path: Path) -> None:
+    change, layer = DAMAGES[damage]
+    damaged = change(digits)
+    report = qfmt.verify(DIGITS, damaged)
+    print(f"{damage}: {told(report)}, first wrong {report.first_wrong}")
+    assert not report.ok
+    assert report.first_wrong == layer
+    if not violations(damaged):
+        damaged.save(tmp_path / "damaged.qfb")
+        result = command(DIGITS, tmp_path / "damaged.qfb")
+        assert result.exit_code == 1
+        assert result.stdout.endswith(f"first wrong: {layer}\n")
+
+
+def test_a_damaged_weight_shows_in_the_outputs_of_its_node_alone(digits: Model) -> None:
+    """Every node gets what the source's node got, so that one fault does not spread."""
+    tensor = digits.tensors["depthwise.0.weight"]
+    array = np.roll(tensor.array, 1)
+    damaged = with_tensor(digits, tensor.name, data=Tensor.constant("", array).data)
+    report = qfmt.verify(DIGITS, damaged)
+    assert [node.name for node in report.nodes if node.wrong] == ["depthwise.0"]
+    (weight,) = [weight for weight in report.weights if not weight.ok]
+    assert (weight.name, weight.read_by, weight.elements) == ("depthwise.0.weight", ("depthwise.0",), 144)
+    assert weight.different == (array != tensor.array).sum()
+    assert weight.largest == np.abs(array.astype(int) - tensor.array).max()
+    assert report.outputs[0].equal < report.outputs[0].outputs
+
+
+def test_a_file_from_another_source(digits: Model, tmp_path: Path) -> None:
+    source = archive(tmp_path, "conv1d")
+    report = qfmt.verify(source, digits)
+    assert not report.ok and report.same_source is False
+    assert report.skipped == "file and source do not take the same inputs"
+    digits.save(tmp_path / "digits.qfb")
+    result = command(source, tmp_path / "digits.qfb")
+    assert result.exit_code == 1
+    verdict = "the file was not made from this source: its sha256 differs, and no constant is equal\n"
+    assert result.stdout.endswith(verdict) and "only in" not in result.stdout
+    words = {word for weight in report.weights for word in weight.differences if word.startswith("only in")}
+    assert words == {"only in the source", "only in the file"}
+
+
+def test_nodes_that_are_missing_or_added(digits: Model) -> None:
+    nodes = [node for node in digits.nodes if node.outputs[0] != "pool"]
+    moved = [
+        replace(node, inputs=tuple("pointwise.0" if name == "pool" else name for name in node.inputs)) for node in nodes
+    ]
+    tensors = {name: tensor for name, tensor in digits.tensors.items() if name != "pool"}
+    shorter = digits.replace(graph=replace(digits.graph, nodes=moved, tensors=tensors))
+    report = qfmt.verify(DIGITS, shorter)
+    assert not report.ok
+    assert report.missing == ("pool (MaxPool)",)
+    assert report.first_wrong == "residual.conv (Conv)"
+
+
+# -- classes -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 255), min_size=3, max_size=3),
+    st.lists(st.integers(-128, 127), min_size=3, max_size=3),
+    st.integers(0, 255),
+    st.integers(-3, 3),
+    st.integers(-512, 512),
+    st.sampled_from(["float_bias", "affine", "integer_bias"]),
+    st.sampled_from([-1, 1]),
+)
+def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
+    x: list[int], w: list[int], zero_point: int, exponent: int, bias: int, rule: str, step: int
+) -> None:
+    """Scales are powers of two, so that the value before the rounding is a fraction that Python computes exactly."""
+    node = Node("qfmt.Linear", ("x", "w", "b"), ("y",), {}, rule=rule)
+    scale = Fraction(2) ** exponent * 16
+    real = Fraction(sum((a - 7) * b for a, b in zip(x, w, strict=True))) / 64 + Fraction(bias, 64)
+    before = real / scale + zero_point
+    output = Tensor("y", "uint8", (1, 1), quantization=Quantization.per_tensor(float(scale), zero_point, "uint8"))
+    operands = [
+        Operand(np.array([x], np.uint8), Quantization.per_tensor(1 / 8, 7, "uint8")),
+        Operand(np.array([w], np.int8), Quantization.per_tensor(1 / 8, 0, "int8")),
+        Operand(np.array([bias / 64], np.float32), None),
+    ]
+    (mine,) = execute(node, operands, [output])
+    theirs = mine.astype(int) + step
+    if not 0 <= theirs.item() <= 255:
+        return
+    counts = classify(node, operands, output, mine, theirs.astype(np.uint8))
+    is_tie = before == Fraction(int(mine.item()) + int(theirs.item()), 2)
+    assert (counts.tie, counts.wrong) == ((1, 0) if is_tie else (0, 1))
+
+
+def test_two_steps_are_never_a_tie() -> None:
+    node = Node("QuantizeLinear", ("x",), ("y",), {}, rule="reciprocal")
+    output = Tensor("y", "uint8", (3,), quantization=Quantization.per_tensor(1.0, 0, "uint8"))
+    operands = [Operand(np.array([0.5, 0.5, 0.25], np.float32), None)]
+    (mine,) = execute(node, operands, [output])
+    assert mine.tolist() == [0, 0, 0]
+    counts = classify(node, operands, output, mine, np.array([1, 2, 1], np.uint8))
+    assert (counts.equal, counts.tie, counts.wrong, counts.largest) == (0, 1, 2, 2)
+
+
+def test_floats_are_equal_close_or_wrong() -> None:
+    node = Node("Exp", ("x",), ("y",), {})
+    output = Tensor("y", "float32", (5,))
+    mine = np.array([100, 100.0005, 100.1, np.nan, np.inf], np.float32)
+    theirs = np.array([100, 100, 100, np.nan, np.inf], np.float32)
+    counts = classify(node, [], output, mine, theirs)
+    assert (counts.equal, counts.close, counts.wrong) == (3, 1, 1)
+    assert counts.largest == pytest.approx(0.1, rel=1e-4)
+    infinite = classify(node, [], output, np.array([np.inf] * 5, np.float32), theirs)
+    assert (infinite.equal, infinite.wrong, infinite.largest) == (1, 4, np.inf)
+
+
+def test_another_shape_or_dtype_is_wrong() -> None:
+    node, output = Node("Identity", ("x",), ("y",), {}), Tensor("y", "uint8", (4,))
+    mine = np.zeros(4, np.uint8)
+    for theirs in (np.zeros((2, 2), np.uint8), np.zeros(4, np.int8)):
+        assert classify(node, [], output, mine, theirs).wrong == 4
+
+
+def test_ties_of_torch_are_ties_not_wrong(tmp_path: Path) -> None:
+    """torch's own average pooling breaks ties by memory layout, its `add` by the position in a block of 64."""
+    source = archive(tmp_path, "pooling")
+    report = qfmt.verify(source, qfmt.convert(source), samples=2)
+    print(told(report))
+    assert report.ok and not report.is_exact
+    assert total(report, "tie") > 100 and total(report, "wrong") == 0
+    assert max(node.largest for node in report.nodes if node.tie) == 1
+    result = command(source, source)
+    assert result.exit_code == 0
+    assert "off by one at rounding ties" in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (7, 7), (3, 3, 3)], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_an_overflow_of_fbgemm_is_computed_bit_by_bit(kernel: tuple[int, ...], stride: int) -> None:
+    rank, channels, generator = len(kernel), 16, np.random.default_rng(sum(kernel) + stride)
+    x = generator.integers(0, 256, (2, channels, *(9, 11, 7)[:rank]), dtype=np.uint8)
+    w = generator.integers(-128, 128, (channels, 1, *kernel), dtype=np.int8)
+    scales, points = generator.uniform(0.01, 0.02, channels), generator.integers(-2, 3, channels)
+    bias = generator.normal(size=channels).astype(np.float32)
+    pads = [size // 2 for size in kernel]
+    output = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(4.0, 120, "uint8"))
+    operands = [
+        Operand(x, Quantization.per_tensor(0.125, 9, "uint8")),
+        Operand(w, Quantization(tuple(scales.tolist()), tuple(points.tolist()), -128, 127, 0)),
+        Operand(bias, None),
+    ]
+    attributes = {"kernel_shape": kernel, "strides": (stride,) * rank, "pads": (*pads, *pads)}
+    node = Node(
+        "Conv", ("x", "w", "b"), ("y",), {**attributes, "dilations": (1,) * rank, "group": channels},
+        rule="float_bias",
+    )  # fmt: skip
+    theirs = _fbgemm(operands, rank, stride, pads, channels)
+    (emulated,) = saturated(node, operands, output, "fbgemm")
+    (mine,) = execute(node, operands, [output])
+    off = int((mine != theirs).sum())
+    print(f"{kernel} stride {stride}: {off} of {mine.size} outputs of fbgemm are off, all explained")
+    assert off > mine.size // 100
+    assert np.array_equal(emulated, theirs)
+    counts = classify(node, operands, output, mine, theirs, "fbgemm")
+    assert (counts.saturated, counts.wrong) == (off, 0)
+    assert classify(node, operands, output, mine, theirs, "qnnpack").wrong == off
+
+
+def _fbgemm(operands: list[Operand], rank: int, stride: int, pads: list[int], channels: int) -> np.ndarray:
+    (x, _), (w, quantization), (bias, _) = operands
+    assert quantization is not None
+    scales, points = torch.tensor(quantization.scale, dtype=torch.float64), torch.tensor(quantization.zero_point)
+    weight = torch._make_per_channel_quantized_tensor(torch.from_numpy(w), scales, points, 0)
+    ops = torch.ops.quantized
+    prepack, conv = (ops.conv2d_prepack, ops.conv2d) if rank == 2 else (ops.conv3d_prepack, ops.conv3d)
+    packed = prepack(weight, torch.from_numpy(bias), [stride] * rank, pads, [1] * rank, channels)
+    image = torch._make_per_tensor_quantized_tensor(torch.from_numpy(x), 0.125, 9)
+    result: np.ndarray = conv(image, packed, 4.0, 120).int_repr().numpy()
+    return result
+
+
+def test_overflows_are_not_held_against_a_file(tmp_path: Path) -> None:
+    source = archive(tmp_path, "mobilenet_v2", "eager")
+    model = qfmt.convert(source)
+    loud = {model.graph.inputs[0]: 40 * torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(3)).numpy()}
+    report = qfmt.verify(source, model, loud)
+    print(told(report))
+    assert report.ok, report.first_wrong
+    assert total(report, "saturated") > 0
+    assert {node.operator for node in report.nodes if node.saturated} == {"Conv"}
+
+
+# -- inputs --------------------------------------------------------------------------------------------
+
+
+def test_pseudo_random_inputs_are_the_same_every_time(digits: Model) -> None:
+    first, second = (qfmt.verify(DIGITS, digits, samples=3) for _ in range(2))
+    assert first.to_dict() == second.to_dict()
+    assert first.inputs == "3 pseudo-random (seed 0): x [1,1,8,8]"
+    assert first.outputs[0].argmax_total == 3
+
+
+def test_open_sizes(tmp_path: Path) -> None:
+    source = archive(tmp_path, "unet", kind="script")
+    model = qfmt.convert(source)
+    assert qfmt.verify(source, model, samples=1).inputs.endswith("x [1,3,224,224]")
+    given = qfmt.verify(source, model, samples=1, input_shapes={"x": (2, 3, 16, 24)})
+    assert given.ok and given.inputs.endswith("x [2,3,16,24]")
+    with pytest.raises(QfmtError, match="no input 'y'"):
+        qfmt.verify(source, model, input_shapes={"y": (1,)})
+    with pytest.raises(RunError, match=r"torch cannot run .*--input-shape"):
+        qfmt.verify(source, model, samples=1, input_shapes={"x": (1, 5, 16, 16)})
+
+
+def test_inputs_that_a_file_states_too_large_are_not_drawn(digits: Model) -> None:
+    (name,) = digits.graph.inputs
+    computed = {output: None for node in digits.nodes for output in node.outputs}
+    tensors = {
+        each: replace(tensor, shape=(10**6, 1, 10**5, 8) if each == name else None)
+        if each == name or each in computed
+        else tensor
+        for each, tensor in digits.tensors.items()
+    }
+    large = digits.replace(graph=replace(digits.graph, tensors=tensors))
+    with pytest.raises(RunError, match=f"{name}: an input of shape .* is too large .*--input"):
+        qfmt.verify(DIGITS, large)
+
+
+def test_sizes_that_a_layer_takes(tmp_path: Path) -> None:
+    source = archive(tmp_path, "linears", kind="script")  # takes [N, 6, 24], of which the archive says nothing
+    model = qfmt.convert(source, input_shapes={"x": ("N", 6, None)})
+    report = qfmt.verify(source, model, samples=1)
+    print(told(report))
+    assert report.ok and report.inputs.endswith("x [1,6,24]")
+
+
+def test_quantized_inputs(shared_data: Path) -> None:
+    name = "TestSerialization.test_conv2d"
+    source = shared_data / "torchscript_bc" / f"{name}.scripted.pt"
+    taken = torch.load(shared_data / "torchscript_bc" / f"{name}.input.pt", weights_only=True)
+    entry = torch.jit.load(source).forward.schema.arguments[1].name
+    model = qfmt.convert(source, input_quantization={entry: (taken.q_scale(), taken.q_zero_point(), "uint8")})
+    for inputs in (None, {entry: taken.int_repr().numpy()}):
+        report = qfmt.verify(source, model, inputs)
+        print(told(report))
+        assert report.ok and report.nodes[0].outputs == report.nodes[0].equal > 0
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_tables(digits: Model, tmp_path: Path) -> None:
+    digits.save(tmp_path / "digits.qfb")
+    result = command(DIGITS, tmp_path / "digits.qfb", "--input", HELD_BACK)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[-1] == "equal"
+    assert any(line.split() == ["dequant", "3600", "3600", "0", "agrees", "in", "360", "of", "360"] for line in
+               (line.replace(",", "") for line in lines))  # fmt: skip
+    assert "from which the file was made" in lines[0]
+
+
+def test_the_command_prints_json(digits: Model, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.qfb"
+    one_weight_changed(digits, "fc.weight").save(damaged)
+    result = command(DIGITS, damaged, "--json", "--samples", 1)
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (found["ok"], found["first_wrong"], found["engine"]) == (False, "fc (qfmt.Linear)", "fbgemm")
+    assert [weight["name"] for weight in found["weights"] if weight["different"]] == ["fc.weight"]
+    assert {"outputs", "equal", "tie", "close", "saturated", "wrong", "largest"} <= found["nodes"][0].keys()
+
+
+TROUBLE: Mapping[str, tuple[Callable[[Path], list[object]], str]] = {
+    "a .qfb as its own source": (lambda qfb: [qfb, qfb], "is a .qfb file, not a PyTorch or ONNX model"),
+    "a size by name": (lambda qfb: [DIGITS, qfb, "--input-shape", "x=N,1,8,8"], "needs numbers, not N"),
+    "an unknown input": (lambda qfb: [DIGITS, qfb, "--input-shape", "y=1,1,8,8"], "no input 'y'"),
+    "inputs that do not fit": (lambda qfb: [DIGITS, qfb, "--input", qfb.with_name("flat.npy")], "4 dimensions"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_trouble_is_one_line_and_status_2(trouble: str, digits: Model, tmp_path: Path) -> None:
+    digits.save(tmp_path / "digits.qfb")
+    np.save(tmp_path / "flat.npy", np.zeros((8, 8), np.float32))
+    arguments, message = TROUBLE[trouble]
+    result = command(*arguments(tmp_path / "digits.qfb"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("qfmt: error: ") and result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+# -- without torch, and what torch is not asked to do ----------------------------------------------------
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # any import of it raises
+from qfmt.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_without_torch_constants_are_compared(digits: Model, tmp_path: Path) -> None:
+    files = {"clean": digits, "weight": one_weight_changed(digits, "fc.weight"),
+             "rule": with_node(digits, "fc", rule="integer_bias")}  # fmt: skip
+    for name, model in files.items():
+        model.save(tmp_path / f"{name}.qfb")
+        arguments = [sys.executable, "-c", WITHOUT_TORCH, "verify", str(DIGITS), str(tmp_path / f"{name}.qfb")]
+        result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert result.returncode == (0 if name == "clean" else 1), result.stderr
+        assert "nodes were not run: torch is not installed; run `pip install '.[torch]'`" in result.stdout
+        assert result.stdout.endswith("constants equal\n" if name == "clean" else "first wrong: fc (qfmt.Linear)\n")
+
+
+def test_only_operators_that_the_lifter_knows_are_carried_out(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"untouched")
+    for target in ("aten::from_file", "aten::save", "quantized::nothing", "torch::jit", "os::system"):
+        with pytest.raises(ValueError, match="not on the list of operators"):
+            apply(target, [str(victim), True, 64, torch.zeros(1)], {})
+    assert victim.read_bytes() == b"untouched"
+
+
+class InPlace(torch.nn.Module):
+    """What torch overwrites was something else when the calls before were made."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        doubled = x * 2
+        more = doubled + 1
+        doubled.relu_()
+        return torch.cat([doubled, more, doubled.add_(3)])
+
+
+@pytest.mark.parametrize("kind", ["trace", "script"])
+def test_values_are_those_before_they_are_overwritten(kind: str, tmp_path: Path) -> None:
+    source = pytorch.save_as(InPlace(), (torch.ones(2, 3),), kind, tmp_path / "m.pt")
+    report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
+    print(told(report))
+    assert report.is_exact, report.first_wrong
+    assert {node.operator for node in report.nodes if node.outputs} == {"Mul", "Add", "Relu", "Concat"}
+
+
+class Talkative(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("code of the archive was executed")
+        return torch.relu(x)
+
+
+def test_no_code_of_the_archive_is_executed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = pytorch.save_as(Talkative(), (torch.zeros(2),), "script", tmp_path / "m.pt")
+    torch.jit.load(source)(torch.zeros(2))
+    assert "executed" in capfd.readouterr().out
+    report = qfmt.verify(source, qfmt.convert(source, input_shapes={"x": (2, 3)}))
+    assert report.ok and report.nodes[0].outputs == 4 * 6
+    assert "executed" not in capfd.readouterr().out
+
+
+class Positions(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(9, 4), torch.nn.Embedding(12, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) + self.places(torch.arange(ids.shape[1]).unsqueeze(0))
+
+
+def test_numbers_in_a_row_are_made_by_torch(tmp_path: Path) -> None:
+    ids = torch.randint(0, 9, (2, 7))
+    source = pytorch.save_as(Positions(), (ids,), "trace", tmp_path / "m.pt")
+    report = qfmt.verify(source, qfmt.convert(source), {"ids": ids[:, :5].numpy()})
+    assert report.ok
+    assert {node.operator: node.equal for node in report.nodes if node.operator in ("Range", "Add")} == {
+        "Range": 5,
+        "Add": 2 * 5 * 4,
+    }
+
+
+def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
+    other = tmp_path / "numbers.pt"
+    torch.save([1, 2, 3], other)
+    with pytest.raises(SourceError, match="of tensors or other plain data, not a network"):
+        qfmt.verify(other, digits)
+    with pytest.raises(
+        SourceError, match=r"takes the path of a file, not a ReLU; save the module with torch\.jit\.save"
+    ):
+        qfmt.verify(torch.nn.ReLU(), digits)  # type: ignore[arg-type]
+
+
+def test_outputs_are_those_of_the_source_in_its_order(tmp_path: Path) -> None:
+    module, inputs = pytorch.quantized("two_inputs", pytorch.NETWORKS["two_inputs"].modes[-1])
+    source = pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt")
+    model = qfmt.convert(source)
+    first, second, third = model.graph.outputs
+    assert qfmt.verify(source, model, samples=1).ok
+    for outputs in ((second, first, third), (first, second), (first, second, second), (first, second, third, first)):
+        other = model.replace(graph=replace(model.graph, outputs=outputs))
+        report = qfmt.verify(source, other, samples=1)
+        assert not report.ok
+        assert report.first_wrong.startswith(f"the network's outputs {first}, {second}, {third} → {outputs[0]}")

@@ -1,0 +1,230 @@
+"""`qfmt verify` where file and source are of two kinds, or the file states the rules of an engine that is not
+there: what is computed counts, and what differs by the stated rules alone is told apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from safetensors.numpy import save_file
+
+import qfmt
+from networks import pytorch
+from qfmt.cli import main
+from qfmt.compare import Report
+from qfmt.compare.difference import node_name
+from qfmt.interpreter import execute, run
+from qfmt.model import Model, Node, Tensor
+from qfmt.ops import Operand
+
+NETWORKS = [("two_inputs", "eager"), ("resnet18", "fx"), ("conv1d", "eager"), ("activations", "fx")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("formats")
+
+
+def source_of(folder: Path, name: str, mode: str) -> Path:
+    path = folder / f"{name}.pt"
+    if not path.exists():
+        module, inputs = pytorch.quantized(name, mode)
+        pytorch.save_as(module, inputs, "trace", path)
+    return path
+
+
+def written(model: Model, path: Path) -> Path:
+    path.write_bytes(model.to_onnx().SerializeToString())
+    return path
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["verify", *map(str, arguments)], catch_exceptions=False)
+
+
+def total(report: Report, name: str) -> int:
+    return sum(getattr(node, name) for node in report.nodes)
+
+
+def told(report: Report) -> str:
+    return ", ".join(f"{total(report, name):,} {name}" for name in ("outputs", "equal", "tie", "stated", "wrong"))
+
+
+def damaged(model: Model, name: str) -> Model:
+    tensor = model.tensors[name]
+    data = Tensor.constant("", np.roll(tensor.array, 1), dtype=tensor.dtype).data
+    return model.replace(graph=replace(model.graph, tensors={**model.tensors, name: replace(tensor, data=data)}))
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "onnx"])
+@pytest.mark.parametrize(("name", "mode"), NETWORKS, ids=[name for name, _ in NETWORKS])
+def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
+    name: str, mode: str, engine: str, folder: Path
+) -> None:
+    source = source_of(folder, name, mode)
+    model = qfmt.convert(source, engine=engine)
+    file = written(model, folder / f"{name}.{engine}.onnx")
+    written_as = {node_name(node): node.rule for node in qfmt.convert(file).nodes}
+    computed_as = {node_name(node): node.rule for node in qfmt.convert(source).nodes}
+    report = qfmt.verify(source, qfmt.convert(file), samples=1)
+    print(f"{name} {engine}: {told(report)}")
+    assert report.ok, report.first_wrong
+    assert total(report, "outputs") > 500
+    for node in report.nodes:
+        same_rule = written_as[node.name] == computed_as.get(node.name)
+        assert node.equal + node.saturated + (0 if same_rule else node.stated + node.tie) == node.outputs, node
+    assert report.same_source is None and not report.rules_compared
+    assert any(note.startswith("the file states the rules of onnx, but torch computes by those of fbgemm")
+               for note in report.notes)  # fmt: skip
+
+
+def test_what_is_stated_otherwise_is_a_line_and_no_fault(folder: Path) -> None:
+    source = source_of(folder, "two_inputs", "eager")
+    file = written(qfmt.convert(source), folder / "said.onnx")
+    result = command(source, file, "--samples", 1)
+    assert result.exit_code == 0
+    (said,) = (line for line in result.stdout.splitlines() if "which is allowed: rule" in line)
+    assert "rule reciprocal_fma → divide (2×)" in said
+    verdict = result.stdout.splitlines()[-1]
+    assert verdict == "equal" or re.fullmatch(r"nothing wrong; [\d,]+ where the engine saturates", verdict)
+
+
+@pytest.mark.parametrize("name", ["stem.0.weight", "embed.weight"])
+def test_a_damaged_weight_of_an_onnx_model_is_found(name: str, folder: Path) -> None:
+    source = source_of(folder, "two_inputs", "eager")
+    for engine in ("fbgemm", "onnx"):
+        model = damaged(qfmt.convert(source, engine=engine), name)
+        report = qfmt.verify(source, qfmt.convert(written(model, folder / "damaged.onnx")), samples=1)
+        assert not report.ok and total(report, "wrong") > 0
+        assert report.first_wrong.startswith(name.removesuffix(".weight"))
+        assert [weight.name for weight in report.weights if not weight.ok] == [name]
+
+
+def test_a_model_that_is_not_made_of_it_is_found(folder: Path) -> None:
+    source = source_of(folder, "two_inputs", "eager")
+    model = qfmt.convert(source)
+    other = replace(model.tensors["add"].quantization, zero_point=(3,))  # type: ignore[type-var]
+    tensors = {**model.tensors, "add": replace(model.tensors["add"], quantization=other)}
+    moved = model.replace(graph=replace(model.graph, tensors=tensors))
+    report = qfmt.verify(source, qfmt.convert(written(moved, folder / "moved.onnx")), samples=1)
+    assert not report.ok and report.first_wrong == "add (Add)"
+
+
+# -- a .qfb that states the rules of ONNX ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stated(folder: Path) -> tuple[Path, Model]:
+    source = source_of(folder, "resnet18", "fx")
+    return source, qfmt.convert(source, engine="onnx")
+
+
+def test_rules_of_onnx_are_told_apart_from_faults(stated: tuple[Path, Model]) -> None:
+    source, model = stated
+    images = {"x": np.random.default_rng(5).standard_normal((8, 3, 64, 64)).astype(np.float32)}
+    report = qfmt.verify(source, model, images)
+    print(told(report))
+    assert report.ok and not report.is_exact
+    assert 0 < total(report, "stated") < total(report, "outputs") / 500
+    assert qfmt.verify(source, model, images, engine="fbgemm") == report
+
+
+def test_what_is_counted_as_stated_is_what_the_two_rules_give(stated: tuple[Path, Model]) -> None:
+    """An independent count: the first layer by both rules, on the integers that the source gives it."""
+    source, model = stated
+    plain = qfmt.convert(source)
+    image = {"x": np.random.default_rng(7).standard_normal((4, 3, 64, 64)).astype(np.float32)}
+    conv = next(node for node in plain.nodes if node.operator == "Conv")
+    quantized = conv.inputs[0]
+    (integers,) = run(plain.replace(graph=replace(plain.graph, outputs=(quantized,))), image).values()
+    operands = [Operand(integers, plain.tensors[quantized].quantization)]
+    operands += [Operand(plain.tensors[each].array, plain.tensors[each].quantization) for each in conv.inputs[1:]]
+    by_rule = [
+        execute(replace(conv, rule=rule), operands, [plain.tensors[conv.outputs[0]]])[0]
+        for rule in ("float_bias", "integer_bias")
+    ]
+    (node,) = (node for node in qfmt.verify(source, model, image).nodes if node.name == conv.outputs[0])
+    assert (node.stated, node.wrong) == (int((by_rule[0] != by_rule[1]).sum()), 0)
+    assert node.stated > 0
+
+
+@pytest.mark.parametrize("damage", ["weight", "rule", "zero point"])
+def test_faults_stay_faults(damage: str, stated: tuple[Path, Model]) -> None:
+    source, model = stated
+    name = "layer1.0.conv1"
+    if damage == "weight":
+        broken = damaged(model, f"{name}.weight")
+    elif damage == "rule":
+        nodes = [replace(n, rule="affine") if n.outputs == (name,) else n for n in model.nodes]
+        broken = model.replace(graph=replace(model.graph, nodes=nodes))
+    else:
+        grid = model.tensors[name].quantization
+        assert grid is not None
+        moved = replace(grid, zero_point=(grid.zero_point[0] + 1,))
+        tensors = {**model.tensors, name: replace(model.tensors[name], quantization=moved)}
+        broken = model.replace(graph=replace(model.graph, tensors=tensors))
+    report = qfmt.verify(source, broken, samples=1)
+    assert not report.ok and report.first_wrong == f"{name} (Conv)"
+
+
+def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
+    source = written(qfmt.convert(source_of(folder, "resnet18", "fx"), engine="onnx"), folder / "r.onnx")
+    report = qfmt.verify(source, qfmt.convert(source, engine="qnnpack"), samples=1)
+    print(told(report))
+    assert report.ok and report.engine == "onnxruntime"
+    assert any(note.startswith("the file states the rules of qnnpack, but onnx computes") for note in report.notes)
+
+
+def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:
+    """What a file says of its origin decides what is compared, so that nothing compared may not count as equal."""
+    source = source_of(folder, "two_inputs", "eager")
+    model = qfmt.convert(source, engine="onnx")
+    ends = (*model.graph.inputs, *model.graph.outputs)
+    unknown = Node("com.example::Any", model.graph.inputs, model.graph.outputs)
+    empty = replace(model.graph, nodes=(unknown,), tensors={name: model.tensors[name] for name in ends})
+    constant = next(tensor for tensor in model.graph.constants())
+    nothing = replace(model.graph, nodes=(), tensors={constant.name: constant}, inputs=(), outputs=(constant.name,))
+    more = {**model.tensors, "more": Tensor("more", "float32", (1,))}
+    forged = {
+        "was not compared": (empty, {"format": "onnx"}),
+        "the network's inputs": (
+            replace(model.graph, tensors=more, inputs=(*model.graph.inputs, "more")),
+            {"format": "onnx"},
+        ),
+        f"the output {constant.name} was not compared": (nothing, {"integer_only": "multiply_shift"}),
+    }
+    for words, (graph, origin) in forged.items():
+        report = qfmt.verify(source, model.replace(graph=graph, source=origin), samples=1)
+        assert not report.ok and words in report.first_wrong, words
+
+
+@pytest.mark.parametrize("origin", [{"format": "onnx"}, {"integer_only": "multiply_shift"}], ids=["onnx", "lowered"])
+def test_tensors_without_a_graph_are_compared_whatever_the_file_says_of_its_origin(
+    origin: dict[str, str], tmp_path: Path
+) -> None:
+    source = tmp_path / "weights.safetensors"
+    save_file({"w": np.arange(16, dtype=np.int8)}, source)
+    model = qfmt.convert(source)
+    assert qfmt.verify(source, model).ok
+    report = qfmt.verify(source, damaged(model, "w").replace(source=origin))
+    assert not report.ok and report.first_wrong == "w"
+
+
+def test_a_network_that_cannot_be_run_whole_is_not_called_equal(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "z")]
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Det", ["m"], ["d"])]
+    nodes.insert(1, helper.make_node("Reshape", ["y", "shape"], ["m"]))
+    nodes.append(helper.make_node("Add", ["y", "d"], ["z"]))
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [2, 2])
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [shape])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
+    qfmt.save(qfmt.convert(tmp_path / "m.onnx"), tmp_path / "m.qfb")
+    result = command(tmp_path / "m.onnx", tmp_path / "m.qfb")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "equal; the whole network was not run"

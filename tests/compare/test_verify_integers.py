@@ -1,0 +1,340 @@
+"""`qfmt verify` of integer-only files, against what they were lowered from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import qfmt
+from qfmt.cli import main
+from qfmt.compare import Report
+from qfmt.errors import NoIntegerFormError, RunError
+from qfmt.model import Model, Tensor
+from qfmt.passes import lower_integer
+from support.counts import tell
+from support.paths import DIGITS, EXAMPLES, HELD_BACK
+
+SIZES = {"x": ("N", 1, 8, 8)}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Model:
+    return qfmt.convert(DIGITS)
+
+
+@pytest.fixture(scope="module")
+def exact(digits: Model) -> Model:
+    return lower_integer(digits, exact=True, input_shapes=SIZES)
+
+
+@pytest.fixture(scope="module")
+def narrow(digits: Model) -> Model:
+    return lower_integer(digits, bits=8, input_shapes=SIZES)
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["verify", *map(str, arguments)], catch_exceptions=False)
+
+
+def total(report: Report, name: str) -> int:
+    return sum(getattr(node, name) for node in report.nodes)
+
+
+def told(what: str, report: Report) -> Report:
+    counts = ", ".join(f"{total(report, name):,} {name}" for name in ("equal", "tie", "stated", "wrong"))
+    tell(f"{what}: {total(report, 'outputs'):,} outputs: {counts}")
+    return report
+
+
+def compared(report: Report) -> set[str]:
+    return {node.name for node in report.nodes if node.outputs}
+
+
+def changed(model: Model, name: str, change: Callable[[Any], Any]) -> Model:
+    tensor = model.tensors[name]
+    data = Tensor.constant("", change(tensor.array.copy()).astype(tensor.array.dtype)).data
+    tensors = {**model.graph.tensors, name: replace(tensor, data=data)}
+    return model.replace(graph=replace(model.graph, tensors=tensors))
+
+
+def with_attributes(model: Model, output: str, **attributes: Any) -> Model:
+    nodes = [
+        replace(node, attributes={**node.attributes, **attributes}) if node.outputs == (output,) else node
+        for node in model.nodes
+    ]
+    return model.replace(graph=replace(model.graph, nodes=nodes))
+
+
+@pytest.mark.parametrize("source", ["torch", "qfb"])
+def test_every_tensor_that_the_source_has_is_compared(source: str, digits: Model, exact: Model, tmp_path: Path) -> None:
+    digits.save(tmp_path / "digits.qfb")
+    report = told(source, qfmt.verify(DIGITS if source == "torch" else tmp_path / "digits.qfb", exact))
+    both = {name for node in exact.nodes for name in node.outputs} & set(digits.tensors)
+    assert report.ok and report.is_exact and report.integer_only and report.same_source and not report.notes
+    assert compared(report) == both and len(both) == 9
+    assert report.engine == ("fbgemm" if source == "torch" else "reference")
+    assert {weight.name for weight in report.weights} == {n.name for n in exact.graph.constants()} & set(digits.tensors)
+    assert len(report.weights) == 5 and all(weight.ok for weight in report.weights)
+    (output,) = report.outputs
+    assert (output.name, output.outputs, output.equal) == ("fc", 40, 40)
+
+
+def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> None:
+    report = told("8 bits", qfmt.verify(DIGITS, narrow))
+    assert report.ok and not report.is_exact
+    assert total(report, "stated") > 100 and total(report, "wrong") == total(report, "tie") == 0
+    off = {node.name for node in report.nodes if node.stated}
+    assert off < compared(report) and "pool" not in off
+    name = next(node.name for node in report.nodes if node.stated)
+    before = next(node for node in report.nodes if node.name == name)
+    (node,) = (node for node in narrow.nodes if node.outputs == (name,))
+    silent = with_attributes(narrow, name, differs=(0,) * len(node.attributes["differs"]))  # type: ignore[arg-type]
+    after = qfmt.verify(DIGITS, silent)
+    found = next(each for each in after.nodes if each.name == name)
+    assert (found.stated, found.wrong) == (0, before.stated)
+    assert not after.ok and after.first_wrong == f"{name} (qfmt.Requantize)"
+
+
+def test_shifts_of_accelerators_state_it_too(digits: Model) -> None:
+    report = told(
+        "multiply, add, divide",
+        qfmt.verify(DIGITS, lower_integer(digits, form="multiply_add_divide", bits=8, input_shapes=SIZES)),
+    )
+    assert report.ok and sum(node.stated for node in report.nodes if node.operator == "qfmt.RequantShift") > 100
+
+
+def test_only_channels_that_state_it_may_differ(narrow: Model) -> None:
+    """What channels do that no longer say so is wrong."""
+    name = "pointwise.0"
+    (node,) = (node for node in narrow.nodes if node.outputs == (name,))
+    differs = np.array(node.attributes["differs"])
+    whole = next(each for each in qfmt.verify(DIGITS, narrow).nodes if each.name == name)
+    half = with_attributes(narrow, name, differs=tuple(np.where(np.arange(len(differs)) % 2, differs, 0).tolist()))
+    silent = next(each for each in qfmt.verify(DIGITS, half).nodes if each.name == name)
+    assert 0 < silent.stated < whole.stated and silent.stated + silent.wrong == whole.stated
+
+
+def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> None:
+    """Damaged multipliers, of which the file says that they may differ by anything."""
+    name = "pointwise.0"
+    damaged = changed(exact, f"{name}.multiplier", lambda a: a + a // 40)
+    lying = with_attributes(damaged, name, differs=(9,) * 32, largest=255)
+    for said in ("exact", "multiply_shift, 32 bits", "multiply_shift, 0 bits", "nonsense"):
+        model = lying.replace(source={**lying.source, "integer_only": said})
+        found = [
+            next(each for each in qfmt.verify(DIGITS, each).nodes if each.name == name) for each in (damaged, model)
+        ]
+        assert found[0].wrong == found[1].wrong > 0 and found[1].stated == 0
+
+
+@pytest.mark.parametrize("form", ["multiply_shift, 8 bits", "power_of_two", "exact", "multiply_add_divide, 8 bits"])
+def test_a_forged_network_is_wrong(form: str, narrow: Model, tmp_path: Path) -> None:
+    """All constants renamed and damaged, and each requantization says that it may differ by 255."""
+    forged = forgery(narrow).replace(source={**narrow.source, "integer_only": form})
+    forged.save(tmp_path / "forged.qfb")
+    report = told(form, qfmt.verify(DIGITS, forged))
+    assert not report.ok and report.first_wrong.startswith("stem.0") and not report.weights
+    assert command(DIGITS, tmp_path / "forged.qfb").exit_code == 1
+
+
+def forgery(model: Model) -> Model:
+    for tensor in model.graph.constants():
+        if not tensor.name.endswith("shift"):
+            model = changed(model, tensor.name, lambda array: np.sort(array + np.maximum(1, np.abs(array) // 8)))
+    new = {tensor.name: f"c{index}" for index, tensor in enumerate(model.graph.constants())}
+    nodes = [
+        replace(
+            node,
+            inputs=tuple(new.get(name, name) for name in node.inputs),
+            attributes={
+                **node.attributes,
+                **(
+                    {"differs": (9,) * len(node.attributes["differs"]), "largest": 255}
+                    if "differs" in node.attributes
+                    else {}
+                ),  # type: ignore[arg-type]
+            },
+        )
+        for node in model.nodes
+    ]
+    tensors = {new.get(name, name): replace(each, name=new.get(name, name)) for name, each in model.tensors.items()}
+    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=tensors))
+
+
+@pytest.mark.parametrize("form", ["power_of_two", "fixed_point_double", "fixed_point_single"])
+def test_every_form_may_differ_as_it_does(form: str, digits: Model) -> None:
+    report = told(form, qfmt.verify(DIGITS, lower_integer(digits, form=form, input_shapes=SIZES)))
+    assert report.ok and total(report, "stated") > 0
+
+
+def test_a_file_that_computes_nothing_is_not_equal(exact: Model, tmp_path: Path) -> None:
+    graph = exact.graph
+    (name,) = graph.inputs
+    empty = exact.replace(graph=replace(graph, nodes=(), outputs=(name,), tensors={name: graph.tensors[name]}))
+    report = qfmt.verify(DIGITS, empty)
+    assert not report.ok and report.first_wrong == "no node was compared, and the output dequant is not in the file"
+    empty.save(tmp_path / "m.qfb")
+    assert command(DIGITS, tmp_path / "m.qfb").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("pointwise.0.multiplier", "pointwise.0 (qfmt.Requantize)"),
+        ("depthwise.0.bias.folded", "depthwise.0 (qfmt.Requantize)"),
+        ("residual.thresholds", "residual (qfmt.Requantize)"),
+        ("stem.0.weight", "stem.0.sums (Conv)"),
+    ],
+)
+def test_damage_is_named(name: str, first: str, exact: Model, tmp_path: Path) -> None:
+    damaged = changed(exact, name, lambda array: array + np.maximum(1, np.abs(array) // 8))
+    report = told(name, qfmt.verify(DIGITS, damaged))
+    assert not report.ok and report.first_wrong == first and total(report, "wrong") > 0
+    damaged.save(tmp_path / "m.qfb")
+    result = command(DIGITS, tmp_path / "m.qfb")
+    assert result.exit_code == 1 and result.stdout.rstrip().endswith(f"first wrong: {first}")
+    assert "a kernel of the engine" not in result.stdout
+
+
+def test_the_engine_is_that_which_was_lowered_from() -> None:
+    source = EXAMPLES / "two_layers" / "two_layers_int8.pt"
+    for engine in ("fbgemm", "qnnpack", "onednn"):
+        lowered = lower_integer(qfmt.convert(source, engine=engine), exact=True)
+        report = told(f"two layers, {engine}", qfmt.verify(source, lowered))
+        assert report.engine == engine and report.ok and total(report, "equal") > 50
+
+
+def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: Path) -> None:
+    x = np.load(HELD_BACK)["x"][:6]
+    (taken,) = exact.graph.inputs
+    q = exact.tensors[taken].quantization
+    assert q is not None
+    integers = np.clip(np.rint(x / np.float32(q.scale[0])) + q.zero_point[0], q.quant_min, q.quant_max)
+    integers = integers.astype(exact.tensors[taken].dtype)
+    reports = [qfmt.verify(DIGITS, exact, given) for given in ({"x": x}, {taken: x}, {taken: integers})]
+    assert [report.outputs for report in reports] == [reports[0].outputs] * 3
+    assert all(report.is_exact and report.inputs == "as given: x [6,1,8,8]" for report in reports)
+    exact.save(tmp_path / "m.qfb")
+    np.save(tmp_path / "x.npy", x)
+    result = command(DIGITS, tmp_path / "m.qfb", "--input", tmp_path / "x.npy", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0 and found["exact"] and found["integer_only"]
+    result = command(DIGITS, tmp_path / "m.qfb", "--input", HELD_BACK)
+    assert result.exit_code == 0 and "ignored, because not an input: labels" in result.stdout
+    with pytest.raises(RunError, match="takes 4 dimensions, not 2"):
+        qfmt.verify(DIGITS, exact, {"x": x[0, 0]})
+
+
+def test_what_a_file_says_of_its_arithmetic_need_not_be_known(exact: Model, digits: Model, tmp_path: Path) -> None:
+    source = {key: value for key, value in exact.source.items() if key != "lowered_from"}
+    assert exact.source["lowered_from"] == "fbgemm"
+    for said in (source, {**source, "lowered_from": "abacus"}):
+        assert qfmt.verify(DIGITS, exact.replace(source=said)).is_exact
+    digits.replace(engine="integer").save(tmp_path / "m.qfb")
+    assert command(DIGITS, tmp_path / "m.qfb").exit_code in (0, 1)
+
+
+def test_another_source_is_told(exact: Model, tmp_path: Path) -> None:
+    exact.save(tmp_path / "m.qfb")
+    result = command(EXAMPLES / "two_layers" / "two_layers_int8.pt", tmp_path / "m.qfb")
+    assert result.exit_code == 1
+    assert "the file was made from a different one" in result.stdout
+    assert "the input quant is not a tensor of the source" in result.stdout
+
+
+def test_a_network_that_ends_early(digits: Model, tmp_path: Path) -> None:
+    ended = lower_integer(digits, exact=True, input_shapes=SIZES, outputs=["residual"])
+    report = qfmt.verify(DIGITS, ended)
+    assert report.is_exact and report.beyond == ("dequant",)
+    ended.save(tmp_path / "m.qfb")
+    assert command(DIGITS, tmp_path / "m.qfb").stdout.endswith("equal; not computed by the file: dequant\n")
+    assert [output.name for output in report.outputs] == ["residual"]
+
+
+def test_an_engine_does_not_apply_to_a_qfb(digits: Model, exact: Model, tmp_path: Path) -> None:
+    digits.save(tmp_path / "digits.qfb")
+    with pytest.raises(RunError, match="does not apply"):
+        qfmt.verify(tmp_path / "digits.qfb", exact, engine="fbgemm")
+
+
+def lowered_to_the_end(model: Model, **options: Any) -> Model:
+    """As far as integers reach: up to the tensor that the error names."""
+    with pytest.raises(NoIntegerFormError) as refused:
+        lower_integer(model, **options)
+    assert refused.value.hint
+    return lower_integer(model, outputs=[refused.value.hint.partition("--end-at ")[2].split()[0]], **options)
+
+
+@pytest.mark.parametrize(
+    ("form", "bits"), [("qdq u8u8 per channel", 32), ("qdq s8s8 per channel", 8), ("qoperator u8s8", 32)]
+)
+def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
+    onnx_networks = pytest.importorskip("onnx_networks")
+    source = onnx_networks.static("cnn", form, tmp_path)
+    lowered = lowered_to_the_end(qfmt.convert(source), bits=bits, exact=bits > 8)
+    report = told(f"{form}, {bits} bits", qfmt.verify(source, lowered))
+    assert report.ok and report.engine == "onnxruntime" and total(report, "equal") > 1000
+    assert total(report, "stated") > 0 or bits > 8
+    assert any(weight.name.endswith(".centred") for weight in report.weights) == ("u8u8" in form)
+    for node in lowered.nodes:
+        if node.operator == "qfmt.Requantize" and node.rule == "multiply_shift":
+            damaged = changed(lowered, node.inputs[1], lambda array: array + np.maximum(1, array // 2))
+            assert qfmt.verify(source, damaged).first_wrong == f"{node.name or node.outputs[0]} (qfmt.Requantize)"
+            break
+
+
+def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model, narrow: Model, tmp_path: Path) -> None:
+    """ONNX Runtime on ConvInteger and int64: the same integers, of which ONNX does not say what they mean."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    for model in (exact, narrow):
+        onnx.save(model.to_onnx(), tmp_path / "m.onnx")
+        report = told("in ONNX", qfmt.verify(tmp_path / "m.onnx", model))
+        assert report.is_exact and not report.skipped and total(report, "equal") > 23_000
+    onnx.save(digits.to_onnx(), tmp_path / "floats.onnx")
+    counts = told("floats in ONNX", qfmt.verify(tmp_path / "floats.onnx", exact))
+    assert total(counts, "wrong") < 40 and not counts.skipped  # the mean of ONNX is another
+
+
+def test_an_exported_program(tmp_path: Path) -> None:
+    exported_networks = pytest.importorskip("exported_networks")
+    source = exported_networks.saved("conv", tmp_path)
+    report = told("torch.export", qfmt.verify(source, lowered_to_the_end(qfmt.convert(source), exact=True)))
+    assert report.ok and report.engine == "pt2e" and total(report, "equal") > 1000
+
+
+def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
+    """What is moved as real numbers in the source is moved as integers in the file, under names of its own."""
+    import torch
+    from torch import nn
+
+    class Moved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.quant, self.dequant = torch.ao.quantization.QuantStub(), torch.ao.quantization.DeQuantStub()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.dequant(self.conv(self.quant(x.permute(0, 3, 1, 2)))).flatten(1)
+
+    networks = pytest.importorskip("networks")
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 8, 3)
+    with networks.quiet():
+        module = Moved().eval()
+        module.qconfig = torch.ao.quantization.get_default_qconfig("fbgemm")
+        torch.ao.quantization.prepare(module, inplace=True)
+        module(x)
+        torch.ao.quantization.convert(module, inplace=True)
+        source = networks.save_as(module, (x,), "trace", tmp_path / "m.pt")
+    lowered = lower_integer(qfmt.convert(source))
+    assert any(name.endswith(".quantized") for name in (*lowered.graph.inputs, *lowered.graph.outputs))
+    report = told("moved", qfmt.verify(source, lowered))
+    assert report.ok and not report.skipped and all(output.equal == output.outputs > 0 for output in report.outputs)

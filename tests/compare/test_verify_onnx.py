@@ -1,0 +1,230 @@
+"""`qfmt verify` with an ONNX model as the source: clean files pass, damaged ones are told apart, whoever is asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import qfmt
+from networks import onnx_runtime, pytorch
+from qfmt.cli import main
+from qfmt.frontends import RUNTIMES
+from qfmt.frontends.onnx import witness as onnx_witness
+from qfmt.model import Model, Tensor
+from qfmt.rules import violations
+
+Change = Callable[[Model], Model]
+LINEAR = "gemm15"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return onnx_runtime.static("cnn", "qdq u8s8 per channel", tmp_path_factory.mktemp("cnn"))
+
+
+@pytest.fixture(scope="module")
+def model(source: Path) -> Model:
+    return qfmt.convert(source)
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["verify", *map(str, arguments)], catch_exceptions=False)
+
+
+def outputs_of(report: qfmt.compare.Report, kind: str) -> int:
+    return sum(getattr(node, kind) for node in report.nodes)
+
+
+# -- clean files ---------------------------------------------------------------------------------------
+
+
+def test_a_clean_file_is_equal(source: Path, model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "m.qfb")
+    result = command(source, tmp_path / "m.qfb")
+    assert result.exit_code == 0, result.output
+    assert "from which the file was made" in result.stdout
+    assert "engine     onnxruntime, onnxruntime " in result.stdout
+    assert result.stdout.endswith("\nequal\n")
+    for node in model.nodes:
+        assert f" {node.name} " in result.stdout
+
+
+@pytest.mark.parametrize("engine", RUNTIMES)
+def test_every_engine_can_be_asked(engine: str, source: Path, model: Model) -> None:
+    report = qfmt.verify(source, model, samples=2, engine=engine)
+    print(f"{engine}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, "
+          f"{outputs_of(report, 'tie')} ties, {outputs_of(report, 'wrong')} wrong")  # fmt: skip
+    assert report.engine == engine and report.version.startswith("onnx")
+    looked_up = engine in ("onnxruntime:extended", "onnxruntime:all")  # its QLinearSoftmax has a table of integers
+    assert [node.operator for node in report.nodes if not node.ok] == ["Softmax"] * (looked_up and not report.ok)
+    assert {weight.witnesses for weight in report.weights} == {("conversion", "onnx")}
+
+
+def test_without_onnx_runtime_the_reference_is_asked(
+    source: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # any import of it raises
+    report = qfmt.verify(source, model, samples=1)
+    assert report.ok and report.engine == "reference" and not report.skipped
+    skipped = qfmt.verify(source, model, samples=1, engine="onnxruntime")
+    assert "onnxruntime is not installed" in skipped.skipped and skipped.ok and len(skipped.weights) > 10
+
+
+def test_inputs_of_ones_own(source: Path, model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "m.qfb")
+    np.save(tmp_path / "x.npy", np.full((1, 3, 16, 16), 0.25, np.float32))
+    result = command(source, tmp_path / "m.qfb", "--input", tmp_path / "x.npy", "--json")
+    found = json.loads(result.stdout)
+    assert (found["ok"], found["exact"], found["inputs"]) == (True, True, "as given: image [1,3,16,16]")
+    assert found["version"].startswith("onnxruntime ")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "fbgemm"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "arithmetic"])
+def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str, tmp_path: Path) -> None:
+    module, inputs = pytorch.quantized(name, "direct" if name == "arithmetic" else "fx")
+    model = qfmt.convert(pytorch.save_as(module, inputs, "trace", tmp_path / "m.pt"), engine=engine)
+    (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
+    report = qfmt.verify(tmp_path / "m.onnx", model, samples=1)
+    print(f"{name}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, first {report.first_wrong}")
+    assert all(weight.ok for weight in report.weights), [weight for weight in report.weights if not weight.ok]
+    assert report.ok, [node for node in report.nodes if not node.ok]
+
+
+# -- damaged files -------------------------------------------------------------------------------------
+
+
+def with_tensor(model: Model, name: str, **changes: Any) -> Model:
+    tensors = {**model.graph.tensors, name: replace(model.graph.tensors[name], **changes)}
+    return model.replace(graph=replace(model.graph, tensors=tensors))
+
+
+def with_node(model: Model, name: str, **changes: Any) -> Model:
+    nodes = [replace(node, **changes) if node.name == name else node for node in model.nodes]
+    return model.replace(graph=replace(model.graph, nodes=nodes))
+
+
+def one_value_changed(model: Model, name: str) -> Model:
+    tensor = model.tensors[name]
+    array = tensor.array.copy()
+    array.flat[array.size // 2] += 1
+    return with_tensor(model, name, data=Tensor.constant(name, array, dtype=tensor.dtype).data)
+
+
+def one_scale_changed(model: Model, name: str) -> Model:
+    quantization = model.tensors[name].quantization
+    assert quantization is not None
+    scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
+    return with_tensor(model, name, quantization=replace(quantization, scale=scale))
+
+
+def zero_point_moved(model: Model, name: str) -> Model:
+    quantization = model.tensors[name].quantization
+    assert quantization is not None
+    return with_tensor(model, name, quantization=replace(quantization, zero_point=(quantization.zero_point[0] + 1,)))
+
+
+def output_of(model: Model, name: str) -> str:
+    return next(node.outputs[0] for node in model.nodes if node.name == name)
+
+
+DAMAGES: dict[str, tuple[Change, str]] = {
+    "a scale of an activation": (lambda m: one_scale_changed(m, output_of(m, "conv11")), "conv11 (Conv)"),
+    "a zero point": (lambda m: zero_point_moved(m, output_of(m, LINEAR)), f"{LINEAR} (qfmt.Linear)"),
+    "a rule": (lambda m: with_node(m, "conv4", rule="float_bias"), "conv4 (Conv)"),
+    "an operator": (lambda m: with_node(m, "add5", operator="Sub"), "add5 (Sub)"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_was_changed_is_named(damage: str, source: Path, model: Model, tmp_path: Path) -> None:
+    change, layer = DAMAGES[damage]
+    damaged = change(model)
+    report = qfmt.verify(source, damaged, samples=1)
+    assert report.first_wrong == layer
+    if not violations(damaged):
+        damaged.save(tmp_path / "damaged.qfb")
+        result = command(source, tmp_path / "damaged.qfb")
+        assert result.exit_code == 1
+        assert result.stdout.endswith(f"first wrong: {layer}\n")
+
+
+def test_every_constant_that_was_changed_is_found(source: Path, model: Model) -> None:
+    constants = [tensor.name for tensor in model.graph.constants()]
+    for name in constants:
+        report = qfmt.verify(source, one_value_changed(model, name), samples=1)
+        (found,) = (weight for weight in report.weights if not weight.ok)
+        assert (found.name, found.different) == (name, 1)
+        assert not report.ok and any(reader in report.first_wrong for reader in found.read_by)
+    print(f"{len(constants)} constants")
+    assert len(constants) == 12
+
+
+DILATED = {"dilations": (2, 2), "pads": (2, 2, 2, 2)}
+"""Another convolution of 3 × 3, of the same shape."""
+
+MISREAD: dict[str, Change] = {
+    "a weight": lambda m: one_value_changed(m, "w3_quantized"),
+    "a scale of a weight": lambda m: one_scale_changed(m, "w3_quantized"),
+    "a bias": lambda m: one_value_changed(m, next(n for n in m.nodes if n.name == "conv2").inputs[2]),
+    "a scale of an activation": DAMAGES["a scale of an activation"][0],
+    "a zero point": DAMAGES["a zero point"][0],
+    "a dilation": lambda m: with_node(
+        m, "conv7", attributes={**next(n for n in m.nodes if n.name == "conv7").attributes, **DILATED}
+    ),
+    "an operator": DAMAGES["an operator"][0],
+}
+
+
+@pytest.mark.parametrize("misread", MISREAD)
+def test_a_converter_that_misreads_the_source_is_found_out(
+    misread: str, source: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fresh conversion is wrong in the same way as the file: onnx's reading and ONNX Runtime are not."""
+    wrong = MISREAD[misread](model)
+    monkeypatch.setattr(onnx_witness, "convert", lambda *_: wrong)
+    report = qfmt.verify(source, wrong, samples=2)
+    print(f"{misread}: first wrong {report.first_wrong}")
+    assert not report.ok
+
+
+def test_another_source_is_told(source: Path, model: Model, tmp_path: Path) -> None:
+    other = onnx_runtime.static("cnn", "qdq u8u8", tmp_path)
+    report = qfmt.verify(other, model, samples=1)
+    assert not report.ok and report.same_source is False
+
+
+# -- trouble -------------------------------------------------------------------------------------------
+
+
+def test_trouble_is_one_line_and_status_2(source: Path, model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "m.qfb")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(source.read_bytes()[:-100])
+    for arguments, words in {
+        (source, tmp_path / "m.qfb", "--engine", "fbgemm"): "fbgemm cannot run ONNX",
+        (broken, tmp_path / "m.qfb"): "broken.onnx",
+        (source, tmp_path / "m.qfb", "--input-shape", "image=1,2,16,16"): "image",
+    }.items():
+        result = command(*arguments)
+        assert result.exit_code == 2, result.output
+        assert words in result.stderr and "Traceback" not in result.stderr
+
+
+def test_operators_without_a_reference_are_named_not_blamed(tmp_path: Path) -> None:
+    import onnx
+
+    b = onnx_runtime.Builder({"x": [1, 4]})
+    path = tmp_path / "m.onnx"
+    onnx.save(b.finish(b("Relu", b("Det", b("Reshape", "x", b.constant(np.array([1, 2, 2]))))), "unknown"), path)
+    report = qfmt.verify(path, qfmt.convert(path))
+    assert report.ok and len(report.nodes) == 3
+    assert [note for note in report.notes if "no reference for ai.onnx.Det" in note]

@@ -1,0 +1,123 @@
+"""`qfmt verify` against files of torch.save: the graph of FX is carried out, of others tensors are compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn, cast
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.ao.nn import quantized as nnq
+
+import qfmt
+from networks import pytorch
+from qfmt.cli import main
+from qfmt.errors import BudgetError, SourceError
+from qfmt.frontends.options import Options
+from qfmt.frontends.torch import witness
+from qfmt.frontends.torch.network import Network
+from qfmt.frontends.torch.values import InputSpec
+from qfmt.model import Model, Tensor
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
+FORMS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+def pickled(name: str, folder: Path, zipped: bool = True) -> tuple[Path, tuple[torch.Tensor, ...]]:
+    network, inputs = pytorch.quantized(name, "fx")
+    path = folder / f"{name}.pt"
+    with pytorch.quiet():
+        torch.save(network, path, _use_new_zipfile_serialization=zipped)
+    return path, inputs
+
+
+def changed(model: Model, name: str) -> Model:
+    array = model.tensors[name].array.copy()
+    array.flat[0] += 1 if array.flat[0] < 100 else -1
+    tensors = {**model.tensors, name: replace(model.tensors[name], data=Tensor.constant(name, array).data)}
+    return model.replace(graph=replace(model.graph, tensors=tensors))
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3", "islands", "pooling", "two_inputs", "dictionary"])
+def test_the_graph_of_fx_is_carried_out(name: str, tmp_path: Path) -> None:
+    path, inputs = pickled(name, tmp_path)
+    model = qfmt.convert(path)
+    given = {key: value.numpy() for key, value in zip(model.graph.inputs, inputs, strict=True)}
+    report = qfmt.verify(path, model, given)
+    nodes = [node for node in report.nodes if node.outputs]
+    equal, total = sum(node.equal for node in nodes), sum(node.outputs for node in nodes)
+    print(f"{name}: {equal} of {total} outputs of {len(nodes)} nodes equal")
+    assert report.ok and report.same_source and not report.skipped
+    assert len(nodes) >= len(model.nodes) - 1 and equal > 0.85 * total  # Sigmoid of SiLU is no call of its own
+    assert [output.name for output in report.outputs] == list(model.graph.outputs)
+
+
+@FORMS
+def test_one_weight_that_changed_is_named(zipped: bool, tmp_path: Path) -> None:
+    path, _ = pickled("mobilenet_v3", tmp_path, zipped)
+    model = qfmt.convert(path)
+    node = next(node for node in model.nodes if node.operator == "Conv")
+    changed(model, node.inputs[1]).save(tmp_path / "m.qfb")
+    shown = CliRunner().invoke(main, ["verify", str(path), str(tmp_path / "m.qfb"), "--input-shape", "x=1,3,32,32"])
+    assert shown.exit_code == 1, shown.output
+    assert f"{node.inputs[1]}: 1 of" in shown.output and node.outputs[0] in shown.output
+
+
+@FORMS
+def test_a_state_dict_is_compared_tensor_by_tensor(zipped: bool, tmp_path: Path) -> None:
+    network = torch.nn.Sequential(nnq.Quantize(0.1, 3, torch.quint8), nnq.Linear(4, 3))
+    path = tmp_path / "sd.pt"
+    with pytorch.quiet():
+        torch.save(network.state_dict(), path, _use_new_zipfile_serialization=zipped)
+    model = qfmt.convert(path)
+    report = qfmt.verify(path, model)
+    assert report.ok and report.skipped == "the source has no graph"
+    assert {"1.weight", "1.bias"} <= {weight.name for weight in report.weights}
+    report = qfmt.verify(path, changed(model, "1.weight"))
+    assert not report.ok
+    assert [(weight.name, weight.different) for weight in report.weights if not weight.ok] == [("1.weight", 1)]
+
+
+def test_nothing_of_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("torch's own reader was asked")
+
+    path, inputs = pickled("mobilenet_v3", tmp_path)
+    model = qfmt.convert(path)
+    monkeypatch.setattr(torch, "load", refuse)
+    assert qfmt.verify(path, model, {"x": np.asarray(inputs[0])}).ok
+
+
+def test_a_graph_that_cannot_be_carried_out_is_no_bag_of_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = pickled("islands", tmp_path)
+    model = qfmt.convert(path)
+
+    def refuse(*args: object) -> NoReturn:
+        raise SourceError("cannot be carried out")
+
+    monkeypatch.setattr(witness, "witness_of", refuse)
+    with pytest.raises(SourceError, match="cannot be carried out"):
+        qfmt.verify(path, model)
+
+
+def test_a_source_that_takes_too_much_is_not_converted_again(tmp_path: Path) -> None:
+    path, _ = pickled("islands", tmp_path)
+    lifts: list[Options] = []
+
+    class Costly:
+        inputs: tuple[InputSpec, ...] = ()
+        is_decomposed = False
+
+        def lift(self, options: Options, recorder: object) -> NoReturn:
+            lifts.append(options)
+            raise BudgetError("too much")
+
+    with pytest.raises(BudgetError):
+        witness.witness_of(cast("Network", Costly()), qfmt.convert(path), None)
+    assert len(lifts) == 1

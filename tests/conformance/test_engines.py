@@ -1,0 +1,136 @@
+"""The conformance suite meets other people's programs: torch's quantized kernels, ONNX Runtime, and the onnx reference.
+
+What the suite states is the specification's. Where an engine is said to compute a rule, it gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+import qfmt
+from qfmt import Model
+from qfmt.backends.torch.module import Report
+from qfmt.errors import InexpressibleNodesError, QfmtError
+from support import onnx_kernels, processor
+from support.conformance import READABLE, path_of
+from support.counts import tell
+
+TORCH = {
+    "float_bias": "fbgemm",
+    "integer_bias_reciprocal": "qnnpack",
+    "affine": "onednn",
+    "reciprocal_fma": "fbgemm",
+    "premultiplied": "fbgemm",
+    "sum": "fbgemm",
+    "product": "fbgemm",
+    "dynamic_fma": "fbgemm",
+    "lookup_float32": "fbgemm",
+    "lookup_float16": "fbgemm",
+}
+"""Rule → torch's engine that computes it."""
+
+NOT_TAKEN = (state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.Fail)
+"""What is raised for types that the runtime, or its Python interface, does not have."""
+
+ONNX = {"divide", "integer_bias", "dynamic_divide"}
+
+BEYOND_INT32 = {
+    "fixed-point-double-1", "fixed-point-double-30", "fixed-point-single-1", "fixed-point-single-30",
+    "mixed-rows", "mixed-rows-none", "multiply-shift-int32", "multiply-shift-shift-0", "power-of-two-0",
+}  # fmt: skip
+"""Where numbers leave int32 before they are clamped: ONNX Runtime 1.31 does not clamp them in vectors of int64."""
+
+
+def files(level: str) -> Iterator[tuple[str, Model, set[str]]]:
+    for entry in READABLE:
+        if entry["level"] == level:
+            model = qfmt.load(path_of(entry))
+            yield entry["name"], model, {node.rule for node in model.nodes} - {""}
+
+
+def equal(ours: np.ndarray, theirs: Any) -> int:
+    """How many elements are equal; none of them if the form is another."""
+    there = np.asarray(theirs)
+    return int((ours == there).sum()) if (ours.shape, ours.dtype) == (there.shape, there.dtype) else 0
+
+
+@pytest.mark.parametrize("engine", sorted({*TORCH.values()}))
+def test_torch_gives_what_the_suite_states(engine: str) -> None:
+    if engine not in torch.backends.quantized.supported_engines:
+        pytest.skip(f"this torch has no {engine}")
+    counts: dict[str, list[int]] = {}
+    for name, model, rules in files("float"):
+        if len(rules) != 1 or TORCH.get(rule := rules.pop()) != engine:
+            continue
+        try:
+            module = model.to_torch(f"native:{engine}")
+        except QfmtError:
+            continue
+        report = module.report()
+        assert isinstance(report, Report)
+        if len(report):
+            continue  # computed by the reference
+        for vector in model.vectors:
+            given = [value.array for value in vector.inputs.values()]
+            made = module(*(torch.from_numpy(np.array(array)) for array in given))
+            ours = vector.outputs["y"].array
+            if equal(ours, made.numpy()) < ours.size:
+                ours = processor.run(model, {key: value.array for key, value in vector.inputs.items()}, engine)["y"]
+            numbers = ~np.isnan(given[0]) if given[0].dtype.kind == "f" and given[0].shape == ours.shape else ...
+            same = equal(ours[numbers].reshape(-1), made.numpy()[numbers].reshape(-1))
+            assert same == ours[numbers].size, (name, vector.name)
+            found = counts.setdefault(rule, [0, 0])
+            found[0] += same
+            found[1] += ours[numbers].size
+    assert counts
+    for rule, (same, total) in counts.items():
+        tell(f"conformance suite, {rule}: {same:,} of {total:,} outputs are those of torch's {engine}")
+
+
+@pytest.mark.parametrize("level", ["integer", "float"])
+def test_onnx_runtime_gives_what_the_suite_states(level: str) -> None:
+    total, count, left_out = 0, 0, []
+    for name, model, rules in files(level):
+        if level == "float" and not rules <= ONNX:
+            continue
+        try:
+            default, same = (session_of(model.to_onnx(same_types=same)) for same in (False, True))
+            results = [(run(default, vector.inputs), run(same, vector.inputs)) for vector in model.vectors]
+        except (InexpressibleNodesError, *NOT_TAKEN, ValueError, RuntimeError) as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        if name in BEYOND_INT32:
+            continue
+        count += 1
+        for vector, both in zip(model.vectors, results, strict=True):
+            given = {key: value.array for key, value in vector.inputs.items()}
+            for output, by_default, theirs in zip(model.graph.outputs, *both, strict=True):
+                ours = vector.outputs[output].array
+                assert equal(ours, theirs) == ours.size, (name, vector.name)
+                assert equal(ours, by_default) == ours.size or any(
+                    equal(sums[output], by_default) == ours.size for sums in onnx_kernels.saturated(model, given)
+                ), (name, vector.name)
+                total += 2 * ours.size
+    assert count > {"integer": 150, "float": 20}[level]
+    tell(
+        f"conformance suite, {level}: {total:,} of {total:,} outputs of {count} files are those of ONNX Runtime; "
+        f"{len(left_out)} files hold what it does not take"
+    )
+
+
+def session_of(proto: Any) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, inputs: Any) -> list[Any]:
+    names = [each.name for each in session.get_inputs()]
+    arrays = [value.array for value in inputs.values()]
+    result: list[Any] = session.run(None, dict(zip(names, arrays, strict=True)))
+    return result

@@ -1,0 +1,381 @@
+"""The conformance suite, tests/golden/1.0: it is what would be made today, and every reader here agrees with it.
+
+Expected numbers were computed twice when it was made (tools/make_conformance.py). Here they meet the files through
+other eyes: a reader written from spec.md alone, the readers in C and JavaScript, the interpreter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt.compare import replay
+from qfmt.errors import FormatError
+from support import c_reader, spec_reader
+from support.conformance import BY_EVERYONE, INDEX, READABLE, REFUSED, outputs_of, path_of, said_of
+from support.counts import tell
+from support.mutants import touch
+from support.paths import DIGITS, HELD_BACK, SUITE
+
+RELEASED: dict[str, str] = {}
+"""Version of the format → sha256 of its index.json, which has the digests of all its files: pinned at the release."""
+
+
+# The suite itself
+
+
+def test_the_suite_is_what_would_be_made_today() -> None:
+    import make_conformance
+
+    assert make_conformance.differences() == [], "run tools/make_conformance.py, and read what it changes"
+
+
+def test_no_file_is_another_than_the_index_says() -> None:
+    for entry in INDEX["files"]:
+        for key, path in (("sha256", path_of(entry)), ("json_sha256", path_of(entry).with_suffix(".json"))):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+            assert digest == entry.get(key), path.name
+    there = {path.relative_to(SUITE).as_posix() for path in SUITE.rglob("*.qfb")}
+    assert there == {f"{entry['level']}/{entry['name']}.qfb" for entry in INDEX["files"]}
+
+
+def test_no_released_suite_has_changed() -> None:
+    """A draft may change; to release it, put its version and the digest of its index into RELEASED."""
+    for folder in sorted(SUITE.parent.glob("*/index.json")):
+        version = folder.parent.name
+        digest = hashlib.sha256(folder.read_bytes()).hexdigest()
+        is_draft = json.loads(folder.read_text(encoding="utf-8"))["draft"]
+        assert RELEASED.get(version, digest if is_draft else "") == digest, f"suite {version} was changed"
+
+
+def test_it_stays_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in SUITE.rglob("*.qfb")}
+    assert {name: size for name, size in sizes.items() if size > 16_000} == {}
+    assert sum(path.stat().st_size for path in SUITE.rglob("*.*")) < 4_000_000
+
+
+# Readers
+
+
+def bits_of(value: float) -> str:
+    return struct.pack(">d", value).hex()
+
+
+def items(array: spec_reader.Array) -> list[Any]:
+    """What the reader of the specification has, as the JSON writes it."""
+    values = array.values()
+    if "float" not in array.dtype:
+        return [str(item) if array.bits == 64 else int(item) for item in values]
+    letter = {8: "B", 16: "H", 32: "I", 64: "Q"}.get(array.bits)
+    codes = struct.unpack(f"<{array.count}{letter}", array.data) if letter else values
+    return [f"{code:0{-(-array.bits // 4)}x}" for code in codes]
+
+
+def tensor_facts(tensor: spec_reader.Tensor, record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dtype": tensor.dtype,
+        "shape": tensor.shape,
+        "aliases": record["aliases"] or [],
+        "quantization": tensor.quantization and quantization_facts(tensor),
+        "values": None if tensor.data is None else items(tensor),
+    }
+
+
+def quantization_facts(tensor: spec_reader.Tensor) -> dict[str, Any]:
+    q, points = tensor.quantization, tensor.zero_points
+    floats, seen, blocks = q["zero_point_float"], q["observed"], q["blocks"]
+    return {
+        "scale": [bits_of(scale) for scale in q["scale"]],
+        "zero_point": q["zero_point"],
+        "zero_point_float": None if floats is None else [bits_of(point) for point in floats],
+        "quant_min": q["quant_min"],
+        "quant_max": q["quant_max"],
+        "axis": q["axis"],
+        "scale_dtype": spec_reader.DTYPES[q["scale_dtype"]][0],
+        "scale_name": q["scale_name"] or "",
+        "zero_point_name": q["zero_point_name"] or "",
+        "observed": seen
+        and {
+            "observer": seen["observer"],
+            "minimum": [bits_of(value) for value in seen["minimum"]],
+            "maximum": [bits_of(value) for value in seen["maximum"]],
+            "quant_min": None if seen["quant_min"] is None else str(seen["quant_min"]),
+            "quant_max": None if seen["quant_max"] is None else str(seen["quant_max"]),
+            "qscheme": seen["qscheme"] or "",
+        },
+        "blocks": blocks
+        and {
+            "shape": blocks["shape"],
+            "scale": items(tensor.scales),
+            "zero_point": None if points is None else items(points),
+            "zero_point_dtype": None if points is None else points.dtype,
+        },
+    }
+
+
+def attribute_facts(record: dict[str, Any]) -> dict[str, Any]:
+    code = record["type"]
+    value = record[("int_value", "float_value", "string_value", "ints", "floats", "strings")[code - 1]]
+    kind = "ifs"[(code - 1) % 3]
+    form = {"i": str, "f": bits_of, "s": str}[kind]
+    if code <= 3:
+        return {"type": kind, "value": form(value)}
+    return {"type": 2 * (kind if value else "i"), "value": [form(item) for item in value]}
+
+
+def facts(network: spec_reader.Network) -> dict[str, Any]:
+    """All that the reader of the specification finds, in the form of the JSON."""
+    model, graph = network.model, network.graph
+    inputs, outputs = (network.names(graph[end]) for end in ("inputs", "outputs"))
+    return {
+        "digest": network.digest.hex(),
+        "content_id": network.content_id(),
+        "producer": model["producer"] or "",
+        "engine": model["engine"] or "",
+        "source": {pair["key"]: pair["value"] for pair in model["source"] or ()},
+        "metadata": {pair["key"]: pair["value"] for pair in model["metadata"] or ()},
+        "graph": graph["name"] or "",
+        "inputs": inputs,
+        "outputs": outputs,
+        "tensors": {
+            tensor.name: tensor_facts(tensor, record)
+            for tensor, record in zip(network.order, graph["tensors"], strict=True)
+        },
+        "nodes": [
+            {
+                "operator": node["operator"],
+                "version": node["version"],
+                "name": node["name"] or "",
+                "inputs": network.names(node["inputs"]),
+                "outputs": network.names(node["outputs"]),
+                "attributes": {each["name"]: attribute_facts(each) for each in node["attributes"] or ()},
+                "rule": node["rule"] or "",
+                "scope": node["scope"] or "",
+                "source_operator": node["source_operator"] or "",
+            }
+            for node in graph["nodes"]
+        ],
+        "vectors": [
+            {
+                "name": name,
+                "inputs": {key: value_facts(value) for key, value in zip(inputs, given, strict=True)},
+                "outputs": {key: value_facts(value) for key, value in zip(outputs, made, strict=True)},
+            }
+            for name, given, made in network.vectors
+        ],
+    }
+
+
+def value_facts(value: spec_reader.Array) -> dict[str, Any]:
+    return {"shape": value.shape, "values": items(value)}
+
+
+def count_facts(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(map(count_facts, value.values()))
+    return sum(map(count_facts, value)) if isinstance(value, list) else 1
+
+
+def test_the_reader_of_the_specification_finds_what_the_json_says() -> None:
+    count = 0
+    for entry in READABLE:
+        said = said_of(entry)
+        found = facts(spec_reader.Network(path_of(entry).read_bytes()))
+        for key, value in found.items():
+            assert said[key] == value, (entry["name"], key)
+        assert set(said) == {*found, "name", "level", "about"}
+        count += count_facts(found)
+    tell(f"conformance suite {INDEX['format']}: {len(READABLE)} files, {count:,} facts in them are those of the JSON")
+
+
+def test_vectors_come_out_equal_in_the_interpreter() -> None:
+    counts: dict[str, list[int]] = {}
+    for entry in READABLE:
+        if entry["level"] == "read":
+            continue
+        model = qfmt.load(path_of(entry))
+        assert model.vectors, entry["name"]
+        for output in replay(model):
+            assert output.is_equal, (entry["name"], output)
+            found = counts.setdefault(entry["level"], [0, 0])
+            found[0] += output.elements - output.different
+            found[1] += output.elements
+    for level, (equal, total) in counts.items():
+        tell(f"conformance suite, {level}: {equal:,} of {total:,} outputs equal in the interpreter")
+
+
+def test_refused_files_are_refused() -> None:
+    """`check` names the rule; what every reader must refuse the library does not read, nor the one of the spec."""
+    for entry in REFUSED:
+        try:
+            found = {broken.rule for broken in qfmt.check(path_of(entry))}
+        except FormatError as error:
+            found = {error.rule}
+        assert entry["rule"] in found, entry["name"]
+    noticed_by_check = {"hole", "data-end", "order", "tensor-order"}  # what opening a file lazily does not look at
+    for entry in BY_EVERYONE:
+        if entry["name"] not in noticed_by_check:
+            with pytest.raises(FormatError):
+                touch(qfmt.load(path_of(entry)))
+    tell(f"conformance suite: {len(REFUSED)} of {len(REFUSED)} broken files refused, each by its rule")
+
+
+def test_what_is_refused_by_everyone_is_refused_by_the_reader_of_the_specification() -> None:
+    """It looks names up in a dict, and reads fields one by one: order and size of tables do not matter to it."""
+    for entry in BY_EVERYONE:
+        if entry["rule"] not in ("F11", "F12") and entry["name"] != "table-end":
+            with pytest.raises((ValueError, struct.error, IndexError)):
+                spec_reader.Network(path_of(entry).read_bytes())
+
+
+def test_every_rule_of_the_container_is_broken() -> None:
+    from qfmt.file import CONTAINER_RULES
+
+    assert {entry["rule"] for entry in REFUSED} >= {number for number, _ in CONTAINER_RULES}
+
+
+# The reader in C
+
+
+def test_the_c_reader_finds_every_file_sound_or_broken() -> None:
+    program = c_reader.build("test/verdicts.c")
+    found = c_reader.verdicts(program, [path_of(entry).read_bytes() for entry in (*READABLE, *BY_EVERYONE)])
+    read, refused = found[: len(READABLE)], found[len(READABLE) :]
+    assert [entry["name"] for entry, (code, _) in zip(READABLE, read, strict=True) if code] == []
+    assert [entry["name"] for entry, (code, _) in zip(BY_EVERYONE, refused, strict=True) if not code] == []
+    same = sum(rule == entry["rule"] for entry, (_, rule) in zip(BY_EVERYONE, refused, strict=True))
+    tell(
+        f"conformance suite in C: {len(read)} of {len(READABLE)} files read, {len(refused)} of {len(BY_EVERYONE)} that "
+        f"every reader refuses are refused, {same} by the same rule"
+    )
+
+
+def test_vectors_come_out_equal_in_c() -> None:
+    program = c_reader.build("qfb_run.c")
+    paths = [path_of(entry) for entry in READABLE if entry["level"] == "integer"]
+    done = subprocess.run([program, "--vectors", *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = [line.rpartition(": ")[2].split()[:3:2] for line in done.stdout.splitlines()]
+    equal, total = (sum(int(pair[index]) for pair in counts) for index in (0, 1))
+    assert len(counts) == len(paths)
+    assert equal == total == outputs_of(paths)
+    tell(f"conformance suite, integer: {equal:,} of {total:,} outputs equal in C")
+
+
+def test_broken_networks_of_integers_are_not_run_in_c() -> None:
+    """On the rules V48 and V49 rests the safety of who runs a network."""
+    program = c_reader.build("qfb_run.c")
+    for entry in REFUSED:
+        if entry["rule"] in ("V48", "V49") and entry["name"] != "reach":  # which is not needed to run it
+            done = subprocess.run([program, "--vectors", path_of(entry)], capture_output=True, text=True)
+            assert done.returncode == 2, (entry["name"], done)
+
+
+# What the suite is worth
+
+
+FAMILIES = (
+    ("divide", "reciprocal", "reciprocal_offset", "reciprocal_fma"),
+    ("float_bias", "integer_bias", "integer_bias_reciprocal", "affine"),
+    ("mean_divide_offset", "mean_reciprocal", "mean_reciprocal_fma", "mean_stored"),
+    ("multiply_shift", "fixed_point_single", "fixed_point_double", "power_of_two"),
+    ("dynamic_fma", "dynamic_add", "dynamic_inverse", "dynamic_divide", "dynamic_reciprocal", "dynamic_symmetric"),
+    ("lookup_float32", "lookup_float16"),
+    ("exact", "folded"),
+    ("interpolate", "interpolate_fma"),
+)
+
+
+def outputs_by(rule: str, said: dict[str, Any]) -> list[Any]:
+    """What the networks of a file give if its nodes of that family of rules were computed by another one of it."""
+    from conformance import evaluate
+
+    family = next((family for family in FAMILIES if rule in family), ())
+    nodes = [node | {"rule": rule} if node["rule"] in family else node for node in said["nodes"]]
+    return [evaluate.outputs(said | {"nodes": nodes}, vector) for vector in said["vectors"]]
+
+
+def test_it_tells_every_two_rules_apart() -> None:
+    """Whoever computes by a neighbouring rule does not pass: of each rule there is a file that shows it."""
+    told = set()
+    for entry in READABLE:
+        if entry["level"] != "read":
+            said = said_of(entry)
+            rules = {node["rule"] for node in said["nodes"]}
+            for family in FAMILIES:
+                for mine in rules.intersection(family):
+                    stated = [vector["outputs"] for vector in said["vectors"]]
+                    others = (rule for rule in family if rule != mine and (mine, rule) not in told)
+                    told |= {(mine, rule) for rule in others if differs(rule, said, stated)}
+    pairs = {(mine, other) for family in FAMILIES for mine in family for other in family if mine != other}
+    assert pairs - told == set()
+    tell(f"conformance suite: {len(told)} of {len(pairs)} pairs of neighbouring rules are told apart")
+
+
+def differs(rule: str, said: dict[str, Any], stated: list[Any]) -> bool:
+    """Also where the other rule cannot be computed from what the node has."""
+    try:
+        return outputs_by(rule, said) != stated
+    except (AssertionError, OverflowError, ZeroDivisionError):
+        return True
+
+
+# The second evaluation on a real network
+
+
+def digits() -> qfmt.Model:
+    return qfmt.convert(DIGITS)
+
+
+def test_the_second_evaluation_gives_what_torch_gave() -> None:
+    """The outputs that torch's own kernels gave for the held-back images lie beside the example."""
+    from conformance import evaluate
+    from conformance.twin import items, twin
+    from qfmt.model import StoredArray, Vector
+
+    held = np.load(HELD_BACK)
+    image, theirs = StoredArray.of(held["x"][:1]), StoredArray.of(held["outputs"][:1])
+    model = digits().replace(vectors=(Vector({"x": image}, {"dequant": theirs}),))
+    said = twin(model, {})
+    computed = evaluate.outputs(said, said["vectors"][0])["dequant"]
+    assert computed == {"shape": [1, 10], "values": items(theirs)}
+    tell("the evaluation in plain Python: 10 of 10 outputs of the digits network are torch's, to the bit")
+
+
+@pytest.mark.parametrize("how", [{}, {"form": "fixed_point_double"}], ids=str)
+def test_the_second_evaluation_gives_the_same_for_a_lowered_network(how: dict[str, Any]) -> None:
+    from conformance import evaluate
+    from conformance.networks import numbers
+    from conformance.twin import twin
+    from qfmt.passes import lower_integer
+    from qfmt.passes.sizes import with_input_shapes
+
+    model = digits()
+    model = model.replace(graph=with_input_shapes(model.graph, {"x": (1, 1, 8, 8)}))
+    lowered = lower_integer(model, **how)
+    image = numbers(1, (1, 1, 8, 8), 0, 255).astype(np.uint8)
+    said = twin(lowered.with_vectors({lowered.graph.inputs[0]: image}), {})
+    assert evaluate.outputs(said, said["vectors"][0]) == said["vectors"][0]["outputs"]
+
+
+def test_it_has_every_operator_of_integers_and_nearly_every_rule() -> None:
+    from qfmt.ops import OPERATORS, Quantized
+
+    nodes = [node for entry in READABLE for node in said_of(entry)["nodes"]]
+    integers = {
+        (name, rule)
+        for name, operator in OPERATORS.items()
+        for rule in (operator.rules if operator.quantized is Quantized.INTEGERS else operator.sum_rules) or ("",)
+        if operator.quantized is Quantized.INTEGERS or rule
+    }
+    assert integers - {(node["operator"], node["rule"]) for node in nodes} == set()
+    rules = {rule for operator in OPERATORS.values() for rule in operator.rules}
+    left_out = {"moments", "fused"}  # floats in an order of their own
+    assert rules - {node["rule"] for node in nodes} == left_out

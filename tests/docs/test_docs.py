@@ -1,0 +1,152 @@
+"""docs/: examples print what the pages say, links lead somewhere, and engines do what the tables say of them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import qfmt
+import readme
+from engine_kernels import x86_takes
+from qfmt.passes import lower_integer
+from support.c_program import CAN_COMPILE
+from support.counts import tell
+from support.paths import EXAMPLES, ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+INTEGERS = (ROOT / "docs" / "integers.md").read_text(encoding="utf-8")
+
+PARTS = ("bias.folded", "multiplier", "shift", "add")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_of_a_page_print_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.quantized, "engine", torch.backends.quantized.engine)  # which a page may change
+    examples = readme.blocks(page.read_text(encoding="utf-8"))
+    assert examples
+    for (_, said), printed in zip(examples, readme.executed(examples), strict=True):
+        assert readme.fixed(said) == readme.fixed(printed), "python tools/readme.py writes it anew"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+def test_the_numbers_in_the_text_are_those_of_the_network() -> None:
+    """Those that no example prints, but a table: M, b in units, Σw, B, m, shift, add."""
+    model = qfmt.convert(EXAMPLES / "two_layers" / "two_layers_int8.pt")
+    t, ints = model.tensors, lower_integer(model, exact=True).tensors
+    cells: list[str] = []
+    for layer, before in (("conv1", "quant"), ("conv2", "conv1")):
+        bias, m, shift, add = (ints[f"{layer}.{part}"].array.tolist() for part in PARTS)
+        sums = t[f"{layer}.weight"].array.sum((1, 2, 3), dtype=int)
+        for channel, scale in enumerate(t[f"{layer}.weight"].quantization.scale):
+            unit = t[before].quantization.scale[0] * scale
+            cells += [f"{unit / t[layer].quantization.scale[0]:.9f}", f"{t[f'{layer}.bias'].array[channel] / unit:.3f}"]
+            cells += [f"{sums[channel]}", f"= {bias[channel]}", f"{m[channel]}, {shift[channel]}"]
+            cells += [f"{m[channel] / 2 ** shift[channel]:.9f}", f"{add[channel]}", f"{1 << (shift[channel] - 1)}"]
+    assert [cell for cell in cells if f" {cell} |" not in INTEGERS] == []
+
+
+@pytest.mark.slow
+def test_a_real_network_in_c_gives_pytorchs_logits(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the README says of the MobileNetV2: the whole way by commands, and then torch itself on the same images."""
+    if not CAN_COMPILE:
+        pytest.skip("there is no cc, or no make")
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    shutil.copy(source, tmp_path / "net.pt")
+    commands = (
+        "qfmt convert net.pt net.qfb",
+        "qfmt convert net.qfb net_int.qfb --integer-only --exact",
+        "qfmt convert net_int.qfb net",
+        "make -s -j2 -C net",
+    )
+    output = "".join(readme.shell(command, str(tmp_path)) for command in commands)
+    lowered = re.search(r"lower  ([\d,]+) channels: .*; equal on all ([\d,]+) sums in reach", output)
+    assert lowered is not None, output
+    assert f"{lowered[1]} channels are proven equal on all of {lowered[2]} sums" in README
+    model = qfmt.load(tmp_path / "net_int.qfb")
+    assert not any(any(node.attributes.get("differs", ())) for node in model.nodes)
+    (given,), (result,) = model.graph.inputs, model.graph.outputs
+    into, out = model.tensors[given].quantization, model.tensors[result].quantization
+    monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
+    network, rng, equal = torch.jit.load(source), np.random.default_rng(0), 0
+    for _ in range(8):
+        q = rng.integers(0, 256, (1, 3, 224, 224)).astype(np.uint8)
+        real = (q.astype(np.float32) - into.zero_point[0]) * np.float32(into.scale[0])
+        with torch.no_grad():
+            theirs = network(torch.from_numpy(real)).numpy()
+        printed = subprocess.run([tmp_path / "net" / "main"], input=q.tobytes(), capture_output=True, check=True).stdout
+        ours = (np.array(printed.split(), np.float32) - out.zero_point[0]) * np.float32(out.scale[0])
+        equal += int((ours == theirs.ravel()).sum())
+    tell(f"MobileNetV2 of 2019 in C, without floats: {equal} of 8000 logits are PyTorch's")
+    assert equal == 8000
+
+
+# The tables of engines
+
+
+@pytest.fixture(scope="module")
+def engines() -> ModuleType:
+    return importlib.import_module("engines")
+
+
+@pytest.fixture(scope="module")
+def measured(engines: ModuleType) -> dict[str, dict[str, list[str]]]:
+    """Without TFLite, which lives in an environment of its own."""
+    return engines.tables(engines.engines(None))
+
+
+def said(name: str) -> dict[str, list[str]]:
+    (block,) = re.findall(rf"<!-- {name}: tools/engines.py -->\n(.*?)<!-- end -->", INTEGERS, re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+    return {first: cells for first, *cells in rows}
+
+
+@pytest.mark.parametrize("name", ["engines", "ties", "saturation", "forms"])
+def test_a_table_is_what_is_measured_here(name: str, measured: dict[str, dict[str, list[str]]]) -> None:
+    """Formulas, rational numbers and qfmt count the same everywhere; other engines must keep what is zero at zero."""
+    page, found = said(name), measured[name]
+    if name != "forms":
+        page["PyTorch, x86"] = page[f"PyTorch, {x86_takes()}"]
+    equal = sum(page[row] == cells for row, cells in found.items())
+    tell(f"docs/integers.md, table {name}: {equal} of {len(found)} rows are equal")
+    assert [row for row in page if not row.startswith("TFLite")] == list(found)
+    for row, cells in found.items():
+        if not row.startswith(("PyTorch", "ONNX")):
+            assert cells == page[row], row
+        else:
+            assert [cell == "0" for cell in cells] == [cell == "0" for cell in page[row]], row
+
+
+@pytest.mark.slow
+def test_tflite_does_what_the_tables_say(engines: ModuleType) -> None:
+    """TFLITE_PYTHON is a Python that has ai-edge-litert."""
+    python = os.environ.get("TFLITE_PYTHON")
+    if python is None:
+        pytest.skip("TFLITE_PYTHON names no Python with ai-edge-litert")
+    found = [engine for engine in engines.engines(python) if engine.name.startswith("TFLite")]
+    for name, table in (("engines", engines.table_of_engines(found)), ("ties", engines.table_of_ties(found))):
+        assert table == {row: cells for row, cells in said(name).items() if row.startswith("TFLite")}
+
+
+def test_each_engine_has_a_rule_that_gives_its_integers(measured: dict[str, dict[str, list[str]]]) -> None:
+    """Not only as the page says, but as it should be, ties or no ties."""
+    for name, column in (("engines", 1), ("ties", 0)):
+        for row, cells in said(name).items():
+            if not row.startswith(("rational", "ONNX Runtime, Q and DQ as they stand")):
+                assert cells[column] == "0", (name, row)

@@ -1,0 +1,190 @@
+"""What a file asks for is counted before it is done: decoded bytes, violations, windows, elements, parts of arrays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qfmt
+import qfmt.arrays
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.cli.report import stored_range
+from qfmt.errors import FormatError, QfmtError, RunError, Violation
+from qfmt.file import header
+from qfmt.file.checker import MOST
+from qfmt.model import DTYPES, numpy_dtype
+from qfmt.ops.geometry import Window
+from support.crafted import crafted
+from support.mutants import sealed
+from support.paths import HOSTILE
+
+
+def shared_table(tmp_path: Path, count: int, inputs: int) -> Path:
+    """A file of `count` nodes, all of which are the same table, with that many inputs."""
+    first = {"operator": "vendor.a", "inputs": [0] * inputs, "outputs": [0]}
+    nodes = [first, *({"operator": "vendor.b", "inputs": [], "outputs": [0]} for _ in range(count - 1))]
+    data = bytearray(crafted(tmp_path, graph={"nodes": nodes}).read_bytes())
+    size = struct.unpack_from("<Q", data, 16)[0]
+    (at,) = (at for at in range(header.SIZE, size - 3, 4) if data[at : at + 4] == struct.pack("<I", count))
+    target = at + 4 + struct.unpack_from("<I", data, at + 4)[0]
+    for place in range(at + 8, at + 4 + 4 * count, 4):
+        data[place : place + 4] = struct.pack("<I", target - place)
+    (tmp_path / "shared.qfb").write_bytes(sealed(data))
+    return tmp_path / "shared.qfb"
+
+
+@pytest.mark.parametrize(("count", "inputs"), [(3000, 300), (2000, 3000)])
+def test_a_table_that_is_shared_is_decoded_a_few_times(count: int, inputs: int, tmp_path: Path) -> None:
+    path = shared_table(tmp_path, count, inputs)
+    nodes = qfmt.load(path).nodes
+    assert len(nodes) == count
+    with pytest.raises(FormatError, match="too often"):
+        list(nodes)
+    found = qfmt.check(path)
+    assert len(found) == MOST
+    assert {broken.rule for broken in found} == {"F6"}
+
+
+def test_buffers_that_overlap_are_hashed_a_few_times(tmp_path: Path) -> None:
+    import hashlib
+
+    data, count = bytes(64), 100
+    buffers = [{"offset": 0, "size": 64, "sha256": hashlib.sha256(data).digest()}] * count
+    tensors = [{"name": f"t{index:03}", "dtype": 2, "shape": [64], "buffer": index} for index in range(count)]
+    model = qfmt.load(crafted(tmp_path, data=data, buffers=buffers, graph={"tensors": tensors}))
+    with pytest.raises(FormatError, match="buffers overlap"):
+        for tensor in model.tensors.values():
+            assert not tensor.array.any()
+
+
+def test_what_is_said_is_cut_and_escaped() -> None:
+    violation = Violation("V1", "tensor '" + "A" * 100_000 + "\x1b[31m'", "\n" * 100_000)
+    assert len(violation.where) < 600 and len(violation.what) < 600
+    assert str(violation).isprintable()
+    error = QfmtError("B" * 100_000 + "\u202e", where="x\ny", hint="\x07")
+    assert len(str(error)) < 11_000
+    assert str(error).isprintable()
+    assert str(error).startswith("x\\ny: BBB") and str(error).endswith("B\\u202e; \\x07")
+
+
+def test_windows_that_meet_padding_alone() -> None:
+    """The closed form against the taps of every window."""
+    ranges = (range(6), range(1, 5), range(1, 8), range(6), range(4), range(1, 5), (False, True))
+    count = 0
+    for size, kernel, dilation, head, tail, stride, ceil_mode in itertools.product(*ranges):
+        window = Window(kernel, stride, dilation, head, tail, bool(ceil_mode))
+        try:
+            out = window.positions(size)
+        except QfmtError:
+            continue
+        met = np.arange(out)[:, None] * stride - head + np.arange(kernel) * dilation
+        inside, padded = (met >= 0) & (met < size), (met >= -head) & (met < size + tail)
+        first, taps = window.met(size)
+        assert np.array_equal(taps, inside.sum(1)) and np.array_equal(taps, window.counts(size, 0))
+        assert np.array_equal(first, np.where(taps > 0, np.where(inside, met, size).min(1, initial=size), 0))
+        assert np.array_equal(window.counts(size, 1), padded.sum(1))
+        apart = not ((met >= 0) & (met < size)).any(1).all() or max(head, tail) > dilation * (kernel - 1)
+        expected = bool(head + tail) and apart
+        try:
+            window.check(size)
+            found = False
+        except QfmtError:
+            found = True
+        assert found == expected, (size, kernel, dilation, head, tail, stride, ceil_mode)
+        count += 1
+    print(f"{count} windows")
+
+
+def pooled(size: int, kernel: int, pad: int, dilation: int = 1) -> Model:
+    window = {"ceil_mode": 0, "dilations": (dilation,), "kernel_shape": (kernel,), "pads": (pad, pad), "strides": (1,)}
+    tensors = {name: Tensor(name, "float32", (1, 1, None)) for name in "xy"}
+    return Model(Graph(("x",), ("y",), [Node("MaxPool", ("x",), ("y",), window, version=22)], tensors))
+
+
+@pytest.mark.parametrize(("kernel", "pad"), [(1 << 40, (1 << 40) - 1), (1 << 62, (1 << 62) - 1)])
+def test_padding_that_no_memory_holds(kernel: int, pad: int) -> None:
+    with pytest.raises(RunError, match=r"node y \(MaxPool\): needs .* elements, and this machine has .* bytes"):
+        pooled(2, kernel, pad).run({"x": np.zeros((1, 1, 2), np.float32)})
+
+
+def test_outputs_that_no_memory_holds() -> None:
+    shape = Tensor.constant("shape", np.array([1 << 40, 1 << 18]))
+    tensors = {"shape": shape, "x": Tensor("x", "float32", (1, 1)), "y": Tensor("y", "float32", (None, None))}
+    model = Model(Graph(("x",), ("y",), [Node("Expand", ("x", "shape"), ("y",), version=13)], tensors))
+    with pytest.raises(RunError, match=r"node y \(Expand\): needs 288,230,376,151,711,744 elements"):
+        model.run({"x": np.zeros((1, 1), np.float32)})
+
+
+SHAPES = ((), (7,), (5, 30), (3, 4, 5, 6), (1, 200))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int4", "uint2", "int32", "float32", "float16", "bool", "bfloat16", "float8_e4m3fn"]
+)
+def test_ranges_that_are_found_in_parts(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the smallest and largest of all values, in every granularity of scales."""
+    monkeypatch.setattr(qfmt.arrays, "PART", 64)
+    rng, kind, count = np.random.default_rng(0), DTYPES[dtype], 0
+    for shape in SHAPES:
+        low, high = (kind.minimum, kind.maximum + 1) if kind.is_integer else (-100, 100)
+        values = rng.normal(size=shape) if kind.kind == "f" else rng.integers(low, high, shape)
+        grids: list[Quantization | None] = [None]
+        if kind.is_quantizable:
+            grids.append(Quantization.per_tensor(0.3, 0, dtype))
+            grids += [along(shape, axis, dtype, rng) for axis in range(len(shape))]
+            grids += [in_blocks(shape, dtype, rng)] if shape else []
+        for grid in grids:
+            tensor = Tensor.constant("t", np.asarray(values).astype(numpy_dtype(dtype)), grid, dtype=dtype)
+            stored, real = tensor.array, tensor.dequantize()
+            stored = stored.astype(float) if kind.kind == "f" else stored
+            assert stored_range(tensor) == {
+                "stored_min": stored.min().item(),
+                "stored_max": stored.max().item(),
+                "real_min": real.min().item(),
+                "real_max": real.max().item(),
+            }
+            count += 1
+    print(f"{count} tensors")
+
+
+def along(shape: tuple[int, ...], axis: int, dtype: str, rng: np.random.Generator) -> Quantization:
+    limits = int(DTYPES[dtype].minimum), int(DTYPES[dtype].maximum)
+    return Quantization(tuple(rng.uniform(0.1, 2, shape[axis])), (0,) * shape[axis], *limits, axis)
+
+
+def in_blocks(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Quantization:
+    sizes = tuple(max(1, size // 2) for size in shape)
+    counts = tuple(-(-size // block) for size, block in zip(shape, sizes, strict=True))
+    points = rng.integers(0, 2, counts).astype(numpy_dtype(dtype)) if DTYPES[dtype].is_integer else 0
+    return Quantization.of_blocks(dtype, shape, sizes, rng.normal(size=counts).astype(np.float32), points)
+
+
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+def test_the_verdict_outlives_its_reader(reader: str) -> None:
+    """`check FILE | head -1` has the status of the verdict, though nobody reads the rest."""
+    file = HOSTILE / "B.qfb"
+    script = f'"{sys.executable}" -m qfmt check "{file}" 2>/dev/null | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_json_has_no_infinities(tmp_path: Path) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    file = HOSTILE / "json-infinity.qfb"
+    done = subprocess.run(
+        [sys.executable, "-m", "qfmt", "inspect", str(file), "--json"], capture_output=True, text=True
+    )
+    facts = json.loads(done.stdout, parse_constant=refuse)
+    numbers = [value for node in facts["nodes"] for value in node["attributes"].values()]
+    assert any(
+        number in ("inf", "-inf", "nan") or "inf" in number for number in numbers if isinstance(number, str | list)
+    )

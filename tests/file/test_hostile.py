@@ -1,0 +1,235 @@
+"""Damaged and malicious files: an error of qfmt, or a model that equals the original. Nothing else, and soon."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qfmt
+from golden.model import golden_model
+from qfmt import Graph, Model
+from qfmt.errors import FormatError, QfmtError
+from qfmt.file import header
+from qfmt.file.decode import Record
+from qfmt.file.reader import Container
+from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.mutants import mutants, overwrite, sealed, small_file, survives, touch
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> bytes:
+    return small_file(tmp_path / "original.qfb")
+
+
+def test_every_truncation_is_refused(small: bytes, tmp_path: Path) -> None:
+    for size in range(len(small)):
+        assert not survives(small[:size], tmp_path / "m.qfb")
+    assert survives(small, tmp_path / "m.qfb")
+
+
+def test_appended_bytes_are_refused(small: bytes, tmp_path: Path) -> None:
+    assert not survives(small + b"\0", tmp_path / "m.qfb")
+    assert not survives(small + bytes(4096), tmp_path / "m.qfb")
+
+
+def test_every_changed_byte_is_noticed_or_does_not_matter(small: bytes, tmp_path: Path) -> None:
+    """Every byte, three values each, in the header all 255. What matters not is zero padding in the data segment."""
+    original = qfmt.load(tmp_path / "original.qfb")
+    path, data = tmp_path / "m.qfb", bytearray(small)
+    changed = unnoticed = 0
+    for at, byte in enumerate(small):
+        for value in range(256) if at < header.SIZE else (byte ^ 1, byte ^ 0x80, byte ^ 0xFF):
+            if value != byte:
+                data[at] = value
+                changed += 1
+                if survives(bytes(data), path):
+                    unnoticed += 1
+                    assert qfmt.load(path) == original
+                    assert [broken.rule for broken in qfmt.check(path)] == ["F8"]
+        data[at] = byte
+    print(f"{changed} changes, {changed - unnoticed} noticed by reading, the others by check")
+    container = Container(tmp_path / "original.qfb", verify=True)
+    padding = container.header.data_size - sum(buffer["size"] for buffer in container.buffers)
+    assert unnoticed == 3 * padding
+
+
+def test_changed_bytes_without_digests_raise_nothing_else(small: bytes, tmp_path: Path) -> None:
+    path, data = tmp_path / "m.qfb", bytearray(small)
+    meta_size = struct.unpack_from("<Q", small, 16)[0]
+    refused = 0
+    for at in [*range(meta_size), *range(meta_size, len(small), 64)]:
+        byte = data[at]
+        for value in (byte ^ 1, byte ^ 0x80, byte ^ 0xFF):
+            data[at] = value
+            refused += not survives(bytes(data), path, verify=False)
+        data[at] = byte
+    print(f"{refused} of {3 * meta_size} changes refused by structure alone")
+    assert refused > meta_size
+
+
+def test_mutants_with_a_fitting_digest(small: bytes, tmp_path: Path) -> None:
+    """The decoder itself under attack; what reading refuses, check lists."""
+    path = tmp_path / "m.qfb"
+    count, refused, checked = 20_000, 0, 0
+    for index, data in enumerate(mutants(small, count=count, seed=1)):
+        survived = survives(data, path)
+        refused += not survived
+        if index % 10 == 0:
+            checked += 1
+            try:
+                assert survived or qfmt.check(path)
+            except QfmtError:
+                assert not survived
+    print(f"{count} mutants: {refused} refused, {count - refused} read completely; {checked} checked")
+    assert count // 5 < refused < count
+
+
+def test_running_what_could_be_read_raises_nothing_else(tmp_path: Path) -> None:
+    """Mutants of a quantized convolution: rules broken by the graph stop it before the first node."""
+    model = golden_model()
+    tensors = {name: tensor for name, tensor in model.tensors.items() if name != "größe"}
+    network = Graph(("x",), ("y",), model.nodes[:3], tensors)
+    path, original = tmp_path / "m.qfb", tmp_path / "original.qfb"
+    Model(network).save(original)
+    x = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    count, finished = 2000, 0
+    for data in mutants(original.read_bytes(), count=count, seed=3):
+        overwrite(path, data)
+        with suppress(QfmtError), np.errstate(all="ignore"):
+            loaded = qfmt.load(path)
+            loaded.run(dict.fromkeys(loaded.graph.inputs, x))
+            finished += 1
+    print(f"{count} mutants: {finished} ran to the end")
+    assert 0 < finished < count // 2
+
+
+# Crafted files
+
+
+def refusal(path: Path) -> str:
+    """Why a file is refused: the rule, and the message. Both reading and check must refuse it."""
+    with pytest.raises(FormatError) as caught:
+        touch(qfmt.load(path))
+    with suppress(FormatError):
+        assert qfmt.check(path)
+    return str(caught.value)
+
+
+def test_the_crafted_file_is_fine_as_it_is(tmp_path: Path) -> None:
+    path = crafted(tmp_path)
+    assert qfmt.check(path) == []
+    assert qfmt.load(path).tensors["t"].array.shape == (64,)
+
+
+@pytest.mark.parametrize(("offset", "size"), BUFFERS)
+def test_buffers_outside_the_data(offset: int, size: int, tmp_path: Path) -> None:
+    for shape in ([64], [size]):
+        if max(shape) < 2**63:
+            path = crafted(
+                tmp_path, tensor={"shape": shape}, buffers=[{"offset": offset, "size": size, "sha256": bytes(32)}]
+            )
+            assert "buffer 0" in refusal(path) or "too large" in refusal(path) or "bytes stored" in refusal(path)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes_that_cannot_be(shape: list[int] | None, tmp_path: Path) -> None:
+    assert "tensor 't'" in refusal(crafted(tmp_path, tensor={"shape": shape}))
+
+
+@pytest.mark.parametrize("wrong", QUANTIZATIONS, ids=str)
+def test_quantizations_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
+    good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
+    assert qfmt.check(crafted(tmp_path, tensor={"quantization": good})) == []
+    refusal(crafted(tmp_path, tensor={"quantization": good | wrong}))
+
+
+@pytest.mark.parametrize("wrong", TENSORS, ids=str)
+def test_tensors_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
+    refusal(crafted(tmp_path, tensor=wrong))
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=str)
+def test_graphs_that_cannot_be(graph: Record, tmp_path: Path) -> None:
+    refusal(crafted(tmp_path, graph=graph))
+
+
+def test_a_test_vector_for_an_input_that_is_absent(tmp_path: Path) -> None:
+    vector = {"inputs": [{"shape": [64], "buffer": 0}], "outputs": []}
+    assert "'' is not a tensor" in refusal(crafted(tmp_path, graph={"inputs": [-1]}, vectors=[vector]))
+
+
+def test_tensors_of_one_name(tmp_path: Path) -> None:
+    tensor = {"name": "t", "dtype": 2, "shape": [64], "buffer": 0}
+    assert "two tensors are called 't'" in refusal(crafted(tmp_path, graph={"tensors": [tensor, tensor]}))
+
+
+def test_unsorted_tensors_never_escape_as_key_errors(tmp_path: Path) -> None:
+    tensors = [{"name": name, "dtype": 2, "shape": [64], "buffer": 0} for name in "gfedcba"]
+    nodes = [{"operator": "vendor.a", "inputs": list(range(7)), "outputs": []}]
+    path = crafted(tmp_path, graph={"tensors": tensors, "nodes": nodes})
+    model = qfmt.load(path)
+    touch(model)
+    assert [model.tensors[name].name for name in model.nodes[0].inputs] == list("gfedcba")
+    assert {broken.rule for broken in qfmt.check(path)} == {"F11"}
+
+
+def test_enormous_vectors_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    data = bytearray(crafted(tmp_path).read_bytes())
+    meta_size = struct.unpack_from("<Q", data, 16)[0]
+    tracemalloc.start()
+    refused = 0
+    for at in range(header.SIZE, meta_size - 3, 4):
+        for count in (0x00FFFFFF, 0x3FFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF):
+            changed = bytearray(data)
+            changed[at : at + 4] = struct.pack("<I", count)
+            refused += not survives(sealed(changed), tmp_path / "m.qfb")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert refused > 100
+    assert peak < 1 << 20
+
+
+def test_shared_vectors_do_not_multiply(tmp_path: Path) -> None:
+    """One vector of 100,000 indices that 4,000 nodes refer to: half a megabyte that would become 3 GB."""
+    shared = {"operator": "a", "inputs": [0] * 100_000, "outputs": []}
+    nodes = [shared, *({"operator": "a", "inputs": [7], "outputs": []} for _ in range(4000))]
+    data = bytearray(crafted(tmp_path, graph={"nodes": nodes}).read_bytes())
+    meta_size = struct.unpack_from("<Q", data, 16)[0]
+    big = data.find(struct.pack("<I", 100_000), header.SIZE)
+    redirected = 0
+    for at in range(header.SIZE, meta_size - 7, 4):
+        target = at + struct.unpack_from("<I", data, at)[0]
+        if data[target : target + 8] == struct.pack("<II", 1, 7):  # leads to [7]
+            data[at : at + 4] = struct.pack("<I", big - at)
+            redirected += 1
+    assert redirected == 4000
+    (tmp_path / "m.qfb").write_bytes(sealed(data))
+    tracemalloc.start()
+    with pytest.raises(FormatError, match="too often"):
+        touch(qfmt.load(tmp_path / "m.qfb"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * len(data)
+
+
+def test_a_shared_quantization_is_one_object(tmp_path: Path) -> None:
+    quantization = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
+    tensors = [{"name": n, "dtype": 2, "shape": [64], "buffer": 0, "quantization": quantization} for n in "ab"]
+    tensors_of = qfmt.load(crafted(tmp_path, graph={"tensors": tensors})).tensors
+    assert tensors_of["a"].quantization is tensors_of["b"].quantization
+
+
+def test_a_file_that_does_not_begin_where_it_says(tmp_path: Path) -> None:
+    data = crafted(tmp_path).read_bytes()
+    for root in (0, 4, 64, 100, 127, 2**31, 2**32 - 4):
+        assert not survives(sealed(struct.pack("<I", root) + data[4:]), tmp_path / "m.qfb")
+
+
+def test_values_are_what_the_bytes_say(tmp_path: Path) -> None:
+    data = bytes(range(64))
+    assert (qfmt.load(crafted(tmp_path, data=data)).tensors["t"].array == np.frombuffer(data, np.int8)).all()

@@ -1,0 +1,147 @@
+"""Test vectors: made by a model, kept by its file, replayed by `qfmt run --vectors`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import qfmt
+from networks.four_bits import INPUT, network
+from qfmt import Model, QfmtError
+from qfmt.cli import main
+from qfmt.compare import replay
+from qfmt.errors import DigestError, FormatError, RunError
+from qfmt.model import StoredArray
+
+REAL = [[-5.5, -1.5, 2.0], [0.0, 0.5, 1.0]]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["run", *map(str, arguments)])
+
+
+def test_a_model_makes_them_and_a_file_keeps_them(tmp_path: Path) -> None:
+    model = network().with_vectors(INPUT, {"q": np.zeros((0, 3), np.int8)}, names=("corners", ""))
+    model.save(tmp_path / "m.qfb")
+    read = qfmt.load(tmp_path / "m.qfb")
+    assert read == model != network()
+    assert read.content_id() == network().content_id()
+    first, second = read.vectors
+    assert first.name == "corners"
+    assert first.inputs["q"].dtype == "int4" and first.inputs["q"].data.nbytes == 3
+    assert first.inputs["q"].array.tolist() == INPUT["q"].tolist()
+    assert first.outputs["real"].array.tolist() == REAL
+    assert second.outputs["real"].shape == (0, 3)
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    assert [(each.vector, each.output, each.elements, each.different) for each in replay(read)] == [
+        ("corners", "real", 6, 0),
+        ("corners", "q", 6, 0),
+        ("1", "real", 0, 0),
+        ("1", "q", 0, 0),
+    ]
+
+
+def test_vectors_are_added_to_those_that_are_there() -> None:
+    model = network().with_vectors(INPUT).with_vectors(INPUT, INPUT)
+    assert len(model.vectors) == 3
+    with pytest.raises(QfmtError, match="1 names for 2 test vectors"):
+        model.with_vectors(INPUT, INPUT, names=("a",))
+    with pytest.raises(RunError, match="missing"):
+        model.with_vectors({})
+
+
+def test_a_vector_is_read_when_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    network().with_vectors(INPUT).save(path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # of the output
+    path.write_bytes(data)
+    vector = qfmt.load(path).vectors[0]
+    assert vector.inputs["q"].array.tolist() == INPUT["q"].tolist()
+    with pytest.raises(DigestError, match="the value of 'real' in a test vector: the data is damaged"):
+        _ = vector.outputs["real"].array
+    assert [broken.rule for broken in qfmt.check(path)] == ["F9"]
+
+
+def test_two_values_of_one_output_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qfmt.file import writer
+
+    def swapped(number: int, model: Model, indices: object) -> object:
+        record = ours(number, model, indices)  # type: ignore[arg-type]
+        record["outputs"][2] = {**record["outputs"][0], "buffer": record["inputs"][0]["buffer"]}
+        return record
+
+    ours = writer._vector_record
+    monkeypatch.setattr(writer, "_vector_record", swapped)
+    network().with_vectors(INPUT).save(tmp_path / "m.qfb")
+    with pytest.raises(FormatError, match="test vector 0: 'real' has two values"):
+        _ = qfmt.load(tmp_path / "m.qfb").vectors[0]
+    assert {broken.rule for broken in qfmt.check(tmp_path / "m.qfb")} == {"V50"}
+
+
+def test_run_replays_them(tmp_path: Path) -> None:
+    model = network().with_vectors(INPUT, names=("corners",))
+    model.save(tmp_path / "m.qfb")
+    done = run(tmp_path / "m.qfb", "--vectors")
+    assert done.exit_code == 0
+    assert done.output.splitlines()[1].split() == ["corners", "real", "6", "6", "0"]
+    assert done.output.endswith("\nequal\n")
+    vector = model.vectors[0]
+    wrong = np.array(REAL, np.float32)
+    wrong[1, 2] = 1.5
+    outputs = {**vector.outputs, "real": StoredArray.of(wrong)}
+    replace(model, vectors=(replace(vector, outputs=outputs),)).save(tmp_path / "wrong.qfb")
+    done = run(tmp_path / "wrong.qfb", "--vectors")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[1].split() == ["corners", "real", "6", "5", "0.5"]
+    assert done.output.endswith("\ndifferent\n")
+    done = run(tmp_path / "wrong.qfb", "--vectors", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.output)[0] == {
+        "vector": "corners",
+        "output": "real",
+        "elements": 6,
+        "different": 1,
+        "largest": 0.5,
+    }
+
+
+def test_run_records_one(tmp_path: Path) -> None:
+    network().save(tmp_path / "m.qfb")
+    np.save(tmp_path / "image.npy", INPUT["q"])
+    done = run(tmp_path / "m.qfb", "--input", tmp_path / "image.npy", "--record", tmp_path / "tested.qfb")
+    assert done.exit_code == 0, done.output
+    assert qfmt.load(tmp_path / "tested.qfb") == network().with_vectors(INPUT, names=("image",))
+    assert run(tmp_path / "tested.qfb", "--vectors").exit_code == 0
+    done = run(tmp_path / "m.qfb", "--input", tmp_path / "image.npy", "--record", tmp_path / "m.qfb")
+    assert done.exit_code == 2
+    assert "is the source itself" in done.output
+
+
+def test_run_of_a_file_without_any(tmp_path: Path) -> None:
+    network().save(tmp_path / "m.qfb")
+    done = run(tmp_path / "m.qfb", "--vectors")
+    assert done.exit_code == 2
+    assert "has no test vectors; `qfmt run FILE --input X --record DEST` adds one to a copy" in done.output
+    for options in ([], ["--vectors", "--input", tmp_path / "m.qfb"], ["--vectors", "--output", "y.npz"]):
+        done = run(tmp_path / "m.qfb", *options)
+        assert done.exit_code == 2
+        assert "either --input" in done.output
+
+
+def test_inspect_and_diff_name_them(tmp_path: Path) -> None:
+    model = network().with_vectors(INPUT, INPUT, names=("corners", "more"))
+    model.save(tmp_path / "a.qfb")
+    shown = CliRunner().invoke(main, ["inspect", str(tmp_path / "a.qfb")]).output
+    assert "vectors     2: corners, more; `qfmt run FILE --vectors` replays them" in shown
+    facts = json.loads(CliRunner().invoke(main, ["inspect", str(tmp_path / "a.qfb"), "--json"]).output)
+    assert facts["vectors"][0] == {"name": "corners", "inputs": {"q": [2, 3]}, "outputs": {"real": [2, 3], "q": [2, 3]}}
+    other = network().with_vectors(INPUT, {"q": INPUT["q"][:1]}, names=("corners", "more"))
+    assert qfmt.diff(model, other).words == ("test vectors 2 → 2, different: more",)
+    assert qfmt.diff(model, network()).words == ("test vectors 2 → 0",)
+    assert qfmt.diff(tmp_path / "a.qfb", model).is_equal

@@ -1,0 +1,235 @@
+"""What converting ONNX may cost: in proportion to the file, whatever its functions and constants grow to."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import qfmt
+from networks.onnx_models import node, proto, random_inputs
+from qfmt.errors import BudgetError, SourceError
+from qfmt.frontends.onnx import reading
+from qfmt.frontends.onnx.importer import Importer
+from support import onnx_witness
+from support.paths import HOSTILE
+
+FLOAT = TensorProto.FLOAT
+
+REFUSED = {
+    "laughs14.onnx": "converting 935 bytes would take more than",
+    "laughs30.onnx": "converting 1959 bytes would take more than",
+    "concat.onnx": "node y (Add): sizes 4 and 68719476736 do not broadcast",
+    "onnx-assert.onnx": "initializer add_ini_1_scale: has its data in float_data",
+    "onnx-keyerror.onnx": "node concat_0 (Concat): its input inputs is absent",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    done = converted(name, tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert REFUSED[name] in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [
+    "concat-inference.onnx",  # for the type behind a node of a wrong axis, onnx would compute vectors that double
+    "laughs-uncalled.onnx",  # functions that double, which the graph does not call
+])  # fmt: skip
+def test_what_is_not_needed_is_not_computed(name: str, tmp_path: Path) -> None:
+    done = converted(name, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+MANY = 30_000
+EMPTY = [TensorProto(name=f"t{index}", data_type=FLOAT, dims=[0]) for index in range(MANY)]
+MUCH = {
+    "initializers": ([node("Relu", ["x"], ["y"])], ["x"], EMPTY),
+    "inputs": ([node("Relu", ["x"], ["y"])], ["x", *(f"x{index}" for index in range(MANY))], []),
+    "outputs": ([node("Split", ["x"], ["y", *(f"y{index}" for index in range(MANY))], axis=0)], ["x"], []),
+    "attributes": ([node("F", ["x"], ["y"], domain="a", **{f"a{i}": 1 for i in range(MANY)})], ["x"], []),
+}
+
+
+@pytest.mark.parametrize("name", MUCH)
+def test_what_has_few_bytes_and_takes_many(name: str, tmp_path: Path) -> None:
+    nodes, inputs, initializers = MUCH[name]
+    values = [helper.make_tensor_value_info(each, FLOAT, [1]) for each in (*inputs, "y")]
+    graph = helper.make_graph(nodes, "g", values[:-1], values[-1:], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def converted(name: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """In a process with 2 GB of addresses: a library that takes more dies, and 60 s end what does not."""
+    limit = 2 << 30
+    command = [sys.executable, "-m", "qfmt", "convert", str(HOSTILE / name), str(tmp_path / "out.qfb")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))  # fmt: skip
+
+
+def functions(count: int, calls: int) -> list[onnx.FunctionProto]:
+    """F0, which calls F1 `calls` times, and so on; the last one is Relus."""
+    made = []
+    for index in range(count):
+        names = ["a", *(f"t{call}" for call in range(calls - 1)), "o"]
+        inner = [("Relu", "") if index == count - 1 else (f"F{index + 1}", "d")] * calls
+        nodes = [node(kind, [names[at]], [names[at + 1]], domain=domain) for at, (kind, domain) in enumerate(inner)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+        made.append(helper.make_function("d", f"F{index}", ["a"], ["o"], nodes, opsets))
+    return made
+
+
+def called(made: list[onnx.FunctionProto]) -> onnx.ModelProto:
+    return proto([node("F0", ["x"], ["y"], domain="d")], {"x": (FLOAT, [1, 4])}, ["y"], opset=17, functions=made)
+
+
+def test_functions_that_networks_have_are_inlined(tmp_path: Path) -> None:
+    source = called(functions(5, 3))
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    assert len(qfmt.convert(tmp_path / "m.onnx").nodes) == 3**5
+
+
+@pytest.mark.parametrize(("made", "words"), [
+    (functions(65, 1), "more than 64 levels deep"),
+    ([*functions(2, 1)[:1], helper.make_function("d", "F1", ["a"], ["o"], [node("F0", ["a"], ["o"], domain="d")],
+      [helper.make_opsetid("d", 1)])], "in a circle"),
+])  # fmt: skip
+def test_functions_that_have_no_end(made: list[onnx.FunctionProto], words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        qfmt.convert(called(made))
+
+
+def test_functions_are_counted_before_they_are_inlined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx_ir.passes.common import InlinePass
+
+    def inlined(*_: object) -> None:
+        raise AssertionError("inlined before it was counted")
+
+    monkeypatch.setattr(InlinePass, "call", inlined)
+    (tmp_path / "m.onnx").write_bytes(called(functions(60, 2)).SerializeToString())
+    with pytest.raises(BudgetError):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+# -- constants -----------------------------------------------------------------------------------------------------
+
+
+def _doubled(count: int) -> list[onnx.NodeProto]:
+    return [node("Concat", [f"w{at}", f"w{at}"], [f"w{at + 1}"], axis=0) for at in range(count)]
+
+
+def _ranges(count: int) -> list[onnx.NodeProto]:
+    return [node("Range", ["zero", "huge", "one"], [f"w{at + 1}"]) for at in range(count)]
+
+
+def _stretched(count: int) -> list[onnx.NodeProto]:
+    return [node("Expand", ["w0", "shape"], [f"w{at + 1}"]) for at in range(count)]
+
+
+def _products(count: int) -> list[onnx.NodeProto]:
+    """Many multiplications from few bytes: matrices of 1000 × 1000."""
+    nodes = [node("Expand", ["w0", "square"], ["m0"])]
+    return nodes + [node("MatMul", [f"m{at}", f"m{at}"], [f"m{at + 1}"]) for at in range(count)]
+
+
+@pytest.mark.parametrize("make", [_doubled, _ranges, _stretched, _products])
+def test_constants_are_computed_within_the_budget(
+    make: Callable[[int], list[onnx.NodeProto]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the budget does not pay for stays a node; the bytes of all computed constants are counted."""
+    nodes = make(30)
+    result = nodes[-1].output[0]
+    constants = {"w0": np.ones(4, np.float32), "zero": np.float32(0), "one": np.float32(1), "huge": np.float32(1e12),
+                 "shape": np.array([1 << 18, 4]), "square": np.array([1000, 1000])}  # fmt: skip
+    if make is _products:
+        constants["w0"] = np.ones((1, 1), np.float32)
+    source = proto([*nodes, node("Mul", ["x", result], ["y"])], {"x": (FLOAT, [])}, ["y"], constants, opset=17)
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    made: list[Importer] = []
+    run = Importer.run
+    monkeypatch.setattr(Importer, "run", lambda self, graph: (made.append(self), run(self, graph))[1])
+    model = qfmt.convert(tmp_path / "m.onnx")
+    (importer,) = made
+    held = sum(tensor.data.nbytes for tensor in importer.tensors.values() if tensor.data is not None)
+    print(f"{held} bytes of constants, {importer.budget.spent_bytes} of {importer.budget.bytes} bytes spent")
+    assert held <= importer.budget.spent_bytes <= importer.budget.bytes
+    assert 0 < len(model.nodes) <= len(nodes) + 1
+
+
+def test_constants_that_networks_compute_become_constants() -> None:
+    """Sizes, masks, and weights that are turned around, from one initializer."""
+    nodes = [
+        node("Range", ["zero", "n", "one"], ["r"]),
+        node("Transpose", ["w"], ["wt"]),
+        node("NonZero", ["w"], ["at"]),
+        node("Cast", ["at"], ["real"], to=FLOAT),
+        node("MatMul", ["x", "wt"], ["m"]),
+        node("ReduceSum", ["real"], ["t"]),
+        node("Add", ["m", "r"], ["a"]),
+        node("Add", ["a", "t"], ["y"]),
+    ]
+    constants = {"w": np.arange(12, dtype=np.float32).reshape(4, 3), "zero": np.float32(0), "n": np.float32(4),
+                 "one": np.float32(1)}  # fmt: skip
+    source = proto(nodes, {"x": (FLOAT, [2, 3])}, ["y"], constants, opset=17)
+    model = qfmt.convert(source)
+    assert [each.operator for each in model.nodes] == ["MatMul", "Add", "Add"]
+    given = random_inputs(source)
+    (want,), got = onnx_witness.runtime(source, given), model.run(given)
+    assert np.array_equal(got["y"] if isinstance(got, dict) else got[0], want)
+
+
+def test_a_thousand_nodes_that_unpack_the_same_weight(tmp_path: Path) -> None:
+    """Each would have a copy of its own: rows are filled up, so that the bytes cannot be taken as they are."""
+    count, size = 1000, 256
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.integers(0, 256, (size, size // 32, 16)).astype(np.uint8),
+                 "s": np.ones((size, size // 32), np.float32)}  # fmt: skip
+    keys = {"N": size, "K": size - 1, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    nodes = [node("MatMulNBits", ["x0", "w", "s"], [f"x{at + 1}"], **keys) for at in range(count)]
+    source = proto(nodes, {"x0": (FLOAT, [1, size - 1])}, [f"x{count}"], constants)
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    with pytest.raises(BudgetError, match="bytes of memory"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_the_cost_of_a_file_is_proportional_to_its_nodes(tmp_path: Path) -> None:
+    spent = []
+    for count in (100, 200, 300):
+        nodes = [node("Relu", [f"x{at}"], [f"x{at + 1}"]) for at in range(count)]
+        source = proto(nodes, {"x0": (FLOAT, [1, 4])}, [f"x{count}"])
+        (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+        model, budget = reading.read(tmp_path / "m.onnx")
+        Importer(model, budget).run(model.graph)
+        spent.append(np.array([budget.spent_operations, budget.spent_bytes]))
+    steps = np.diff(spent, axis=0)
+    assert (steps[0] == steps[1]).all() and (steps > 0).all()
+
+
+def test_a_constant_in_a_function_that_is_called_a_thousand_times(tmp_path: Path) -> None:
+    large = onnx.numpy_helper.from_array(np.arange(1 << 15, dtype=np.float32))
+    body = [node("Constant", [], ["c"], value=large), node("Add", ["a", "c"], ["o"])]
+    function = helper.make_function("d", "F", ["a"], ["o"], body, [helper.make_opsetid("", 17)])
+    nodes = [node("F", [f"x{at}"], [f"x{at + 1}"], domain="d") for at in range(1000)]
+    source = proto(nodes, {"x0": (FLOAT, [1 << 15])}, ["x1000"], opset=17, functions=[function])
+    (tmp_path / "m.onnx").write_bytes(source.SerializeToString())
+    with pytest.raises(BudgetError, match="bytes of memory"):
+        qfmt.convert(tmp_path / "m.onnx")
+
+
+def test_shapes_are_not_copied_along_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx's inference took 39 s for 5000 dimensions and 2000 nodes: the square of the file."""
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", None)
+    nodes = [node("Det", ["x"], ["d"]), node("NonMaxSuppression", ["x", "x"], ["boxes"]), node("Relu", ["d"], ["y"])]
+    model = qfmt.convert(proto(nodes, {"x": (FLOAT, [1] * 5000)}, ["y", "boxes"]))
+    assert model.tensors["d"].dtype == "float32" and "assumed_types" not in model.source

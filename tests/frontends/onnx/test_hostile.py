@@ -1,0 +1,299 @@
+"""Bad ONNX models: one clear error that names the place, never a traceback, never half a file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import qfmt
+from networks.onnx_models import conv_net, dq, grids, node, proto, q
+from qfmt import QfmtError
+from qfmt.errors import SourceError
+
+f32 = np.float32
+FLOAT = TensorProto.FLOAT
+Change = Callable[[onnx.ModelProto], Any]
+
+
+def net() -> onnx.ModelProto:
+    return conv_net(np.random.default_rng(0))
+
+
+def initializer(model: onnx.ModelProto, name: str) -> TensorProto:
+    return next(each for each in model.graph.initializer if each.name == name)
+
+
+def cut(model: onnx.ModelProto) -> None:
+    weights = initializer(model, "w")
+    weights.raw_data = weights.raw_data[:-5]
+
+
+def strip(model: onnx.ModelProto) -> None:
+    initializer(model, "w").raw_data = b""
+
+
+def cycle(model: onnx.ModelProto) -> None:
+    model.graph.node[0].input[0] = "y"
+
+
+def scales(model: onnx.ModelProto) -> None:
+    initializer(model, "w.s").CopyFrom(onnx.numpy_helper.from_array(np.ones(3, f32), "w.s"))
+
+
+def points(model: onnx.ModelProto) -> None:
+    initializer(model, "w.z").CopyFrom(onnx.numpy_helper.from_array(np.zeros(2, np.int8), "w.z"))
+
+
+def channels(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+
+
+def sequence(model: onnx.ModelProto) -> None:
+    model.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", FLOAT, None))
+
+
+def convolution(model: onnx.ModelProto) -> onnx.NodeProto:
+    return next(each for each in model.graph.node if each.op_type == "Conv")
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "newer opset": (lambda m: m.opset_import[0].__setattr__("version", 99), r"opset 99.*onnx.version_converter"),
+    "cycle": (cycle, "cycle"),
+    "dangling input": (lambda m: convolution(m).input.__setitem__(0, "nowhere"), r"node conv \(Conv\).*'nowhere'"),
+    "dangling output": (lambda m: m.graph.output[0].__setattr__("name", "nowhere"), "output 'nowhere'"),
+    "no graph": (lambda m: m.ClearField("graph"), "unknown format"),
+    "one name for two values": (lambda m: convolution(m).output.__setitem__(0, "xd"), "value 'xd'.*twice"),
+    "one name for two initializers": (
+        lambda m: initializer(m, "w.z").__setattr__("name", "b"),
+        "initializer 'b'.*twice",
+    ),
+    "stripped weights": (strip, "initializer w: has 0 bytes.*stripped"),
+    "cut weights": (cut, "initializer w: has 103 bytes, but its shape needs 108"),
+    "negative size": (lambda m: initializer(m, "w").dims.__setitem__(0, -4), "initializer w"),
+    "count of scales": (scales, r"DequantizeLinear.*scales"),
+    "count of zero points": (points, r"DequantizeLinear.*zero points"),
+    "axis": (lambda m: m.graph.node[2].attribute[0].__setattr__("i", 7), r"DequantizeLinear.*axis 7"),
+    "channels": (channels, r"node conv \(Conv\).*5 channels"),
+    "no inputs": (lambda m: convolution(m).ClearField("input"), r"node conv \(Conv\)"),
+    "one input": (lambda m: convolution(m).input.__delitem__(slice(1, None)), r"node conv \(Conv\)"),
+    "a sequence": (sequence, "sequence, not a tensor"),
+    "strings": (
+        lambda m: m.graph.input[0].type.tensor_type.__setattr__("elem_type", TensorProto.STRING),
+        "strings cannot be stored",
+    ),
+    "no type": (lambda m: m.graph.input[0].ClearField("type"), "element type"),
+    "kernel": (lambda m: convolution(m).attribute.append(helper.make_attribute("kernel_shape", [5, 5])), "kernel"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
+    change, words = BAD[name]
+    model = net()
+    change(model)
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SourceError) as caught:
+        qfmt.convert(path)
+    assert re.search(words, str(caught.value)), caught.value
+    assert "\n" not in str(caught.value)
+    assert "bad.onnx" in str(caught.value)
+
+
+def test_the_command_prints_one_line(tmp_path: Path) -> None:
+    """onnx-ir logs warnings of its own, which Python would print as well."""
+    model = net()
+    convolution(model).input[0] = "nothing"
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(model.SerializeToString())
+    command = [sys.executable, "-m", "qfmt", "convert", str(path), str(tmp_path / "bad.qfb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "bad.qfb").exists()
+
+
+# -- anything at all -----------------------------------------------------------------------------------------------
+
+BYTES = net().SerializeToString()
+
+
+def attempt(data: bytes, folder: Path) -> bool:
+    """Whether it became a model that can be saved and opened; any other error than QfmtError escapes."""
+    path = folder / "any.onnx"
+    path.write_bytes(data)
+    try:
+        qfmt.save(qfmt.convert(path), folder / "any.qfb")
+        qfmt.load(folder / "any.qfb")
+    except QfmtError as error:
+        assert str(error)
+        return False
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=st.lists(st.tuples(st.integers(0, len(BYTES) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+def test_changed_bytes_give_a_model_or_an_error(
+    changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data = bytearray(BYTES)
+    for at, value in changes:
+        data[at] = value
+    attempt(bytes(data), tmp_path_factory.mktemp("any"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(end=st.integers(0, len(BYTES) - 1))
+@example(end=BYTES.rindex(b"B"))  # where the opset begins, the last field
+def test_a_file_cut_off_is_an_error(end: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert not attempt(BYTES[:end], tmp_path_factory.mktemp("cut"))
+
+
+OPERATORS = [
+    "Conv",
+    "Gemm",
+    "MatMul",
+    "Add",
+    "Relu",
+    "Clip",
+    "MaxPool",
+    "Reshape",
+    "Transpose",
+    "Concat",
+    "Split",
+    "Slice",
+    "Pad",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "Resize",
+    "Squeeze",
+    "Unsqueeze",
+    "Gather",
+    "Softmax",
+    "RequantShift",
+    "Cast",
+    "Constant",
+    "ConstantOfShape",
+    "Upsample",
+    "TopK",
+    "BatchNormalization",
+    "Dropout",
+    "Shape",
+    "ReduceMean",
+    "Loop",
+]
+MICROSOFT = [
+    "QLinearAdd",
+    "QGemm",
+    "MatMulNBits",
+    "GatherBlockQuantized",
+    "QLinearConcat",
+    "QLinearSoftmax",
+    "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat",
+    "QLinearWhere",
+    "QLinearAveragePool",
+]
+KEYS = [
+    "axis",
+    "kernel_shape",
+    "pads",
+    "strides",
+    "perm",
+    "block_size",
+    "to",
+    "bits",
+    "N",
+    "K",
+    "div",
+    "auto_pad",
+    "mode",
+    "axes",
+    "value_float",
+    "scales",
+    "transB",
+    "alpha",
+    "n_levels",
+    "signed",
+    "group",
+    "num_outputs",
+    "opset",
+]
+VALUES = (
+    st.integers(-9, 99)
+    | st.floats(-2, 2, width=32)
+    | st.sampled_from(["SAME_UPPER", "x"])
+    | st.lists(st.integers(-3, 5), min_size=1, max_size=4)
+)
+ATTRIBUTES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
+NAMES = st.sampled_from(["x", "u", "s", "z", "i", "w", ""])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    operator=st.sampled_from([*OPERATORS, *MICROSOFT]),
+    names=st.lists(NAMES, max_size=6),
+    attributes=ATTRIBUTES,
+    count=st.integers(1, 3),
+    opset=st.sampled_from([6, 9, 10, 13, 21]),
+)
+def test_nodes_with_wrong_inputs_and_attributes(
+    operator: str, names: list[str], attributes: dict[str, Any], count: int, opset: int
+) -> None:
+    """Operators with inputs and attributes that do not belong to them."""
+    domain = "com.microsoft" if operator in MICROSOFT else ""
+    made = node(operator, names, [f"y{index}" for index in range(count)], domain=domain, **attributes)
+    inputs = {"x": (FLOAT, [2, 3, 4, 4]), "u": (TensorProto.UINT8, [2, 3])}
+    constants = {"s": f32(0.1), "z": np.uint8(3), "i": np.array([1, -1], np.int64), "w": np.ones((3, 3, 1, 1), f32)}
+    source = proto([made], inputs, ["y0"], constants, opset=opset)
+    try:
+        model = qfmt.convert(source)
+    except SourceError as error:
+        assert operator in str(error)
+    except QfmtError as error:
+        assert str(error)
+    else:
+        assert model.graph.outputs == ("y0",)
+
+
+def test_scales_of_nothing_or_not_a_number_stay_inputs(tmp_path: Path) -> None:
+    """A scale that a tensor cannot have is kept in the graph as it is; the result is what ONNX makes of it."""
+    for scale in (0.0, -0.5, np.nan, np.inf):
+        constants = grids(x=(scale, np.uint8(3)))
+        source = proto([q("x", "x", "xq"), dq("xq", "x", "y")], {"x": (FLOAT, [4])}, ["y"], constants)
+        model = qfmt.convert(source)
+        assert {each.operator for each in model.nodes} == {"ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"}
+        qfmt.save(model, tmp_path / "m.qfb")
+
+
+@pytest.mark.parametrize("where", ["tensor", "graph"])
+def test_no_file_that_an_attribute_names_is_passed_on(where: str) -> None:
+    """An attribute that was made by hand, with a tensor whose values lie in a file of the machine that writes."""
+    import base64
+
+    from qfmt.errors import InexpressibleNodesError
+    from qfmt.frontends.onnx.opaque import ENCODED
+
+    tensor = onnx.TensorProto(name="t", data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    attribute = onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=tensor)
+    if where == "graph":
+        inner = onnx.GraphProto(name="g", initializer=[tensor])
+        attribute = onnx.AttributeProto(name="value", type=onnx.AttributeProto.GRAPH, g=inner)
+    encoded = ENCODED + base64.b64encode(attribute.SerializeToString()).decode()
+    tensors = {name: qfmt.Tensor(name, "float32", (2,)) for name in "xy"}
+    node = qfmt.Node("vendor.Thing", ("x",), ("y",), {"value": encoded})
+    model = qfmt.Model(qfmt.Graph(("x",), ("y",), [node], tensors))
+    with pytest.raises(InexpressibleNodesError, match="refers to another file for its values"):
+        model.to_onnx(opset=21)

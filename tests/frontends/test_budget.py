@@ -1,0 +1,328 @@
+"""What a conversion may cost: bombs are refused in one line, and the work of honest sources grows linearly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qfmt
+from qfmt.budget import Budget
+from qfmt.errors import BudgetError, SourceError
+from qfmt.frontends.harmless import flat_key
+from qfmt.passes.constants import unused
+from support.paths import HOSTILE
+
+REFUSED = {
+    "code_relus.pt": "would take more than",
+    "relus20000.pt": "would take more than",
+    "tuplekey8000.pt": "a dict has a tuple as a key",
+    "stride0.pt": "would take more than",
+    "deflated_dicts.pt": "would take more than",
+    "pt2_lists.pt2": "would take more than",
+    "code_nobody.pt": "has no `forward`",
+    "ts-dtype8.pt": "quantizes to the element type 8",
+    "ts-nan-addend.pt": "with the scale nan",
+    "ts-rebuild.pt": "is not a weight and a bias",
+    "verify-runtimeerror.pt": "breaks rule V22",
+}
+CONVERTED = ("verify-segfault.pt", "verify-executes-code.pt", "verify-setstate-unreachable.pt")
+
+CHILD = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+from qfmt.cli import main
+main(prog_name="qfmt")
+"""
+"""The command line, which ends where it takes 2 GiB or a minute: the bombs took more of both."""
+
+MEGABYTE = 1 << 20
+
+
+def converted(source: Path, folder: Path) -> tuple[int, list[str], int]:
+    """Status, lines of standard error, and peak memory in bytes of `qfmt convert` in a process of its own."""
+    command = [sys.executable, "-c", CHILD, "convert", str(source), str(folder / "out.qfb")]
+    with (folder / "stderr").open("w+b") as errors:
+        child = subprocess.Popen(command, stderr=errors, cwd=folder, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        return child.returncode, errors.read().decode().splitlines(), usage.ru_maxrss * 1024
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The memory of the program itself."""
+    status, lines, peak = converted(HOSTILE / CONVERTED[0], tmp_path_factory.mktemp("baseline"))
+    assert status == 0, lines
+    return peak
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_hostile_files_are_refused_in_one_line(tmp_path: Path, baseline: int, name: str) -> None:
+    status, lines, peak = converted(HOSTILE / name, tmp_path)
+    assert (status, len(lines)) == (2, 1), (status, lines)
+    assert lines[0].startswith("qfmt: error: ") and REFUSED[name] in lines[0] and lines[0].isprintable(), lines
+    assert not (tmp_path / "out.qfb").exists()
+    assert peak - baseline < 10 * (HOSTILE / name).stat().st_size + 64 * MEGABYTE
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_hostile_code_that_is_not_part_of_the_network_is_not_run(tmp_path: Path, name: str) -> None:
+    status, lines, _ = converted(HOSTILE / name, tmp_path)
+    assert status == 0, lines
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.qfb", "stderr"]
+
+
+# -- archives that are made here ---------------------------------------------------------------------------
+
+
+def zipped(path: Path, entries: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(f"m/{name}", content)
+    return path
+
+
+def script(path: Path, *body: str, functions: str = "") -> Path:
+    """A TorchScript archive of one module, whose `forward` has this body."""
+    lines = ["class M(Module):", "  def forward(self: __torch__.M,", "    x: Tensor) -> Tensor:"]
+    code = functions + "\n".join([*lines, *(f"    {line}" for line in body), ""])
+    module = b"\x80\x02c__torch__\nM\n)\x81}b."
+    fixed = {"data.pkl": module, "constants.pkl": b"\x80\x02).", "version": b"3\n"}
+    return zipped(path, fixed | {"code/__torch__.py": code.encode()})
+
+
+def too_much(path: Path) -> None:
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(path)
+
+
+def safetensors(path: Path, count: int, size: int = 0) -> Path:
+    """So many tensors of so many bytes."""
+    header = {
+        f"t{index}": {"dtype": "U8", "shape": [size], "data_offsets": [index * size, (index + 1) * size]}
+        for index in range(count)
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(count * size))
+    return path
+
+
+def test_more_tensors_than_bytes(tmp_path: Path) -> None:
+    """Of 50,000 empty ones each cost 3 kB; those that have some hundred bytes may be as many as there are."""
+    too_much(safetensors(tmp_path / "empty.safetensors", 20_000))
+    assert len(qfmt.convert(safetensors(tmp_path / "small.safetensors", 8_000, 300)).tensors) == 8_000
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 1_000_000, b'{"a":' * 1_000_000, b"[" + b"{}," * 200_000 + b"{}]", b"[" + b"[]," * 300_000 + b"1]"]
+)
+def test_json_that_becomes_much(tmp_path: Path, text: bytes) -> None:
+    """It is counted before it is parsed."""
+    path = tmp_path / "m.safetensors"
+    path.write_bytes((len(text) + 1).to_bytes(8, "little") + b"{" + text)
+    with pytest.raises(SourceError, match=r"would take more than|cannot be read as JSON"):
+        qfmt.convert(path)
+    entries = {"archive_format": b"pt2", "models/model.json": text}
+    with pytest.raises(SourceError, match=r"would take more than|is not valid JSON"):
+        qfmt.convert(zipped(tmp_path / "m.pt2", entries))
+
+
+def test_functions_that_double(tmp_path: Path) -> None:
+    first = "def f0(x: Tensor) -> Tensor:\n  return torch.relu(x)\n\n"
+    rest = (
+        f"def f{i}(x: Tensor) -> Tensor:\n  return __torch__.f{i - 1}(__torch__.f{i - 1}(x))\n\n" for i in range(1, 50)
+    )
+    too_much(script(tmp_path / "m.pt", "return __torch__.f49(x)", functions=first + "".join(rest)))
+
+
+def test_constants_that_are_folded(tmp_path: Path) -> None:
+    """Each is 4 MB that no file holds."""
+    body = ["y = torch.zeros([1024, 1024], dtype=6)", *["y = torch.add(y, y)"] * 40, "return torch.add(x, y)"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.layer_norm(x, [1099511627776])",
+        "torch.layer_norm(x, [4194304, 4])",
+        "torch.group_norm(torch.reshape(x, [1, 10000000, 1, 1]), 1)",
+        "torch.instance_norm(torch.reshape(x, [1, 10000000, 1, 1]), None, None, None, None, True, 0.1, 1e-05, True)",
+    ],
+)
+def test_weights_of_normalizations_that_have_none(tmp_path: Path, call: str) -> None:
+    with pytest.raises(SourceError, match=r"would take more than|at most 16777216 elements"):
+        qfmt.convert(script(tmp_path / "m.pt", f"return {call}"))
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.split(y, 1, 0)", "torch.chunk(y, 1099511627776, 0)", "ops.prim.ListUnpack(z, 1099511627776)"]
+)
+def test_lists_that_a_call_returns(tmp_path: Path, call: str) -> None:
+    body = ["y = torch.reshape(x, [1099511627776])", "z = torch.is_nothing(x)", f"return torch.cat({call})"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
+def test_arguments_that_hold_themselves_often(tmp_path: Path) -> None:
+    """The lists are few, the paths through them are many."""
+    body = ["l = [x]", *["l = [l, l]"] * 40, "return torch.cat(l)"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
+def test_products_of_constants(tmp_path: Path) -> None:
+    body = ["y = torch.zeros([1500, 1500], dtype=6)", "return torch.add(x, torch.matmul(y, y))"]
+    too_much(script(tmp_path / "m.pt", *body))
+
+
+def test_literals_of_lists(tmp_path: Path) -> None:
+    too_much(script(tmp_path / "m.pt", "l = [x]", "while True:", "  l = [l, l, l, l]", "return x"))
+
+
+def test_json_of_brackets(tmp_path: Path) -> None:
+    """Three bytes of JSON, seventy of lists."""
+    program = b'{"a":[' + b"[]," * 700_000 + b"[]]}"
+    too_much(zipped(tmp_path / "m.pt2", {"archive_format": b"pt2", "models/model.json": program}))
+
+
+def pickled(path: Path, opcodes: bytes) -> Path:
+    return zipped(path, {"data.pkl": b"\x80\x02" + opcodes + b".", "version": b"3\n"})
+
+
+GROWING = {
+    "dicts": b"(" + b"}" * 3_000_000 + b"l",
+    "copies of a list": b"(" + b"K\x01" * 1000 + b"lq\x000" + b"ctorch\nSize\nq\x010" + b"h\x01h\x00\x85R" * 20_000,
+    "the memo": b"]" + b"".join(b"r" + index.to_bytes(4, "little") for index in range(700_000)),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_pickles_that_grow(tmp_path: Path, name: str) -> None:
+    too_much(pickled(tmp_path / "m.pt", GROWING[name]))
+
+
+def test_tensors_that_share_their_bytes(tmp_path: Path) -> None:
+    """A hundred windows of 4 MB on one storage: the bound is that of the file."""
+    torch = pytest.importorskip("torch")
+    whole = torch.zeros(1 << 20)
+    some = {f"t{i}": whole[i:] for i in range(6)}
+    torch.save(some, tmp_path / "some.pt")
+    assert len(qfmt.convert(tmp_path / "some.pt").tensors) == 6
+    torch.save({f"t{i}": whole[i:] for i in range(100)}, tmp_path / "many.pt")
+    too_much(tmp_path / "many.pt")
+
+
+# -- work grows linearly -----------------------------------------------------------------------------------
+
+
+def lines_run(action: Callable[[], object]) -> int:
+    """How many lines of qfmt an action runs, turns of comprehensions among them: a clock would count others' work."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if "qfmt" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def relus(path: Path, count: int) -> Path:
+    return script(path, f"for i in range({count}):", "  x = torch.relu(x)", "return x")
+
+
+def linears(path: Path, count: int) -> Path:
+    torch = pytest.importorskip("torch")
+    from networks import pytorch
+
+    class Linears(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("w", torch.eye(4))
+            self.count: int = count
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]
+            for _ in range(self.count):
+                x = torch.nn.functional.linear(x, self.w)
+            return x
+
+    with pytorch.quiet():
+        torch.jit.save(torch.jit.script(Linears().eval()), path)
+    return path
+
+
+def tensors(path: Path, count: int) -> Path:
+    torch = pytest.importorskip("torch")
+    torch.save({f"t{i}": torch.zeros(1) for i in range(count)}, path)
+    return path
+
+
+@pytest.mark.parametrize("make", [relus, linears, tensors])
+def test_work_grows_linearly(tmp_path: Path, make: Callable[[Path, int], Path]) -> None:
+    counts = []
+    for size in (100, 100, 200, 400):  # the first run fills caches
+        path = make(tmp_path / f"{size}.pt", size)
+        counts.append(lines_run(lambda path=path: qfmt.convert(path)))  # type: ignore[misc]
+    _, one, two, four = counts
+    assert 0.9 < (four - two) / (2 * (two - one)) < 1.1, counts
+
+
+@given(st.sets(st.integers(1, 40)), st.booleans())
+def test_unused_names(taken: set[int], whole: bool) -> None:
+    names = {f"x_{number}" for number in taken} | ({"x"} if whole else set())
+    name = unused("x", names)
+    assert name not in names and (name == "x") == (not whole)
+    if whole and taken == set(range(1, len(taken) + 1)):
+        assert name == f"x_{len(taken) + 1}"
+
+
+def test_many_equal_names_ask_few_times() -> None:
+    class Counting(set[str]):
+        asked = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.asked += 1
+            return super().__contains__(name)
+
+    taken = Counting()
+    for _ in range(1000):
+        taken.add(unused("x", taken))
+    assert len(taken) == 1000 and taken.asked < 30 * 1000
+
+
+def test_keys_whose_hashes_a_file_could_choose() -> None:
+    for key in (2**64, -(2**64), (2**40,), (1.5,), tuple(range(17)), ((),)):
+        with pytest.raises(SourceError, match="as a key"):
+            flat_key(key)
+    for key in ("a", b"a", None, True, 2**62, 1.5, ("a", 1, None, True)):
+        assert flat_key(key) == key
+
+
+def test_a_budget_is_in_proportion_to_the_source() -> None:
+    for count in ("spend", "allocate"):
+        small, large, own = Budget(1000), Budget(1_001_000), Budget(None)
+        room = {"spend": lambda budget: budget.operations, "allocate": lambda budget: budget.bytes}[count]
+        assert room(large) - room(small) == 1_000_000 * (room(Budget(1)) - room(Budget(0)))
+        for budget in (small, large):
+            getattr(budget, count)(room(budget))
+            with pytest.raises(BudgetError):
+                getattr(budget, count)(1)
+        getattr(own, count)(10**30)

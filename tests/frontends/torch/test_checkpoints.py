@@ -1,0 +1,301 @@
+"""Files of torch.save, zip and not, read without torch: state_dicts and what is around them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import qfmt
+from networks import pytorch
+from qfmt.cli import main
+from qfmt.errors import RunError, SourceError
+from qfmt.model import Model, Quantization, Tensor
+from support.saved import FORMS, quantized_chain, saved
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
+
+# -- real files against torch ----------------------------------------------------------------------------
+
+
+def state_dicts() -> list[str]:
+    fixtures = ("conv2d", "conv3d_relu", "linear", "linear_dynamic_qint8", "lstm")
+    made = ("mbv2_eager", "rn_fx", "zoo_eager", "lm_dyn", "emb")
+    return [
+        *(f"torchscript_bc/TestSerialization.test_{name}.state_dict.pt" for name in fixtures),
+        *(f"torch_legacy/t1131/{name}.sd.pt" for name in made),
+    ]
+
+
+@pytest.mark.parametrize("file", state_dicts())
+def test_state_dicts_give_the_tensors_that_torch_gives(shared_data: Path, file: str, tmp_path: Path) -> None:
+    with pytorch.quiet():  # the files are PyTorch's own and ours; ScriptObjects need the full unpickler
+        theirs = torch.load(shared_data / file, weights_only=False)
+    model = qfmt.convert(shared_data / file)
+    model.save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    model = qfmt.load(tmp_path / "m.qfb")
+    assert model.no_graph.startswith("a state_dict holds tensors, but no graph") and not model.nodes
+    compared = sum(compare(model, key, value) for key, value in theirs.items())
+    print(f"{compared} tensors of {file} equal bit by bit")
+    assert compared
+
+
+def compare(model: Model, key: str, value: Any) -> int:
+    """How many tensors of an entry of a state_dict were found again, each of them equal."""
+    if isinstance(value, torch.Tensor):
+        assert_same(named(model, key), value, key)
+        return 1
+    if isinstance(value, tuple):
+        assert_same(named(model, key), value[0], key)
+        assert_same(named(model, f"{key.partition('._packed_params')[0]}.bias"), value[1], key)
+        return 2
+    if isinstance(value, torch.ScriptObject):
+        (kind, biases, _, _, packed), _ = value.__getstate__()
+        assert kind == "quantized_dynamic"
+        for part, bias, linear in zip(("ih", "hh"), biases, packed, strict=True):
+            assert_same(named(model, f"{key}.weight_{part}"), linear.unpack()[0], key)
+            assert_same(named(model, f"{key}.bias_{part}"), bias, key)
+        return 4
+    assert isinstance(value, torch.dtype), type(value)
+    return 0
+
+
+def named(model: Model, name: str) -> Tensor:
+    tensor = model.graph.find(name)
+    assert tensor is not None, name
+    return tensor
+
+
+def assert_same(tensor: Tensor, theirs: torch.Tensor, key: str) -> None:
+    if tensor.data is None:  # the quantization of the output of the module
+        assert tensor.quantization is not None
+        mine = tensor.quantization.scale if key.endswith(".scale") else tensor.quantization.zero_point
+        assert mine == (theirs.item(),) and key in (f"{tensor.name}.scale", f"{tensor.name}.zero_point")
+        return
+    assert tensor.shape == tuple(theirs.shape), key
+    if not theirs.is_quantized:
+        assert tensor.array.tobytes() == theirs.detach().contiguous().numpy().tobytes(), key
+        return
+    assert tensor.quantization is not None
+    if theirs.dtype == torch.quint4x2:
+        packed = theirs.int_repr().contiguous().reshape(-1)
+        mine = np.ascontiguousarray(tensor.array).reshape(-1)
+        assert (mine[0::2] | mine[1::2] << 4).tobytes() == packed.numpy().tobytes(), key
+    else:
+        assert tensor.array.tobytes() == theirs.int_repr().contiguous().numpy().tobytes(), key
+    assert_same_grid(tensor.quantization, theirs)
+
+
+def assert_same_grid(mine: Quantization, theirs: torch.Tensor) -> None:
+    if theirs.qscheme() == torch.per_tensor_affine:
+        assert (mine.scale, mine.zero_point, mine.axis) == ((theirs.q_scale(),), (theirs.q_zero_point(),), None)
+        return
+    scales, points = theirs.q_per_channel_scales(), theirs.q_per_channel_zero_points()
+    assert (mine.scale, mine.axis) == (tuple(scales.tolist()), theirs.q_per_channel_axis())
+    assert mine.zero_point == tuple(points.tolist())
+
+
+@pytest.mark.parametrize("name", ["mbv2_eager", "zoo_eager", "lm_dyn", "emb"])
+def test_pickled_eager_modules_keep_every_tensor(shared_data: Path, name: str) -> None:
+    """Also those that torch itself can load no longer."""
+    folder = shared_data / "torch_legacy" / "t1131"
+    module, state = qfmt.convert(folder / f"{name}.mod.pt"), qfmt.convert(folder / f"{name}.sd.pt")
+    assert "is not in the file" in module.no_graph and "models." in module.no_graph
+    for tensor in state.tensors.values():
+        again = module.tensors[tensor.name]
+        assert (again.dtype, again.shape, again.data, again.quantization) == (
+            tensor.dtype, tensor.shape, tensor.data, tensor.quantization
+        )  # fmt: skip
+    more = module.tensors.keys() - state.tensors.keys()
+    assert more == ({"elu", "hs", "prelu", "prelu.weight"} if name == "zoo_eager" else set()), (
+        "what torch 1.13 left out of the state_dict"
+    )
+
+
+def test_the_pickled_fx_module_that_torch_cannot_load_runs(shared_data: Path) -> None:
+    folder = shared_data / "torch_legacy" / "t1131"
+    inputs, expected = torch.load(folder / "rn_fx.io.pt", weights_only=True)
+    model = qfmt.convert(folder / "rn_fx.mod.pt")
+    assert model.no_graph == "" and model.source["format"] == "pickled_module"
+    (result,) = model.run({model.graph.inputs[0]: inputs[0].numpy()}).values()
+    print(f"{(result == expected.numpy()).sum()} of {result.size} outputs equal")
+    np.testing.assert_array_equal(result, expected.numpy())
+    assert model.content_id() == qfmt.convert(folder / "rn_fx.trace.pt").content_id()
+
+
+# -- state_dicts ------------------------------------------------------------------------------------------
+
+
+@FORMS
+def test_tensors_of_every_layout_and_type(form: dict[str, bool], tmp_path: Path) -> None:
+    base = torch.arange(-30, 30, dtype=torch.float32)
+    channels = torch.quantize_per_channel(
+        torch.randn(4, 3, 2, 2), torch.rand(4).double() + 0.1, torch.arange(4), 0, torch.qint8
+    )
+    state = {
+        "window": base[7:31].reshape(4, 6)[:, ::2], "transposed": base.reshape(6, 10).t(), "whole": base,
+        "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3), "half": base.half(), "brain": base.bfloat16(), "double": base.double() / 3,
+        "integers": torch.arange(5), "bytes": torch.arange(5, dtype=torch.uint8), "truth": torch.tensor([True, False]),
+        "q": channels.contiguous(memory_format=torch.channels_last), "parameter": nn.Parameter(torch.ones(2)),
+        "u": torch.quantize_per_tensor(torch.randn(5), 0.25, 7, torch.quint8),
+        "i": torch.quantize_per_tensor(torch.randn(5), 1e-6, 0, torch.qint32),
+        "expanded": torch.ones(1, 3).expand(4, 3),
+    }  # fmt: skip
+    model = qfmt.convert(saved(state, tmp_path / "m.pt", **form))
+    assert sorted(model.tensors) == sorted(state)
+    for name, theirs in state.items():
+        if theirs.dtype == torch.bfloat16:
+            assert model.tensors[name].array.tobytes() == theirs.view(torch.int16).numpy().tobytes()
+        else:
+            assert_same(model.tensors[name], theirs.detach(), name)
+    model.save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+
+
+@FORMS
+def test_modules_in_both_forms_are_one(form: dict[str, bool], tmp_path: Path) -> None:
+    network, _ = pytorch.quantized("mobilenet_v3", "eager")
+    state = qfmt.convert(saved(network.state_dict(), tmp_path / "sd.pt", **form))
+    module = qfmt.convert(saved(network, tmp_path / "m.pt", **form))
+    assert "is not in the file" in module.no_graph
+    for name, tensor in state.tensors.items():
+        assert module.tensors[name].quantization == tensor.quantization
+        assert module.tensors[name].data == tensor.data
+    for name, layer in network.named_modules():
+        if isinstance(getattr(layer, "scale", None), float) and (layer.scale, layer.zero_point) != (1.0, 0):
+            assert named(module, f"{name}.scale").quantization == named(module, f"{name}.zero_point").quantization
+            assert named(module, f"{name}.scale").quantization.scale == (layer.scale,)  # type: ignore[union-attr]
+
+
+def test_a_checkpoint_around_a_state_dict(tmp_path: Path) -> None:
+    inner = {"fc.weight": torch.ones(2, 3), "fc.scale": torch.tensor(0.5), "fc.zero_point": torch.tensor(3)}
+    wrapped = {"epoch": 3, "name": "x", "nets": {"state_dict": inner, "lr": 0.1}}
+    model = qfmt.convert(saved(wrapped, tmp_path / "m.pt"))
+    assert model.content_id() == qfmt.convert(saved(inner, tmp_path / "i.pt")).content_id()
+    assert named(model, "nets.state_dict.fc.weight").name == "fc.weight"
+    both = qfmt.convert(saved({"a": inner, "b": {"w": torch.zeros(1), "list": [torch.ones(1)]}}, tmp_path / "m.pt"))
+    assert sorted(both.tensors) == ["a.fc", "a.fc.weight", "b.list.0", "b.w"]
+
+
+@FORMS
+def test_a_checkpoint_around_a_module(form: dict[str, bool], tmp_path: Path) -> None:
+    network = quantized_chain()
+    alone = qfmt.convert(saved(network, tmp_path / "m.pt", **form))
+    assert not alone.no_graph
+    around = qfmt.convert(
+        saved({"model": network, "epoch": 3, "ema": None, "args": {"lr": 0.1}}, tmp_path / "c.pt", **form)
+    )
+    assert around.content_id() == alone.content_id()
+    assert around.source["format"] == "pickled_module"
+
+
+def test_modules_beside_other_tensors_keep_all(tmp_path: Path) -> None:
+    network = quantized_chain()
+    two = qfmt.convert(saved({"model": network, "ema": network}, tmp_path / "m.pt"))
+    assert sorted(two.tensors) == [
+        f"{key}.{name}" for key in ("ema", "model") for name in ("0", "1", "1.bias", "1.weight")
+    ]
+    beside = qfmt.convert(saved({"model": network, "state": {"w": torch.ones(2)}}, tmp_path / "m.pt"))
+    assert two.no_graph and beside.no_graph
+    assert {"state.w", "model.1.weight"} <= set(beside.tensors)
+    expected = network[1].weight().int_repr().numpy()
+    assert np.array_equal(beside.tensors["model.1.weight"].array, expected)
+
+
+def test_the_state_dict_of_a_trace_lacks_the_weights(tmp_path: Path) -> None:
+    """What the thread "the packing format of quantized parameters after jitting" is about."""
+    with pytorch.quiet():
+        traced = torch.jit.trace(quantized_chain(), torch.rand(2, 4))
+    model = qfmt.convert(saved(traced.state_dict(), tmp_path / "m.pt"))
+    assert "this one, of a TorchScript module, lacks the packed parameters, too; save" in model.no_graph
+
+
+SCALES = [
+    ({"m.scale": torch.tensor([0.5]), "m.zero_point": torch.tensor([3])}, ["m"]),
+    ({"m.scale": torch.tensor(0.5), "m.zero_point": torch.tensor(-3)}, ["m"]),
+    ({"m.scale": torch.tensor(1.0), "m.zero_point": torch.tensor(0)}, ["m.scale", "m.zero_point"]),
+    ({"m.scale": torch.tensor(0.5), "m.zero_point": torch.tensor(300)}, ["m.scale", "m.zero_point"]),
+    ({"m.scale": torch.tensor(-0.5), "m.zero_point": torch.tensor(3)}, ["m.scale", "m.zero_point"]),
+    ({"m.scale": torch.ones(2), "m.zero_point": torch.zeros(2)}, ["m.scale", "m.zero_point"]),
+    ({"m.scale": torch.tensor(0.5)}, ["m.scale"]),
+    ({"scale": torch.tensor(0.5), "zero_point": torch.tensor(3)}, ["scale", "zero_point"]),
+    (
+        {"m": torch.ones(1), "m.scale": torch.tensor(0.5), "m.zero_point": torch.tensor(3)},
+        ["m", "m.scale", "m.zero_point"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("state", "names"), SCALES)
+def test_what_counts_as_the_quantization_of_a_module(state: dict[str, Any], names: list[str], tmp_path: Path) -> None:
+    model = qfmt.convert(saved(state, tmp_path / "m.pt"))
+    assert sorted(model.tensors) == names
+    if names == ["m"]:
+        tensor = model.tensors["m"]
+        assert tensor.shape is None and tensor.data is None and tensor.quantization is not None
+        assert tensor.dtype == ("int8" if tensor.quantization.zero_point[0] < 0 else "uint8")
+        assert model.graph.find("m.scale") is tensor
+
+
+def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
+    for value in (torch.ones(2), [torch.ones(2)], "text", {"a": 1}):
+        with pytest.raises(SourceError, match="tensors or other plain data"):
+            qfmt.convert(saved(value, tmp_path / "m.pt"))
+    with pytest.raises(SourceError, match="contains no tensors"):
+        qfmt.convert(saved({"a": {}}, tmp_path / "m.pt"))
+    with pytest.raises(SourceError, match="z: a tensor of complex64 cannot be stored"):
+        qfmt.convert(saved({"z": torch.ones(1, dtype=torch.complex64)}, tmp_path / "m.pt"))
+
+
+# -- what people see --------------------------------------------------------------------------------------
+
+
+def test_one_sentence_says_that_there_is_no_graph(tmp_path: Path) -> None:
+    source, stored = saved({"fc.weight": torch.ones(2, 3)}, tmp_path / "m.pt"), tmp_path / "m.qfb"
+    shown = CliRunner().invoke(main, ["convert", str(source), str(stored)])
+    model = qfmt.load(stored)
+    assert "torch.jit.save" in model.no_graph and "example_inputs" in model.no_graph
+    assert shown.exit_code == 0 and model.no_graph in shown.stderr
+    assert model.no_graph in CliRunner().invoke(main, ["inspect", str(stored)]).output
+    with pytest.raises(RunError) as caught:
+        model.run({"x": np.zeros(1)})
+    assert str(caught.value) == model.no_graph
+    np.save(tmp_path / "x.npy", np.zeros(1))
+    run = CliRunner().invoke(main, ["run", str(stored), "--input", str(tmp_path / "x.npy")])
+    assert run.exit_code == 2 and model.no_graph in run.stderr
+
+
+def test_a_scale_of_a_state_dict_is_explained(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "torch_legacy" / "t1131" / "mbv2_eager.sd.pt"
+    shown = CliRunner().invoke(main, ["inspect", str(source), "--tensor", "classifier.1.scale"]).output
+    assert "classifier.1.scale is the scale of the output of classifier.1" in shown
+    assert "zero point   55" in shown and "no graph" in shown
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # any import of it raises
+import qfmt
+
+for source in sys.argv[1:]:
+    print(len(qfmt.convert(source).tensors))
+"""
+
+
+def test_no_torch_is_needed(shared_data: Path) -> None:
+    legacy = shared_data / "torch_legacy" / "t1131"
+    older = shared_data / "torchscript_bc" / "TestSerialization.test_conv2d.state_dict.pt"
+    files = [legacy / "mbv2_eager.sd.pt", legacy / "zoo_eager.mod.pt", legacy / "rn_fx.mod.pt", older]
+    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *files], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.split()) == 4

@@ -1,0 +1,192 @@
+"""Files of torch.save that are damaged or made to harm: one error, and nothing is run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import qfmt
+from frontends.torch.test_pickled_modules import GraphLike, Twice, fx_file
+from qfmt.budget import Budget
+from qfmt.cli import main
+from qfmt.errors import BudgetError, QfmtError, SourceError, UnsafePickleError
+from qfmt.frontends.content import root_of
+from qfmt.frontends.options import Options
+from qfmt.frontends.pickles import harmless_or_inert, unpickle
+from qfmt.frontends.stored import Storage
+from qfmt.frontends.torch.saved.file import Saved
+from qfmt.frontends.torch.saved.source import convert_saved
+from qfmt.frontends.zips import Zip
+from support.pickles import Runs, text
+from support.saved import FORMS, LEGACY, saved
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
+
+class Attack(nn.Module):
+    """A module whose pickle calls the system."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.trap = Runs(command)
+
+
+@FORMS
+@pytest.mark.parametrize("kind", ["state_dict", "module", "hook"])
+def test_a_call_of_the_system_is_refused_and_never_run(kind: str, form: dict[str, bool], tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    command = f"touch {marker}"
+    value: Any = {"weight": torch.ones(2), "x": Runs(command)}
+    if kind != "state_dict":
+        value = Attack(command)
+    if kind == "hook":
+        del value.trap
+        value._forward_hooks[0] = Runs(command)
+    path = saved(value, tmp_path / "m.pt", **form)
+    with pytest.raises(UnsafePickleError, match=rf"{os.system.__module__}\.system"):
+        qfmt.convert(path)
+    for words in (["convert", str(path), str(tmp_path / "m.qfb")], ["inspect", str(path)]):
+        shown = CliRunner().invoke(main, words)
+        assert shown.exit_code == 2 and "nothing was executed" in shown.stderr
+    assert not marker.exists() and not (tmp_path / "m.qfb").exists()
+
+
+def test_the_marker_would_appear_if_the_pickle_ran(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    path = saved({"x": Runs(f"touch {marker}")}, tmp_path / "m.pt")
+    torch.load(path, weights_only=False)
+    assert marker.exists()
+
+
+def test_pickles_within_pickles_without_end(tmp_path: Path) -> None:
+    laugh: Any = torch.ones(1)
+    for _ in range(60):
+        laugh = [laugh, laugh]
+    with pytest.raises(SourceError, match="would take more than"):
+        qfmt.convert(saved({"weight": torch.ones(1), "x": laugh}, tmp_path / "m.pt"))
+    module = nn.Module()
+    for _ in range(30):
+        outer = nn.Module()
+        outer.a = outer.b = module
+        module = outer
+    with pytest.raises(SourceError, match="would take more than"):
+        qfmt.convert(saved(module, tmp_path / "m.pt"))
+
+
+def test_code_that_works_without_end(tmp_path: Path) -> None:
+    """Numbers that double their length with each line, and modules that call one another twice."""
+    squares = "\n".join(["def forward(self, x):", "    a = 9"] + ["    a = a * a"] * 60 + ["    return x * a"])
+    assert "the result of aten::mul exceeds 64 bits" in qfmt.convert(fx_file(tmp_path / "m.pt", squares)).no_graph
+    inner: Any = GraphLike("def forward(self, x):\n    return x", "import torch")
+    for _ in range(30):
+        outer = GraphLike("def forward(self, x):\n    a = self.m(x)\n    return self.m(a)", "import torch")
+        outer.body["_modules"] = {"m": inner}  # type: ignore[assignment]
+        inner = outer
+    with pytest.raises(BudgetError, match="would take more than"):
+        qfmt.convert(saved(inner, tmp_path / "m.pt"))
+
+
+@pytest.mark.parametrize("file", ["rn_fx.mod.pt", "zoo_eager.mod.pt", "lm_dyn.sd.pt"])
+def test_damaged_pickles_raise_nothing_else(shared_data: Path, file: str) -> None:
+    """Bytes changed, dropped and moved, in the pickle of a zip whose checksums are those of the damaged file."""
+    archive = Zip(shared_data / "torch_legacy" / "t1131" / file)
+    root = root_of(archive)
+    whole = archive.read(f"{root}data.pkl", 1 << 24)
+    random, fine = Random(7), 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(random.randint(1, 3)):
+            at, other, count = random.randrange(len(data)), random.randrange(len(data)), random.randint(0, 20)
+            data[at : at + random.randint(1, 20)] = random.choice(
+                [bytes([random.randrange(256)]), b"", data[other : other + count]]
+            )
+        try:
+            value = unpickle(
+                bytes(data),
+                lambda key, dtype: Storage(key, dtype, lambda: archive.view(f"{root}data/{key}", 1 << 24)),
+                find_global=harmless_or_inert,
+            )
+            for tensor in convert_saved(Saved(value, "3", Budget(None)), Options("fbgemm"), {}).graph.constants():
+                _ = tensor.array
+            fine += 1
+        except QfmtError as error:
+            assert "\n" not in str(error)
+    print(f"{fine} of 300 damaged pickles still convert")
+
+
+def test_packed_objects_nested_deeply(tmp_path: Path) -> None:
+    """As `{"x": ScriptObject with state (((…)), class)}`, which PyTorch's own pickler could not write."""
+    state = b"(" * 5000 + b"t" * 5000 + text("__torch__.torch.classes.quantized.LinearPackedParamsBase")
+    top = b"\x80\x02}" + text("x") + b"ctorch\nScriptObject\n)\x81(" + state + b"tbs."
+    preamble = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
+    path = tmp_path / "m.pt"
+    path.write_bytes(b"".join(preamble) + top + pickle.dumps([], 2))
+    with pytest.raises(SourceError, match="nested too deeply"):
+        qfmt.convert(path)
+
+
+def legacy_bytes(folder: Path) -> bytes:
+    q = torch.quantize_per_channel(
+        torch.randn(2, 3), torch.tensor([0.5, 0.25]).double(), torch.tensor([0, 1]), 0, torch.qint8
+    )
+    return saved({"w": q, "b": torch.ones(3), "m.scale": torch.tensor(0.5)}, folder / "whole.pt", **LEGACY).read_bytes()
+
+
+def test_every_truncation_of_the_older_form_is_refused(tmp_path: Path) -> None:
+    whole, path = legacy_bytes(tmp_path), tmp_path / "m.pt"
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(QfmtError):
+            qfmt.convert(path)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damage_in_the_older_form_raises_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    known = folder / "legacy.bin"
+    if not known.exists():
+        known.write_bytes(legacy_bytes(folder))
+    damaged = bytearray(known.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path = folder / "damaged.pt"
+    path.write_bytes(bytes(damaged))
+    try:
+        for tensor in qfmt.convert(path).graph.constants():
+            _ = tensor.array
+    except QfmtError as error:
+        assert "\n" not in str(error)
+
+
+def test_the_older_form_has_classes_with_their_source(tmp_path: Path) -> None:
+    path = saved(nn.Sequential(Twice(nn.Linear(2, 2))), tmp_path / "m.pt", **LEGACY)
+    assert b"A Sequential that is none." in path.read_bytes()
+    assert "Twice is not in the file" in qfmt.convert(path).no_graph, "for a module's source may have changed"
+
+
+def test_strings_of_python_2_are_read(tmp_path: Path) -> None:
+    data = b"\x80\x02}q\x00(U\x01aX\x01\x00\x00\x00bu."
+    assert unpickle(data, lambda key, dtype: None) == pickle.loads(data) == {"a": "b"}  # type: ignore[arg-type,return-value]
+
+
+def test_pickled_modules_that_shrink(tmp_path: Path) -> None:
+    network, x = torch.nn.Sequential(torch.nn.Softshrink(0.2), torch.nn.Hardshrink(0.3)), torch.linspace(-1, 1, 41)
+    torch.save(network, tmp_path / "m.pt")
+    model = qfmt.convert(tmp_path / "m.pt")
+    (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+    assert [node.operator for node in model.nodes] == ["Shrink", "Shrink"]
+    assert result.tobytes() == network(x).numpy().tobytes()

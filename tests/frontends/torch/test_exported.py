@@ -1,0 +1,184 @@
+"""Programs of torch.export, quantized by PT2E: what `.pt2` archives become, and that it computes the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import processor
+import pytest
+import torch
+
+import qfmt
+from networks.exported import FORMS, NETWORKS, built, inputs_of, quantized, saved
+from networks.pytorch import flat, quiet
+from qfmt import Model
+
+QUICK = {
+    ("conv", "training"),
+    ("conv", "core"),
+    ("linears", "core"),
+    ("linears_dynamic", "training"),
+    ("inverted", "core"),
+}
+
+CELLS = [
+    pytest.param(name, form, marks=() if (name, form) in QUICK else pytest.mark.slow)
+    for name in NETWORKS
+    for form in FORMS
+]
+
+
+@quiet()
+def torchs(program: Any, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    with torch.no_grad():
+        return [tensor.numpy() for tensor in flat(program.module()(*inputs))]
+
+
+def run(model: Model, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    given = {name: tensor.numpy() for name, tensor in zip(model.graph.inputs, inputs, strict=True)}
+    return list(model.run(given).values())
+
+
+def check_outputs(name: str, model: Model, program: Any) -> None:
+    inputs = inputs_of(name, 101)
+    for mine, theirs in zip(run(model, inputs), torchs(program, inputs), strict=True):
+        largest = np.abs(mine - theirs).max()
+        agree = np.mean(mine.argmax(-1) == theirs.argmax(-1))
+        print(f"{name}: {mine.size} outputs, largest difference {largest:.2g}, argmax equal {agree:.0%}")
+        assert largest <= 0.02 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize(("name", "form"), CELLS)
+def test_archive_computes_the_same(name: str, form: str, tmp_path: Path) -> None:
+    model = qfmt.convert(saved(name, tmp_path, form))
+    assert model.source["format"] == "exported_program" and model.engine == "pt2e"
+    qfmt.save(model, tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    check_outputs(name, qfmt.load(tmp_path / "m.qfb"), quantized(name)[1])
+
+
+def test_names_are_those_of_the_modules(tmp_path: Path) -> None:
+    model = qfmt.convert(saved("conv", tmp_path))
+    state = quantized("conv")[1].state_dict
+    weights = {name: tensor for name, tensor in model.tensors.items() if name.endswith(".weight")}
+    assert weights.keys() == {"c1.weight", "c2.weight", "block.0.weight", "fc.weight"}
+    assert model.source["dropped_parameters"] == "4"
+    for index, name in enumerate(["c1.weight", "c2.weight", "block.0.weight", "fc.weight"]):
+        tensor = model.tensors[name]
+        assert tensor.aliases == (f"_frozen_param{index}",)
+        assert np.array_equal(tensor.array, state[f"_frozen_param{index}"].numpy())
+        assert tensor.quantization is not None
+        assert tensor.quantization.scale == tuple(state[f"_scale_{index}"].tolist())
+        assert (tensor.quantization.quant_min, tensor.quantization.quant_max) == (-128, 127)
+
+
+def test_sizes_stay_names(tmp_path: Path) -> None:
+    model = qfmt.convert(saved("conv", tmp_path, sizes=True))
+    assert [type(size) for size in model.tensors["x"].shape or ()] == [str, int, int, int]
+    x = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+    (mine,), (theirs,) = run(model, [x]), torchs(quantized("conv", sizes=True)[1], [x])
+    assert mine.shape == theirs.shape and np.abs(mine - theirs).max() <= 0.02 * np.abs(theirs).max()
+
+
+def test_unfolded_weights_are_folded(tmp_path: Path) -> None:
+    unfolded, folded = qfmt.convert(saved("conv", tmp_path, fold=False)), qfmt.convert(saved("conv", tmp_path))
+    for tensor in folded.graph.constants():
+        assert np.array_equal(unfolded.tensors[tensor.name].array, tensor.array), tensor.name
+        assert unfolded.tensors[tensor.name].quantization == tensor.quantization
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dynamic_layers_are_found(form: str, tmp_path: Path) -> None:
+    model = qfmt.convert(saved("linears_dynamic", tmp_path, form))
+    rules = [node.rule for node in model.nodes if node.operator == "qfmt.DynamicLinear"]
+    assert rules == ["dynamic_reciprocal"] * 2
+    assert "qfmt.Linear" not in {node.operator for node in model.nodes}
+    check_outputs("linears_dynamic", model, quantized("linears_dynamic")[1])
+
+
+def test_in_memory_is_the_same(tmp_path: Path) -> None:
+    module, program = quantized("conv")
+    from_file = qfmt.convert(saved("conv", tmp_path))
+    assert qfmt.convert(program).content_id() == from_file.content_id()
+    assert qfmt.convert(module, example_inputs=inputs_of("conv", 100)).content_id() == from_file.content_id()
+
+
+@pytest.mark.parametrize(("name", "form"), CELLS)
+@quiet()
+def test_nodes_are_those_of_the_program(name: str, form: str, tmp_path: Path) -> None:
+    """Each on what the program's own call got: integers equal, or next to each other at ties; floats within 1e-5."""
+    path = saved(name, tmp_path, form)
+    report = qfmt.verify(path, qfmt.convert(path), samples=2)
+    assert report.ok and not report.skipped
+    counts = {what: sum(getattr(node, what) for node in report.nodes) for what in ("outputs", "equal", "tie", "close")}
+    print(name, form, counts)
+    assert counts["equal"] + counts["tie"] + counts["close"] == counts["outputs"]
+    assert counts["tie"] <= 1e-4 * counts["outputs"]
+    assert all(node.outputs for node in report.nodes if node.operator in ("Conv", "qfmt.Linear", "QuantizeLinear"))
+
+
+def test_verify_finds_a_changed_weight(tmp_path: Path) -> None:
+    path = saved("conv", tmp_path)
+    model = qfmt.convert(path)
+    weight = model.tensors["c1.weight"]
+    changed = qfmt.Tensor.constant(weight.name, -np.clip(weight.array, -127, 127), weight.quantization)
+    tensors = {**model.tensors, weight.name: dataclasses.replace(changed, aliases=weight.aliases)}
+    report = qfmt.verify(path, model.replace(graph=dataclasses.replace(model.graph, tensors=tensors)), samples=1)
+    assert not report.ok
+    assert [w.name for w in report.weights if not w.ok] == ["c1.weight"]
+
+
+ENGINES = ("qdq", "reference", "onednn", "native", "auto")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["conv", "linears_dynamic", "inverted"])
+@quiet()
+def test_back_to_torch(name: str, engine: str) -> None:
+    """In operators of `quantized_decomposed` to the last bit; by integers as closely as rounding lets it.
+
+    Kernels of `native` that saturate on this processor are compared with their recomputation.
+    """
+    program = quantized(name)[1]
+    model = qfmt.convert(program)
+    module = model.to_torch(engine)
+    inputs = inputs_of(name, 102)
+    with torch.no_grad():
+        mine, theirs = flat(module(*inputs)), flat(program.module()(*inputs))
+    if engine == "native":
+        given = {key: value.numpy() for key, value in zip(model.graph.inputs, inputs, strict=True)}
+        theirs = [torch.from_numpy(each) for each in processor.run(model, given, "x86").values()]
+    equal = sum(int((a == b).sum()) for a, b in zip(mine, theirs, strict=True))
+    total = sum(tensor.numel() for tensor in theirs)
+    print(f"{name}, {module.engine}: {equal} of {total} equal")
+    assert equal == total or engine != "qdq"
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a - b).abs().max() <= 0.02 * b.abs().max()
+    by_numpy = {row.operator for row in module.report() if row.computed_by == "numpy"}
+    assert by_numpy <= {"qfmt.DynamicLinear"} or engine == "reference"
+
+
+@quiet()
+def test_reference_modules_of_fx() -> None:
+    """`_convert_to_reference_decomposed_fx` speaks of quantization in the same operators."""
+    from torch.ao.quantization import get_default_qconfig_mapping
+    from torch.ao.quantization.quantize_fx import _convert_to_reference_decomposed_fx, prepare_fx
+
+    inputs = inputs_of("conv", 100)
+    prepared = prepare_fx(built("conv"), get_default_qconfig_mapping("fbgemm"), inputs)
+    prepared(*inputs)
+    module = _convert_to_reference_decomposed_fx(prepared)
+    model = qfmt.convert(module, example_inputs=inputs)
+    kinds = {node.operator for node in model.nodes if model.tensors[node.outputs[0]].quantization is not None}
+    assert {"Conv", "Add", "MaxPool", "qfmt.Linear"} <= kinds
+    assert {"c1.weight", "c2.weight", "block.0.weight", "fc.weight"} <= model.tensors.keys()
+    limits = {(q.quant_min, q.quant_max) for tensor in model.tensors.values() if (q := tensor.quantization)}
+    assert (0, 127) in limits  # the range that it was calibrated for, which converted modules do not tell
+    with torch.no_grad():
+        theirs = module(*inputs).numpy()
+    (mine,) = run(model, inputs)
+    assert np.abs(mine - theirs).max() <= 0.02 * np.abs(theirs).max()

@@ -1,0 +1,208 @@
+"""Float operators of exported programs: each against torch, over the sets of operators a program may be exported in."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from networks.decomposed import Function, randn, whole  # noqa: E402
+from networks.pytorch import flat, quiet  # noqa: E402
+from qfmt import Model  # noqa: E402
+from qfmt.errors import SourceError  # noqa: E402
+from qfmt.frontends.options import Options  # noqa: E402
+from qfmt.frontends.torch.exported.archive import Archive  # noqa: E402
+from qfmt.frontends.torch.exported.source import network  # noqa: E402
+
+F = torch.nn.functional
+
+
+X, POSITIVE, IDS = randn(2, 3, 8), randn(2, 3, 8).abs() + 0.1, whole(8, 2, 3, 5)
+Q, K, V = (randn(2, 4, 6, 8, seed=seed) for seed in range(3))
+MASK = whole(2, 6, 6).bool()
+
+FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]] = {
+    "trigonometry": (lambda x: (x.sin(), x.cos(), x.tan(), x.sinh(), x.cosh(), x.atan(), x.erf()), [X]),
+    "arcs": (lambda x: (x.clamp(-0.9, 0.9).acos(), x.clamp(-0.9, 0.9).asin(), x.round(), x.sign(), x.trunc()), [X]),
+    "roots": (lambda x: (x.rsqrt(), x.square(), x.log2(), x.reciprocal(), x.sqrt()), [POSITIVE]),
+    "comparisons": (lambda x, y: (x < y, x <= 0, x > 0.5, x >= y, x == y, x != x.round()), [X, randn(2, 3, 8, seed=1)]),
+    "logic": (lambda x, y: (x & y, x | y, x ^ y, ~x, torch.logical_and(x, y), torch.logical_not(x)), [MASK, MASK.T]),
+    "integer_logic": (lambda x: (x & 3, x | 4, x ^ 1, torch.logical_or(x, x > 3)), [whole(8, 5, 6)]),
+    "any_all": (lambda x: (x.any(), x.all(), x.any(1), x.all(0, keepdim=True), (x * 2.0).any(-1)), [MASK]),
+    "where": (lambda x: (torch.where(x > 0, x, 0.0), torch.where(x > 0, 1.0, -1.0), x.masked_fill(x < 0, 7)), [X]),
+    "promotion": (
+        lambda x, n: (n * 0.5, x + n, n > 2.5, x * (n > 2), n / 2, (n > 2) + 1),
+        [randn(5, 6), whole(8, 5, 6)],
+    ),
+    "quotients": (
+        lambda x, n: ((n - 4) // 3, torch.div(n - 4, 3, rounding_mode="trunc"), x // 0.3, torch.fmod(x, 0.5)),
+        [randn(5, 6), whole(8, 5, 6)],
+    ),
+    "extremes": (lambda x: (x.amax(1), x.amin((0, 2)), x.argmax(-1), x.argmin(1, keepdim=True), x.prod(2)), [X]),
+    "extremes_of_all": (lambda x: (x.argmax(), x.argmin(keepdim=True)), [X]),
+    "types_asked_for": (
+        lambda x, n: (
+            x.cumsum(0, dtype=torch.float64), n.cumsum(0, dtype=torch.float32), x.sum(1, dtype=torch.float64),
+            n.mean(dtype=torch.float32), n.prod(1, dtype=torch.float32), F.softmax(x, -1, dtype=torch.float64),
+        ),
+        [X, whole(4, 5, 6)],
+    ),
+    "integers_add_up_wide": (lambda n: (n.sum(), n.prod(1), n.cumsum(1), (n > 2).sum(0)), [whole(4, 5, 6).int()]),
+    "bytes_beside_numbers": (lambda n: (n == -1, n > 300, n + 250), [whole(256, 5, 6).to(torch.uint8)]),
+    "moments": (lambda x: (x.var(-1), x.std(1, unbiased=False), *torch.var_mean(x, (1, 2), keepdim=True)), [X]),
+    "cumsum": (lambda x, m: (x.cumsum(1), m.cumsum(-1), m.long().cumsum(0)), [X, MASK]),
+    "triangles": (lambda x: (x.tril(), x.triu(1), torch.ones(6, 6).tril(-1)), [X]),
+    "diff": (lambda x, m: (x.diff(), x.diff(dim=1, prepend=x[:, :1]), m.diff(dim=0)), [X, MASK]),
+    "gather": (lambda x, i: x.gather(2, i), [X, IDS]),
+    "index_one": (lambda x, i: (x[i], x[:, i], x[..., i.flatten()]), [randn(8, 9, 10), whole(8, 2, 3)]),
+    "index_several": (
+        lambda x, i, j: (x[i, j], x[:, i, j], x[:, i, j - 3]),
+        [randn(8, 9, 10), whole(8, 2, 1), whole(8, 3)],
+    ),
+    "rolled": (lambda x: (x.roll((1, -2), (1, 2)), x.roll(3, 0), x.flip(1, 2), x.movedim(0, 2)), [X]),
+    "repeated": (lambda x: (x.repeat_interleave(2, 1), x.broadcast_to(4, 2, 3, 8), x.unflatten(2, (2, 4))), [X]),
+    "topk": (lambda x: x.topk(3, -1)[0], [X]),
+    "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), [X, randn(2, 5, 8)]),
+    "baddbmm": (lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2), [randn(2, 3, 5), X, randn(2, 8, 5)]),
+    "addcmul": (lambda x, y: torch.addcmul(x, y, y, value=0.5), [X, randn(2, 3, 8, seed=2)]),
+    "activations": (lambda x: (F.glu(x), F.logsigmoid(x), F.gelu(x, approximate="tanh"), F.silu(x)), [X]),
+    "shrinkage": (lambda x: (F.hardshrink(x), F.hardshrink(x, 1), F.softshrink(x), F.softshrink(x, 1)), [X]),
+    "logarithms": (lambda x: (F.softplus(x), x.abs().log1p(), x.expm1(), F.log_softmax(x, -1)), [X]),
+    "norms": (
+        lambda x, w: (F.rms_norm(x, (8,), w, 1e-5), F.rms_norm(x, (3, 8)), F.layer_norm(x, (8,), w)),
+        [X, randn(8)],
+    ),
+    "group_norm": (lambda x: (F.group_norm(x, 2), F.instance_norm(x)), [randn(2, 4, 5, 5)]),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), [Q, K, V]),
+    "attention_causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [Q, K, V]),
+    "attention_masked": (
+        lambda q, k, v, m: (
+            F.scaled_dot_product_attention(q, k, v, m, scale=0.3),
+            F.scaled_dot_product_attention(q, k, v, m * 0.5),
+        ),
+        [Q, K, V, MASK],
+    ),
+    "attention_nothing_left": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), [Q, K, V, MASK & (torch.arange(6) > 1)[:, None]]
+    ),
+    "attention_groups": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), [Q, K[:, :2], V[:, :2]]
+    ),
+    "rotary": (
+        lambda x, p: torch.cat((-x[..., 4:], x[..., :4]), -1) * p[:, None].float().cos() + x * p[:, None].float().sin(),
+        [Q, whole(9, 2, 6, 8)],
+    ),
+    "mask_of_positions": (
+        lambda x: torch.arange(x.shape[1])[None, :] <= torch.arange(x.shape[1])[:, None], [X]
+    ),
+    "in_place": (lambda x: (x + 1).mul_(2).relu_().add_(x), [X]),
+    "no_grad": (lambda x: inside_no_grad(x), [X]),
+}  # fmt: skip
+
+
+def inside_no_grad(x: Any) -> Any:
+    with torch.no_grad():
+        y = x.cos()
+    return y * x
+
+
+def converted(program: Any) -> Model:
+    """Without asking whether anything is quantized."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    archive = Archive(buffer.getvalue())
+    return network(archive, {}).model(Options())
+
+
+@pytest.mark.parametrize("form", ["training", "core"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+@quiet()
+def test_function_is_torchs(name: str, form: str) -> None:
+    function, inputs = FUNCTIONS[name]
+    program = torch.export.export(Function(function).eval(), tuple(inputs))
+    model = converted(program if form == "training" else program.run_decompositions())
+    given = {name: tensor.numpy() for name, tensor in zip(model.graph.inputs, inputs, strict=True)}
+    results = list(model.run(given).values())
+    expected = [tensor.numpy() for tensor in flat(function(*inputs))]
+    assert [(r.shape, r.dtype) for r in results] == [(e.shape, e.dtype) for e in expected]
+    for mine, theirs in zip(results, expected, strict=True):
+        if theirs.dtype.kind == "f":
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
+        else:
+            assert np.array_equal(mine, theirs)
+
+
+def written_forward(x: Any) -> Any:
+    y = x * 2
+    y[0].mul_(3)
+    return y
+
+
+def written_backward(x: Any) -> Any:
+    y = x * 2
+    z = y.view(-1)
+    y.relu_()
+    return z
+
+
+def written_turned(x: Any) -> Any:
+    y = x * 2
+    y.transpose(1, 2)[0].add_(1)
+    return y + 1
+
+
+def written_by_index(x: Any) -> Any:
+    y = x * 2
+    y[:, 0], y[:, -1], y[:, 1:, 3:5], y[..., -2:] = 0, x[:, 1], x[:, 1:, 5:7], 7
+    return y
+
+
+@quiet()
+def test_assigned_elements_are_those_of_torch() -> None:
+    program = torch.export.export(Function(written_by_index).eval(), (X,))
+    model = converted(program.run_decompositions())
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    assert np.array_equal(mine, written_by_index(X).numpy())
+
+
+@pytest.mark.parametrize("function", [written_forward, written_backward, written_turned])
+@quiet()
+def test_writing_through_a_view_is_refused_or_right(function: Any) -> None:
+    """A program of the training set of operators writes in place; that of the core set does not any more."""
+    program = torch.export.export(Function(function).eval(), (X,))
+    with pytest.raises(SourceError, match=r"changed through another view of it.*run_decompositions"):
+        converted(program)
+    model = converted(program.run_decompositions())
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-6)
+
+
+@quiet()
+def test_writing_to_what_is_read_no_more_is_no_trouble() -> None:
+    def function(x: Any) -> Any:
+        y = (x * 2).flatten(1).relu_()
+        z = y.add_(1)
+        return z.mul_(3) + y
+
+    model = converted(torch.export.export(Function(function).eval(), (X,)))
+    (mine,) = model.run({model.graph.inputs[0]: X.numpy()}).values()
+    np.testing.assert_allclose(mine, function(X).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@quiet()
+def test_recurrent_layers_are_torchs(kind: str, batch_first: bool) -> None:
+    torch.manual_seed(1)
+    layer = getattr(torch.nn, kind)(5, 6, num_layers=2, bidirectional=batch_first, batch_first=batch_first).eval()
+    x = randn(4, 3, 5)
+    model = converted(torch.export.export(layer, (x,)))
+    with torch.no_grad():
+        expected = flat(layer(x))
+    results = list(model.run({model.graph.inputs[0]: x.numpy()}).values())
+    for mine, theirs in zip(results, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5, atol=1e-6)

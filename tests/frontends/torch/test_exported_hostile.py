@@ -1,0 +1,260 @@
+"""Broken and hostile `.pt2` archives: one clear error, nothing executed, whatever is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+import qfmt  # noqa: E402
+from networks.decomposed import FORMS, Function, Layer, X  # noqa: E402
+from networks.pytorch import quiet  # noqa: E402
+from qfmt.errors import QfmtError, SourceError, UnsafePickleError, UnsupportedOperatorsError  # noqa: E402
+
+Entries = dict[str, bytes]
+MODEL = "archive/models/model.json"
+WEIGHTS = "archive/data/weights/model_weights_config.json"
+
+
+@pytest.fixture(scope="module")
+def entries() -> Entries:
+    buffer = io.BytesIO()
+    with quiet():
+        torch.export.save(torch.export.export(Layer().eval(), (X,)), buffer)
+    with zipfile.ZipFile(buffer) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def written(entries: Entries, path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return path
+
+
+def with_json(entries: Entries, name: str, change: Callable[[Any], Any]) -> Entries:
+    document = json.loads(entries[name])
+    changed = change(document)
+    return entries | {name: json.dumps(document if changed is None else changed).encode()}
+
+
+def node(document: Any, target: str) -> Any:
+    return next(node for node in document["graph_module"]["graph"]["nodes"] if target in node["target"])
+
+
+def set_schema(document: Any) -> None:
+    document["schema_version"]["major"] = 9
+
+
+def set_target(document: Any) -> None:
+    node(document, "linear")["target"] = "torch.ops.aten.fft_fft.default"
+
+
+def set_scale(document: Any) -> None:
+    node(document, "quantize_per_tensor")["inputs"][1]["arg"] = {"as_float": "NaN"}
+
+
+def set_limits(document: Any) -> None:
+    node(document, "quantize_per_tensor")["inputs"][4]["arg"] = {"as_int": 4096}
+
+
+def set_forward_reference(document: Any) -> None:
+    document["graph_module"]["graph"]["nodes"].reverse()
+
+
+def set_argument(document: Any) -> None:
+    node(document, "linear")["inputs"][0]["arg"] = {"as_weird": 3}
+
+
+def set_recursion(document: Any) -> None:
+    deep: Any = {"as_none": True}
+    for _ in range(400):
+        deep = {"as_optional_tensors": [deep]}
+    node(document, "linear")["inputs"][0]["arg"] = deep
+
+
+def set_size(sizes: Any) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        document["config"]["w"]["tensor_meta"]["sizes"] = sizes
+
+    return change
+
+
+def set_meta(key: str, value: Any) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        document["config"]["w"]["tensor_meta"][key] = value
+
+    return change
+
+
+def set_payload(key: str, value: Any) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        document["config"]["w"][key] = value
+
+    return change
+
+
+BROKEN = {
+    "schema": (MODEL, set_schema, "schema 9"),
+    "no schema": (MODEL, lambda d: d.pop("schema_version"), "does not state its schema"),
+    "not a program": (MODEL, lambda d: [1, 2], "does not state its schema"),
+    "no graph": (MODEL, lambda d: d.pop("graph_module") and None, "program is invalid"),
+    "operator": (MODEL, set_target, "aten::fft_fft"),
+    "scale": (MODEL, set_scale, "scale nan"),
+    "limits": (MODEL, set_limits, "not a range of uint8"),
+    "order": (MODEL, set_forward_reference, "no node computes"),
+    "argument": (MODEL, set_argument, "as_weird"),
+    "nesting": (MODEL, set_recursion, ""),
+    "no weights": (WEIGHTS, lambda d: d["config"].clear(), "lacks this tensor"),
+    "no config": (WEIGHTS, lambda d: d.pop("config") and None, "is not valid here"),
+    "negative size": (WEIGHTS, set_size([{"as_int": -3}, {"as_int": 16}]), "invalid sizes"),
+    "size of another type": (WEIGHTS, set_size([{"as_int": True}, {"as_int": 16}]), "invalid sizes"),
+    "huge size": (WEIGHTS, set_size([{"as_int": 1 << 40}, {"as_int": 16}]), "damaged"),
+    "other rank": (WEIGHTS, set_size([{"as_int": 48}]), "damaged"),
+    "element type": (WEIGHTS, set_meta("dtype", 99), "element type 99"),
+    "offset": (WEIGHTS, set_meta("storage_offset", {"as_int": 40}), "needs 88 bytes"),
+    "path": (WEIGHTS, set_payload("path_name", "../../../etc/passwd"), "lacks the bytes"),
+    "no meta": (WEIGHTS, set_payload("tensor_meta", [3]), "is not valid here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_archive(what: str, entries: Entries, tmp_path: Path) -> None:
+    name, change, words = BROKEN[what]
+    path = written(with_json(entries, name, lambda document: _none_or_list(change(document))), tmp_path / "m.pt2")
+    with pytest.raises(SourceError) as caught:
+        qfmt.convert(path)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+
+
+def _none_or_list(value: Any) -> Any:
+    return value if isinstance(value, list) else None
+
+
+def test_unsupported_operators_are_listed_with_their_modules(tmp_path: Path) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Function(lambda x: x.erfinv()), Function(lambda x: x.lgamma().erfinv())
+
+        def forward(self, x: Any) -> Any:
+            return self.second(self.first(FORMS["moved"][0](x)))
+
+    with quiet():
+        program = torch.export.export(Net().eval(), (X,))
+    with pytest.raises(UnsupportedOperatorsError) as caught:
+        qfmt.convert(program)
+    assert caught.value.operators == {
+        "aten::erfinv": ("first", "second"),
+        "aten::lgamma": ("second",),
+    }
+
+
+def test_a_float_program_is_refused() -> None:
+    with quiet():
+        program = torch.export.export(Function(lambda x: x + 1).eval(), (X,))
+    with pytest.raises(SourceError, match=r"nothing in the program is quantized.*convert_pt2e"):
+        qfmt.convert(program)
+
+
+@pytest.mark.parametrize("form", ["training", "core"])
+def test_a_program_with_a_state_is_refused(form: str) -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.count[0] += 1
+            return FORMS["moved"][0](x) + self.count
+
+    with quiet():
+        program = torch.export.export(Counter().eval(), (X,))
+        program = program if form == "training" else program.run_decompositions()
+    with pytest.raises(SourceError, match="count: the program changes it at run time"):
+        qfmt.convert(program)
+
+
+class Attack:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("attacked",)
+
+
+def test_pickled_tensors_go_through_the_safe_unpickler(
+    entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickled = with_json(entries, WEIGHTS, set_payload("use_pickle", True))
+    weight = next(name for name in entries if name.endswith("weight_1"))
+    buffer = io.BytesIO()
+    torch.save(torch.arange(-24, 24, dtype=torch.int8).reshape(3, 16), buffer)
+    plain = qfmt.convert(written(pickled | {weight: buffer.getvalue()}, tmp_path / "tensor.pt2"))
+    assert plain.tensors["w"].array.tolist() == [list(range(start, start + 16)) for start in (-24, -8, 8)]
+    hostile = io.BytesIO()
+    with zipfile.ZipFile(hostile, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Attack(), 2))
+    path = written(pickled | {weight: hostile.getvalue()}, tmp_path / "attack.pt2")
+    with pytest.raises(UnsafePickleError):
+        qfmt.convert(path)
+    assert not (tmp_path / "attacked").exists()
+    samples = written(entries | {"archive/data/sample_inputs/model.pt": pickle.dumps(Attack())}, tmp_path / "s.pt2")
+    assert qfmt.convert(samples).content_id() == plain.content_id()  # examples are not read at all
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_changed_json_is_a_model_or_an_error(data: st.DataObject, entries: Entries, tmp_path: Path) -> None:
+    """Parts of the program replaced by others: nothing but a Model or a QfmtError comes of it."""
+    document = json.loads(entries[MODEL])
+    places = list(_places(document))
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder, key = data.draw(st.sampled_from(places))
+        other, name = data.draw(st.sampled_from(places))
+        if not isinstance(holder, list) or key < len(holder):
+            holder[key] = data.draw(
+                st.sampled_from([None, 0, -1, 1 << 70, "x", [], {}, json.loads(_text(other, name))])
+            )
+    path = written(entries | {MODEL: json.dumps(document).encode()}, tmp_path / "m.pt2")
+    with suppress(QfmtError):
+        qfmt.convert(path)
+
+
+def _places(value: Any) -> Any:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        if key != "metadata":
+            yield value, key
+            yield from _places(inner)
+
+
+def _text(holder: Any, key: Any) -> str:
+    try:
+        return json.dumps(holder[key])
+    except (LookupError, ValueError):
+        return "null"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), cut=st.booleans())
+def test_changed_bytes_are_a_model_or_an_error(
+    at: float, byte: int, cut: bool, entries: Entries, tmp_path: Path
+) -> None:
+    content = bytearray(written(entries, tmp_path / "whole.pt2").read_bytes())
+    position = int(at * len(content))
+    content[position] = byte
+    path = tmp_path / "m.pt2"
+    path.write_bytes(content[:position] if cut else content)
+    with suppress(QfmtError):
+        qfmt.convert(path)

@@ -1,0 +1,222 @@
+"""Pickled modules and graphs of FX: their code is followed, and never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.ao import quantization as tq
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+import qfmt
+from networks import pytorch
+from qfmt.errors import SourceError
+from support.saved import FORMS, chain, saved
+
+FX = [name for name, mode in pytorch.cells() if mode == "fx"]
+
+SHAPES = {"linears": {"x": ("N", None, "F")}}
+"""Nothing in the code of these says how many dimensions the input has, and 4 is taken first."""
+
+OWN_NAMES = {"linears", "islands", "two_inputs"}
+"""Traces name sizes and constants that the code of FX does not: equal otherwise."""
+
+pytestmark = pytest.mark.usefixtures("fbgemm")
+
+
+@pytest.mark.parametrize("name", FX)
+def test_fx_modules_give_the_graph_of_their_trace(name: str, tmp_path: Path) -> None:
+    network, inputs = pytorch.quantized(name, "fx")
+    path = saved(network, tmp_path / "m.pt")
+    model = qfmt.convert(path, input_shapes=SHAPES.get(name))
+    assert not model.no_graph
+    trace = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "t.pt"))
+    assert model.content_id() == trace.content_id() or name in OWN_NAMES
+    if name in OWN_NAMES:
+        arrays = {key: tensor.numpy() for key, tensor in zip(model.graph.inputs, inputs, strict=True)}
+        for mine, theirs in zip(model.run(arrays).values(), trace.run(arrays).values(), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@FORMS
+@pytest.mark.parametrize("wrapped", [False, True], ids=["sequential", "wrapper"])
+def test_chains_of_known_modules_give_a_graph(wrapped: bool, form: dict[str, bool], tmp_path: Path) -> None:
+    with pytorch.quiet():
+        network = chain(wrapped).eval()
+        network.qconfig = tq.get_default_qconfig("fbgemm")
+        for module in network.modules():
+            if isinstance(module, nn.ConvTranspose2d):
+                module.qconfig = tq.QConfig(network.qconfig.activation, tq.default_weight_observer)
+        observed = tq.prepare(network)
+        observed(torch.randn(4, 3, 10, 10, generator=torch.Generator().manual_seed(1)))
+        network = tq.convert(observed)
+        x = torch.randn(2, 3, 10, 10, generator=torch.Generator().manual_seed(2))
+        expected = network(x).numpy()
+    model = qfmt.convert(saved(network, tmp_path / "m.pt", **form))
+    assert not model.no_graph
+    (result,) = model.run({model.graph.inputs[0]: x.numpy()}).values()
+    np.testing.assert_array_equal(result, expected)
+    memory = qfmt.convert(network, example_inputs=(x,))
+    assert model.content_id() == memory.content_id()
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.rnn = kind(4, 5, **options)
+        self.fc = nn.Linear(self.rnn.hidden_size * (2 if self.rnn.bidirectional else 1), 3)
+
+    def forward(self, x):  # type: ignore[no-untyped-def] # torch.fx cannot save annotations that are strings
+        return self.fc(self.rnn(x)[0])
+
+
+@pytest.mark.parametrize("options", [{"batch_first": True}, {"num_layers": 2, "bidirectional": True}], ids=["1", "2x2"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_fx_modules_with_recurrent_layers(kind: type[nn.RNNBase], options: dict[str, Any], tmp_path: Path) -> None:
+    x = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(4))
+    with pytorch.quiet():
+        torch.manual_seed(4)
+        dynamic = tq.QConfigMapping().set_global(tq.default_dynamic_qconfig)
+        network = convert_fx(prepare_fx(Recurrent(kind, **options).eval(), dynamic, (x,)))
+        expected = network(x).detach().numpy()
+    model = qfmt.convert(saved(network, tmp_path / "m.pt"))
+    assert not model.no_graph
+    assert model.content_id() == qfmt.convert(network, example_inputs=(x,)).content_id()
+    (result,) = model.run({"x": x.numpy()}).values()
+    print(f"{(result == expected).sum()} of {result.size} outputs equal")
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+class Twice(nn.Sequential):
+    """A Sequential that is none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(super().forward(x))
+
+
+def test_subclasses_of_known_modules_are_not_known(tmp_path: Path) -> None:
+    model = qfmt.convert(saved(nn.Sequential(Twice(nn.Linear(2, 2))), tmp_path / "m.pt"))
+    assert "0: the code of " in model.no_graph and "Twice is not in the file" in model.no_graph
+    assert sorted(model.tensors) == ["0.0.bias", "0.0.weight"]
+
+
+def test_the_user_who_describes_inputs_hears_why_there_is_no_graph(tmp_path: Path) -> None:
+    path = saved(nn.Sequential(Twice(nn.Linear(2, 2))), tmp_path / "m.pt")
+    with pytest.raises(SourceError, match="Twice is not in the file"):
+        qfmt.convert(path, input_shapes={"input": (1, 2)})
+    with pytest.raises(SourceError, match="no input 'x'"):
+        qfmt.convert(saved({"w": torch.ones(2)}, path), input_shapes={"x": (1, 2)})
+
+
+HOSTILE_CODE = [
+    "return __import__('os').system('touch {marker}')",
+    "return os.system('touch {marker}')",
+    "return getattr(os, 'system')('touch {marker}')",
+    "return x.__class__.__base__.__subclasses__()",
+    "return (lambda: os.system('touch {marker}'))()",
+    "return [os.system('touch {marker}') for _ in [1]][0]",
+    "return eval('1')",
+    "return torch.ops.load_library('touch {marker}')",
+    "return torch.load('touch {marker}')",
+    "import os; os.system('touch {marker}'); return x",
+    "while True: pass",
+    "return 9 ** 9 ** 9",
+    "return " + "(" * 4000 + "x" + ")" * 4000,
+    "return " + "-" * 5000 + "x",
+    "return x[" + "0][" * 3000 + "0]",
+    "\x00",
+    "return self.nothing(x)",
+    "yield x",
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE_CODE, ids=range(len(HOSTILE_CODE)))
+def test_code_of_fx_is_read_and_never_run(body: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    source = "def forward(self, x):\n    " + body.replace("{marker}", str(marker))
+    path = fx_file(tmp_path / "m.pt", source, "import os\nimport torch\nfrom os import system\n")
+    model = qfmt.convert(path)
+    assert model.no_graph and list(model.tensors) == ["weight"]
+    assert model.no_graph.isprintable() and len(model.no_graph) < 1000
+    assert not marker.exists()
+
+
+class GraphLike:
+    """Pickled as torch.fx pickles a GraphModule."""
+
+    def __init__(self, code: str, imports: str) -> None:
+        self.body = {"_code": code, "_parameters": {"weight": torch.ones(2)}, "_buffers": {}, "_modules": {}}
+        self.imports = imports
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from torch.fx.graph_module import reduce_graph_module
+
+        return reduce_graph_module, (self.body, self.imports)
+
+
+def fx_file(path: Path, code: str, imports: str = "import torch\n") -> Path:
+    return saved(GraphLike(code, imports), path)
+
+
+def test_the_code_of_fx_is_followed(tmp_path: Path) -> None:
+    code = """def forward(self, x : torch.Tensor, y = None):
+    a = x.view(2, -1);  b = None
+    c, d = torch.chunk(a, 2, dim = 1)
+    e = (c + d * 2 - 1) / 2
+    f = torch.cat((e, -d), dim = 1)[(slice(None, None, None), slice(1, None, 2))]
+    g = operator_getitem([f, 3], 0)[:, None, 0]
+    return {'out': g, 'list': (self.weight, [e])}
+"""
+    path = fx_file(tmp_path / "m.pt", code, "import torch\nfrom _operator import getitem as operator_getitem\n")
+    model = qfmt.convert(path, input_shapes={"x": (8,)})
+    assert not model.no_graph, model.no_graph
+    x = np.arange(8, dtype=np.float32)
+    a = x.reshape(2, -1)
+    c, d = a[:, :2], a[:, 2:]
+    e = (c + d * 2 - 1) / 2
+    g = np.concatenate([e, -d], 1)[:, 1::2][:, None, 0]
+    results = model.run({"x": x})
+    for mine, theirs in zip(
+        (results[name] for name in model.graph.outputs), (g, np.ones(2, np.float32), e), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("call", "operators"),
+    [
+        ("feature_alpha_dropout(x, 0.5, False, True)", []),
+        ("alpha_dropout(x, inplace = True)", []),
+        ("dropout3d(x, 0.5, False, True)", []),
+        ("elu(x, 2.0, True)", ["Elu"]),
+        ("leaky_relu(input = x, inplace = True)", ["LeakyRelu"]),
+        ("gelu(x, approximate = 'tanh')", ["Gelu"]),
+        ("mish(x, True)", ["Mish"]),
+        ("linear(x, self.weight.view(1, 2))", ["qfmt.Linear"]),
+    ],
+)
+def test_functions_of_fx_take_inplace_where_torch_does(call: str, operators: list[str], tmp_path: Path) -> None:
+    code = f"def forward(self, x):\n    y = torch.nn.functional.{call}\n    return (y + 1,)\n"
+    model = qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
+    assert [node.operator for node in model.nodes] == [*operators, "Add"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("linear(x, self.weight, None, True)", "linear is called with arguments that are not supported"),
+        ("elu(x, 2.0, True, 3)", "elu is called with arguments that are not supported"),
+        ("feature_alpha_dropout(x, 0.5, True)", "is in training mode"),
+    ],
+)
+def test_functions_of_fx_with_other_arguments_are_refused_where_they_are(
+    call: str, message: str, tmp_path: Path
+) -> None:
+    code = f"def forward(self, x):\n    y = torch.nn.functional.{call}\n    return (y + 1,)\n"
+    with pytest.raises(SourceError, match=message) as raised:
+        qfmt.convert(fx_file(tmp_path / "m.pt", code), input_shapes={"x": (1, 2)})
+    assert raised.value.where.endswith("forward:2"), raised.value.where

@@ -1,0 +1,122 @@
+"""State_dicts of networks in quantization-aware training: weights and outputs get their grids."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.ao.quantization as tq
+from torch import nn
+from torch.ao.quantization.quantize_fx import prepare_fx, prepare_qat_fx
+
+import qfmt
+from networks import pytorch
+
+
+class Net(nn.Module):
+    """Layers with and without a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.dequant = tq.QuantStub(), tq.DeQuantStub()
+        self.conv1, self.bn1, self.conv2 = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1)
+        self.fc = nn.Linear(3, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv2(self.bn1(self.conv1(self.quant(x))))
+        result: torch.Tensor = self.dequant(self.fc(x.mean([2, 3])))
+        return result
+
+
+@pytorch.quiet()
+def trained(mode: str, backend: str) -> nn.Module:
+    torch.manual_seed(3)
+    net, x = Net().train(), torch.randn(4, 2, 6, 6)
+    if mode == "fx":
+        made = prepare_qat_fx(net, tq.get_default_qat_qconfig_mapping(backend), (x,))
+    else:
+        net.qconfig = tq.get_default_qat_qconfig(backend)
+        made = tq.prepare_qat(tq.fuse_modules_qat(net, [["conv1", "bn1"]]))
+    optimizer = torch.optim.SGD(made.parameters(), 0.1)
+    for _ in range(3):
+        made(x).square().sum().backward()
+        optimizer.step()
+    return made.eval().apply(tq.disable_observer)
+
+
+@pytest.mark.parametrize("mode", ["eager", "fx"])
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+def test_weights_are_what_the_fake_quantizers_make_of_them(mode: str, backend: str, tmp_path: Path) -> None:
+    net = trained(mode, backend)
+    torch.save(net.state_dict(), tmp_path / "qat.pt")
+    model = qfmt.convert(tmp_path / "qat.pt")
+    equal = total = 0
+    for name in ("conv2", "fc"):
+        module: Any = net.get_submodule(name)
+        fake, tensor = module.weight_fake_quant, model.tensors[f"{name}.weight"]
+        with torch.no_grad():
+            real = fake(module.weight).numpy()
+        assert tensor.dtype == "int8" and tensor.quantization is not None
+        np.testing.assert_array_equal(np.float32(tensor.quantization.scale), fake.scale.numpy())
+        assert list(tensor.quantization.zero_point) == fake.zero_point.tolist()
+        equal, total = equal + int((tensor.dequantize() == real).sum()), total + real.size
+        seen = tensor.quantization.observed
+        assert seen is not None
+        inner = fake.activation_post_process
+        assert seen.minimum == tuple(inner.min_val.reshape(-1).tolist())
+        assert seen.maximum == tuple(inner.max_val.reshape(-1).tolist())
+        assert seen.quant_min in (None, fake.quant_min)
+    print(f"{mode} {backend}: {equal} of {total} weights equal")
+    assert equal == total
+    assert not [name for name in model.tensors if name.startswith("fc.weight_fake_quant")]
+    model.save(tmp_path / "m.qfb")
+    assert qfmt.check(tmp_path / "m.qfb") == []
+    in_memory = qfmt.convert(net.state_dict())
+    assert in_memory.content_id() == model.content_id()
+
+
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+def test_outputs_get_the_grids_of_their_fake_quantizers(backend: str, tmp_path: Path) -> None:
+    net = trained("eager", backend)
+    torch.save({"epoch": 3, "state_dict": net.state_dict()}, tmp_path / "qat.pt")
+    model = qfmt.convert(tmp_path / "qat.pt")
+    for name in ("quant", "conv1", "conv2", "fc"):
+        fake: Any = net.get_submodule(name).activation_post_process
+        quantization = model.tensors[name].quantization
+        assert quantization is not None and quantization.observed is not None
+        assert (quantization.scale, quantization.zero_point) == ((fake.scale.item(),), (fake.zero_point.item(),))
+        inner, seen = fake.activation_post_process, quantization.observed
+        assert (seen.minimum, seen.maximum) == ((inner.min_val.item(),), (inner.max_val.item(),))
+        assert (seen.quant_min, seen.quant_max) == (fake.quant_min, fake.quant_max)
+
+
+def test_weights_before_a_batch_norm_stay_floats(tmp_path: Path) -> None:
+    net = trained("eager", "fbgemm")
+    torch.save(net.state_dict(), tmp_path / "qat.pt")
+    model = qfmt.convert(tmp_path / "qat.pt")
+    np.testing.assert_array_equal(model.tensors["conv1.weight"].array, net.conv1.weight.detach().numpy())
+    np.testing.assert_array_equal(
+        model.tensors["conv1.weight_fake_quant.scale"].array, net.conv1.weight_fake_quant.scale.numpy()
+    )
+
+
+def test_a_fake_quantizer_that_is_off_changes_nothing() -> None:
+    net = copy.deepcopy(trained("eager", "fbgemm")).apply(tq.disable_fake_quant)
+    model = qfmt.convert(net.state_dict())
+    assert model.tensors["fc.weight"].dtype == "float32"
+    assert "fc.weight_fake_quant.scale" in model.tensors
+
+
+@pytorch.quiet()
+def test_observers_of_a_prepared_model_stay_tensors() -> None:
+    net, x = Net().eval(), torch.randn(4, 2, 6, 6)
+    observed = prepare_fx(net, tq.get_default_qconfig_mapping("fbgemm"), (x,))
+    observed(x)
+    model = qfmt.convert(observed.state_dict())
+    low = observed.activation_post_process_0.min_val
+    assert model.tensors["activation_post_process_0.min_val"].array.item() == low.item()
+    assert all(tensor.quantization is None for tensor in model.tensors.values())

@@ -1,0 +1,369 @@
+"""What the evaluator makes of TorchScript as a language, with torch running the same code as the witness.
+
+No `from __future__ import annotations` here: torch.jit.script reads the annotations.
+"""
+# ruff: noqa: UP006, UP045 (torch.jit.script knows these spellings)
+
+import enum
+from pathlib import Path
+from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+import qfmt
+from qfmt.errors import ControlFlowError, SourceError
+from qfmt.frontends.torch.torchscript.archive import Archive
+from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from support.replay import Notes, Real, Replay, Unknown, assert_equal, to_torch
+
+
+class Pair(NamedTuple):
+    values: torch.Tensor
+    count: int
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@torch.jit.script
+class Collector:
+    def __init__(self, start: int):
+        self.count = start
+        self.items: List[torch.Tensor] = []
+
+    def add(self, x: torch.Tensor) -> int:
+        self.items.append(x)
+        self.count += 1
+        return self.count
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x) * self.factor
+
+
+class Containers(nn.Module):
+    """Module lists and dicts, lists, dicts, named tuples, objects, enumerations, constants."""
+
+    scale: Final[float]
+
+    def __init__(self):
+        super().__init__()
+        self.scale = 0.1234567891234567
+        self.blocks = nn.ModuleList([Scaled(i / 3) for i in range(3)])
+        self.named = nn.ModuleDict({"a": Scaled(5), "b-c": Scaled(6)})
+        self.color = Color.RED
+        self.numbers = {"x": 1, "y": 2}
+        self.text = "h\u00e9llo"
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor, y: Optional[torch.Tensor] = None, n: int = 3):
+        assert x.dim() == 2, f"bad {x.shape}"
+        for block in self.blocks:
+            x = block(x)
+        for block in self.named.values():
+            x = block(x) + self.numbers["x"]
+        if y is not None:
+            x = x + y
+        found: Dict[str, torch.Tensor] = {}
+        for i in range(n + 5):
+            if i == 1:
+                continue
+            if i > 3:
+                break
+            found[str(i)] = x * i
+            found[f"k{i}"] = x * float("inf")
+        i = 0
+        while i < 30:
+            i += 1
+            if i == 7:
+                break
+        collector = Collector(2)
+        collector.add(x)
+        pair = Pair(x, i)
+        doubled = [a * 2 for a in [1, 2, 3]]
+        if self.color == Color.RED:
+            x = x + 1
+        with torch.no_grad():
+            x = x * 2
+        x = self.dropout(x)
+        first, second = x.split(2)
+        x = x[:, 1:3]
+        x = x[0]
+        rest = [1, 2, 3][1:]
+        rest.extend([4])
+        rest.pop()
+        size = rest[-1] // 2 + rest[0] % 2
+        number = max(rest[0], 2) + min(1, 2) + abs(-3) + round(2.5) + int(2.7) + 2**3 + 7 / 2
+        for a, b in zip([1, 2], [3, 4]):  # noqa: B905
+            x = x + a * b
+        for i, text in enumerate(["a", "b"]):
+            x = x * i + len(text)
+        chosen = x if self.scale > 0.1 else x + 1
+        if len(found) > 2 and n > 1 and not self.training:
+            x = x + 2
+        return (
+            pair, found, chosen, collector.items, collector.count, doubled, size, number, first, second, self.text,
+            "a" + "b", ["a", "b"], x * self.scale,
+        )  # fmt: skip
+
+
+class Resized(nn.Module):
+    """`F.interpolate` decides on the rank of its input, some thirty levels deep."""
+
+    def forward(self, x: torch.Tensor):
+        up = F.interpolate(x, scale_factor=2.0, mode="nearest")
+        wide = F.interpolate(x, size=[5, 7], mode="bilinear", align_corners=False)
+        pooled = F.adaptive_avg_pool2d(F.max_pool2d(up, 2), (1, 1))
+        padded = F.pad(x, [1, 2, 0, 1])
+        return up, wide, torch.flatten(pooled, 1), padded, F.hardtanh(x, -0.5, 0.7)
+
+
+class Sizes(nn.Module):
+    """Shapes computed by numbers and by tensors."""
+
+    def forward(self, x: torch.Tensor):
+        n, c, h, w = x.shape
+        grouped = x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, -1, h, w)
+        means = torch.cat([x, grouped], 1).mean([2, 3])
+        return grouped, x.reshape(x.size(0), -1), means, x.unsqueeze(0).permute(0, 2, 1, 3, 4)
+
+
+def saved(module: nn.Module, path: Path, trace: Optional[Tuple[torch.Tensor, ...]] = None) -> Path:
+    module = module.eval()
+    archive = torch.jit.script(module) if trace is None else torch.jit.trace(module, trace, check_trace=False)
+    torch.jit.save(archive, path)
+    return path
+
+
+CASES = {
+    "containers": (Containers, (torch.rand(3, 4),), False),
+    "containers with an optional input": (Containers, (torch.rand(3, 4), torch.rand(3, 4)), False),
+    "resized": (Resized, (torch.rand(2, 3, 8, 6),), False),
+    "resized, traced": (Resized, (torch.rand(2, 3, 8, 6),), True),
+    "sizes": (Sizes, (torch.rand(2, 4, 3, 5),), False),
+    "sizes, traced": (Sizes, (torch.rand(2, 4, 3, 5),), True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*converted to a Python:torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_the_language_means_what_torch_means(tmp_path: Path, name: str) -> None:
+    make, inputs, traced = CASES[name]
+    torch.manual_seed(3)
+    path = saved(make(), tmp_path / "m.pt", inputs if traced else None)
+    expected = torch.jit.load(path)(*inputs)
+    ours = to_torch(evaluate(Archive(path), Replay(), [Real(x) for x in inputs]))
+    count = assert_equal(ours, _plain(expected))
+    print(f"{count} values equal")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else tuple(map(_plain, value))
+    return value
+
+
+# -- decisions that depend on data ---------------------------------------------------------------------
+
+
+class OnData(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if bool(x.sum() > 0):
+            return torch.relu(x)
+        return torch.tanh(x)
+
+
+class WhileOnData(nn.Module):
+    def forward(self, x: torch.Tensor):
+        while bool(x.sum() > 1):
+            x = x / 2
+        return x
+
+
+class RangeOnData(nn.Module):
+    def forward(self, x: torch.Tensor):
+        for i in range(int(x.sum())):
+            x = x + i
+        return x
+
+
+class AssertOnData(nn.Module):
+    """Decisions that only ever end in an exception leave one path."""
+
+    def forward(self, x: torch.Tensor):
+        if x.size(0) == 3 or x.size(1) < 2:
+            raise ValueError("no")
+        assert x.size(0) > 0 and x.size(1) > 0, f"bad {x.size()}"
+        height = x.size(2)
+        if height != 3:  # noqa: SIM102 (nested on purpose)
+            if height != 5:
+                raise ValueError(f"bad {height}")
+        return torch.relu(x)
+
+
+class UsesADecision(nn.Module):
+    def forward(self, x: torch.Tensor):
+        large = x.size(0) > 3 and x.size(1) > 3
+        return torch.add(x, 1) if large else torch.sub(x, 1)
+
+
+class NumberByDecision(nn.Module):
+    def forward(self, x: torch.Tensor):
+        step = 2 if x.size(0) > 3 else 1
+        return x[::step]
+
+
+@pytest.mark.parametrize("module", [OnData, WhileOnData, RangeOnData, UsesADecision, NumberByDecision])
+def test_a_decision_on_data_is_refused_with_its_line(tmp_path: Path, module: type[nn.Module]) -> None:
+    archive = Archive(saved(module(), tmp_path / "m.pt"))
+    with pytest.raises(ControlFlowError, match="depends on the data") as caught:
+        evaluate(archive, Notes(), [Unknown()])
+    file, _, line = caught.value.where.partition(":")
+    source = archive.zip.read(f"{archive.root}{file}", 1 << 20).decode().splitlines()[int(line) - 1].strip()
+    assert source in str(caught.value), "the message shows the line it points at"
+    assert "\n" not in str(caught.value)
+
+
+def test_branches_that_only_raise_are_left_out(tmp_path: Path) -> None:
+    notes = Notes()
+    evaluate(Archive(saved(AssertOnData(), tmp_path / "m.pt")), notes, [Unknown()])
+    asking = {"aten::size", "aten::eq", "aten::ne", "aten::lt", "aten::gt"}
+    assert [call.target for call in notes.calls if call.target not in asking] == ["aten::relu"]
+
+
+class Forked(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return torch.jit.wait(torch.jit.fork(torch.relu, x))
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x: torch.Tensor):
+        self.count += 1
+        return x * self.count
+
+
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = [1]
+
+    def forward(self, x: torch.Tensor):
+        self.seen.append(2)
+        return x * len(self.seen)
+
+
+class Scratch(nn.Module):
+    """Writes an attribute before it reads it: no memory from run to run."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = 0
+
+    def forward(self, x: torch.Tensor):
+        self.last = x.dim()
+        return x * self.last
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [(Forked, "in parallel"), (Counter, "changes `count` from one run"), (Cache, "changes a list or dict")],
+)
+def test_what_has_no_graph_is_refused(tmp_path: Path, module: type[nn.Module], sentence: str) -> None:
+    with pytest.raises(SourceError, match=sentence) as caught:
+        evaluate(Archive(saved(module(), tmp_path / "m.pt")), Notes(2), [Unknown()])
+    assert caught.value.where.startswith("code/__torch__")
+
+
+def test_attributes_written_by_forward_do_not_last(tmp_path: Path) -> None:
+    archive = Archive(saved(Scratch(), tmp_path / "m.pt"))
+    for rank in (2, 3):
+        notes = Notes(rank)
+        evaluate(archive, notes, [Unknown()])
+        assert notes.calls[-1].args[1] == rank
+
+
+def test_training_mode_is_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    torch.jit.save(torch.jit.script(nn.Sequential(nn.Dropout(0.5)).train()), path)
+    notes = Notes()
+    evaluate(Archive(path), notes, [Unknown()])
+    (call,) = notes.calls
+    assert call.target == "aten::dropout" and call.args[2] is False
+
+
+def test_dropout_of_everything_is_not_training_mode(tmp_path: Path) -> None:
+    path = saved(nn.Sequential(nn.Dropout(1.0), nn.ReLU()).eval(), tmp_path / "m.pt")
+    (result,) = qfmt.convert(path).run({"input": np.float32([-1, 2])}).values()
+    assert result.tolist() == [0, 2]
+
+
+class Arguments(nn.Module):
+    def forward(self, x: torch.Tensor, scale: float = 2.5, y: Optional[torch.Tensor] = None):
+        return x * scale if y is None else x + y
+
+
+def test_inputs_and_their_defaults(tmp_path: Path) -> None:
+    archive = Archive(saved(Arguments(), tmp_path / "m.pt"))
+    assert [tuple(argument) for argument in archive.inputs] == [
+        ("x", "Tensor", False), ("scale", "float", True), ("y", "Optional[Tensor]", True),
+    ]  # fmt: skip
+    by_default, given = Notes(), Notes()
+    evaluate(archive, by_default, {"x": Unknown()})
+    assert (by_default.calls[0].target, by_default.calls[0].args[1]) == ("aten::mul", 2.5)
+    evaluate(archive, given, [Unknown(), 1.0, Unknown()])
+    assert given.calls[0].target == "aten::add"
+    with pytest.raises(SourceError, match="needs x"):
+        evaluate(archive, Notes(), [])
+
+
+class NoForward(nn.Module):
+    @torch.jit.export
+    def encode(self, x: torch.Tensor):
+        return x
+
+
+def test_a_module_without_forward_says_what_it_has(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no `forward`.*encode"):
+        evaluate(Archive(saved(NoForward(), tmp_path / "m.pt")), Notes(), [Unknown()])
+
+
+def test_places_say_module_line_and_variable(tmp_path: Path) -> None:
+    archive = Archive(saved(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.ReLU())), tmp_path / "m.pt"))
+    notes = Notes()
+    evaluate(archive, notes, [Unknown()])
+    linear, relu = notes.calls
+    assert [(call.target, call.place.scope) for call in (linear, relu)] == [
+        ("aten::linear", "0"),
+        ("aten::relu", "1.0"),
+    ]
+    assert linear.args[1].path == "0.weight" and linear.args[2].path == "0.bias"
+    for call in notes.calls:
+        lines = archive.zip.read(f"{archive.root}{call.place.file}", 1 << 20).decode().splitlines()
+        assert f"torch.{call.target.removeprefix('aten::')}" in lines[call.place.line - 1]
+        assert not call.place.variable or lines[call.place.line - 1].strip().startswith(call.place.variable)
+
+
+def test_literals_keep_every_digit(tmp_path: Path) -> None:
+    class Literals(nn.Module):
+        def forward(self, x: torch.Tensor):
+            return x * 0.1234567890123456789 + 5e-324 - 1.7976931348623157e308
+
+    notes = Notes()
+    evaluate(Archive(saved(Literals(), tmp_path / "m.pt")), notes, [Unknown()])
+    assert [call.args[1] for call in notes.calls] == [0.1234567890123456789, 5e-324, 1.7976931348623157e308]

@@ -1,0 +1,426 @@
+"""Archives that are damaged, of another kind, or made to harm: one sentence each, and nothing executed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from networks import pytorch
+from qfmt.errors import MissingFileError, QfmtError, SourceError, UnsafePickleError
+from qfmt.frontends.sources import KINDS, sniff
+from qfmt.frontends.torch.torchscript.archive import Archive
+from qfmt.frontends.torch.torchscript.evaluator import evaluate
+from support.pickles import Runs, text
+from support.replay import Notes, Unknown
+from support.torchscript_archives import MODULE, NOTHING, archive_of, module_of
+
+STORAGE = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + b"K\x04tQ"
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\x00K\x04\x85K\x01\x85\x89NtR"
+WEIGHT = b"\x80\x02c__torch__\nM\n)\x81}" + text("w") + TENSOR + b"sb."
+"""A module whose attribute `w` is four floats in data/0."""
+
+WEIGHT_CODE = b"class M(Module):\n  def forward(self: __torch__.M, x: Tensor) -> Tensor:\n    return self.w\n"
+
+
+def run(path: Path) -> Any:
+    return evaluate(Archive(path), Notes(2), [Unknown()])
+
+
+def refusal(path: Path) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        run(path)
+    sentence = str(caught.value)
+    assert sentence.isprintable() and 10 < len(sentence) < 600, sentence
+    return caught.value
+
+
+def test_the_plain_archive_works(tmp_path: Path) -> None:
+    assert isinstance(run(module_of(tmp_path / "m.pt")), Unknown)
+
+
+# -- code ----------------------------------------------------------------------------------------------
+
+CODE = {
+    "an endless loop": (["while True:", "  pass", "return x"], "operations"),
+    "a loop of 2**62": (["for i in range(4611686018427387904):", "  pass", "return x"], "operations"),
+    "loops in loops": (
+        ["for a in range(1000):", "  for b in range(1000):", "    for c in range(1000):", "      pass", "return x"],
+        "operations",
+    ),
+    "calls itself": (["return (self).forward(x, )"], "nested too deeply"),
+    "doubles a string": (['a = "ab"', "while True:", "  a = torch.add(a, a)", "return x"], "operations"),
+    "doubles a list": (["a = [1]", "while True:", "  a = torch.add(a, a)", "return x"], "operations"),
+    "extends a list by itself": (["a = [1, 2]", "while True:", "  torch.extend(a, a)", "return x"], "operations"),
+    "a list of long strings": (
+        ['a = torch.mul("ab", 400000)', "l = [a]", "while True:", "  torch.append(l, torch.add(a, a))", "return x"],
+        "operations",
+    ),
+    "joins long strings": (
+        ['a = torch.mul("ab", 30000)', f'return torch.join(a, [{", ".join("a" * 20)}])'], "too long"
+    ),
+    "formats long strings": (
+        ['a = torch.mul("ab", 400000)', 'return torch.format("{}{}{}", a, a, a)'], "operations"
+    ),
+    "lists within lists": (
+        ["a = [1]", "while True:", "  a = [a, a]", "  b = torch.relu([a])", "return x"], "operations"
+    ),
+    "compares lists within lists": (
+        ["a = [1]", "b = [1]", "while True:", "  a = [a, a]", "  b = [b, b]", "  c = torch.eq(a, b)"], "operations"
+    ),
+    "a power": (["return torch.pow(10, 1000000000)"], "64 bits"),
+    "a product": (["return torch.mul(9223372036854775807, 2)"], "64 bits"),
+    "a shift": (["return torch.__lshift__(1, 1000000000000)"], "beyond 64 bits"),
+    "a repeated list": (["return torch.mul([1], 1000000000000)"], "too long"),
+    "a division by zero": (["return torch.floordiv(1, 0)"], "fails"),
+    "an index beyond": (["return [1][5]"], "fails"),
+    "a key that is not there": (['return {"a": 1}["b"]'], "fails"),
+    "imports": (["import os", "return x"], "Import"),
+    "calls __import__": (['return __import__("os").system("touch MARKER")'], "cannot be called in TorchScript"),
+    "calls open": (['return open("MARKER", "w")'], "cannot be called in TorchScript"),
+    "calls eval": (['return eval("1")'], "cannot be called in TorchScript"),
+    "names open": (["y = open", "return y"], "no value"),
+    "climbs from a number": (["return (1).__class__"], "no attribute"),
+    "climbs from a string": (['return "".__class__.__mro__'], "no attribute"),
+    "climbs by getattr": (['return getattr("", "__class__")'], "no attribute"),
+    "climbs from a method": (["return self.forward.__globals__"], "no attribute"),
+    "climbs by format": (['return torch.format("{0.__class__}", 1).x'], "no attribute"),
+    "calls a method of a string": (['return ("a").join([])'], "no method"),
+    "a lambda": (["return (lambda: 1)()"], "not supported"),
+    "a comprehension": (["return [a for a in [1]]"], "not supported"),
+    "a walrus": (["return (a := 1)"], "not supported"),
+    "an f-string": (["return f'{x}'"], "not supported"),
+    "starred arguments": (["return torch.relu(*[x])"], "not supported"),
+    "double-starred arguments": (["return torch.relu(**{})"], "not supported"),
+    "an operator sign": (["return 1 + 1"], "not supported"),
+    "yields": (["yield x"], "not supported"),
+    "deletes": (["del x", "return 1"], "not supported"),
+    "unpacks wrongly": (["a, b = [1, 2, 3]", "return x"], "2 values"),
+    "a variable that is not there": (["return nothing"], "no value"),
+    "an attribute that is not there": (["return self.weight"], "no attribute"),
+    "a constant that is not there": (["return CONSTANTS.c0"], "no constant"),
+    "a constant by a strange name": (["return CONSTANTS.c\u0661"], "no constant"),
+    "a module function that is not there": (["return (self.x).forward()"], "no attribute"),
+    "a syntax error": (["return ((("], "not TorchScript"),
+    "half a statement": (["if x:"], "not TorchScript"),
+    "parentheses a hundred thousand deep": (["return " + "(" * 100_000 + "x" + ")" * 100_000], "nested"),
+    "signs a million deep": (["return " + "-" * 1_000_000 + "1"], "nested|not TorchScript"),
+    "attributes a million deep": (["return x" + ".a" * 1_000_000], "nested|not TorchScript"),
+    "ifs ninety deep": (["  " * i + "if True:" for i in range(90)] + ["  " * 90 + "return x.y"], None),
+    "a number of five thousand digits": (["return " + "9" * 5000], "not TorchScript"),
+    "null bytes": (["return \0x"], "not TorchScript|not text|no value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code_that_is_not_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    body, sentence = CODE[name]
+    path = module_of(tmp_path / "m.pt", *body)
+    if sentence is None:
+        run(path)
+    else:
+        assert any(part in str(refusal(path)) for part in sentence.split("|")), str(refusal(path))
+    assert not (tmp_path / "MARKER").exists()
+
+
+def test_more_code_than_any_network(tmp_path: Path) -> None:
+    lines = [f"y{i} = torch.relu(x)" for i in range(200_000)]
+    assert "would take more than" in str(refusal(module_of(tmp_path / "m.pt", *lines)))
+
+
+@pytest.mark.parametrize(
+    "text", ['__import__("os").system("touch MARKER")', "open", "1" + ".a" * 100_000, "(", "9" * 5000, "[a for a in b]"]
+)
+def test_constants_of_classes_that_are_not_constants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = WEIGHT_CODE.replace(b"Module):", f"Module):\n  w : Final[float] = {text}".encode())
+    entries = {"data.pkl": MODULE, "constants.pkl": NOTHING, "code/__torch__.py": code}
+    refusal(archive_of(tmp_path / "m.pt", entries))
+    assert not (tmp_path / "MARKER").exists()
+
+
+def test_code_is_found_by_name_only_in_code(tmp_path: Path) -> None:
+    """Names of classes cannot lead out of the archive's code folder."""
+    data = b"\x80\x02c__torch__.../../etc\npasswd\n)\x81}b."
+    assert "lacks the class" in str(refusal(module_of(tmp_path / "m.pt", data=data)))
+
+
+# -- pickles -------------------------------------------------------------------------------------------
+
+PICKLES = {
+    "not a module": (b"\x80\x02K\x05.", "module"),
+    "a class that is not there": (b"\x80\x02c__torch__\nOther\n)\x81}b.", "lacks the class"),
+    "a class of another file": (b"\x80\x02c__torch__.a.b\nOther\n)\x81}b.", "lacks the class"),
+    "a state that nobody sets": (b"\x80\x02c__torch__\nM\n)\x81K\x01b.", "no `__setstate__`"),
+    "a packed object of nothing": (
+        b"\x80\x02c__torch__\nM\n)\x81}" + text("p") + b"c__torch__.torch.classes.quantized\nConv2dPackedParamsBase\n"
+        b")\x81)bsb.", "no version of PyTorch wrote",
+    ),
+    "a linear of nothing": (
+        b"\x80\x02c__torch__\nM\n)\x81}" + text("p") + b"c__torch__.torch.classes.quantized\nLinearPackedParamsBase\n"
+        b")\x81NNN\x87bsb.", "no version of PyTorch wrote",
+    ),
+    "a convolution of a strange geometry": (
+        b"\x80\x02c__torch__\nM\n)\x81}" + text("p") + b"c__torch__.torch.classes.quantized\nConv2dPackedParamsBase\n"
+        b")\x81K\x03](K\x02K\x01e]b)\x81\x87bsb.", "",
+    ),
+    "truncated": (MODULE[:-3], "is incomplete"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_that_are_not_modules(tmp_path: Path, name: str) -> None:
+    data, sentence = PICKLES[name]
+    assert sentence in str(refusal(module_of(tmp_path / "m.pt", data=data)))
+
+
+@pytest.mark.parametrize("entry", ["data", "constants"])
+def test_a_forbidden_global_is_named_and_not_executed(tmp_path: Path, entry: str) -> None:
+    marker = tmp_path / "marker"
+    evil = pickle.dumps(Runs(f"touch {marker}"), 2)
+    entries = {"data.pkl": evil} if entry == "data" else {"constants.pkl": evil}
+    path = module_of(tmp_path / "m.pt", "return CONSTANTS.c0", **entries)
+    error = refusal(path)
+    assert isinstance(error, UnsafePickleError) and f"{os.system.__module__}.system" in str(error)
+    assert f"{entry}.pkl" in error.where
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("state", ["self", "list", "dict"])
+def test_cycles(tmp_path: Path, state: str) -> None:
+    """A module that holds itself, a list that holds itself: harmless, as nothing walks them for ever."""
+    inner = {"self": b"h\x00", "list": b"]q\x01h\x01a", "dict": b"}q\x01" + text("d") + b"h\x01s"}[state]
+    data = b"\x80\x02c__torch__\nM\n)\x81q\x00}" + text("a") + inner + b"sb."
+    path = module_of(tmp_path / "m.pt", "return torch.relu(self.a)", data=data)
+    if state == "self":
+        run(path)
+    else:
+        assert "operations" in str(refusal(path))
+
+
+def test_modules_nested_ten_thousand_deep(tmp_path: Path) -> None:
+    opening = b"c__torch__\nM\n)\x81}" + text("a")
+    data = b"\x80\x02" + opening * 10_000 + b"N" + b"sb" * 10_000 + b"."
+    assert "nested too deeply" in str(refusal(module_of(tmp_path / "m.pt", data=data)))
+
+
+# -- zip archives --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small quantized archive that torch wrote."""
+    module = torch.nn.Sequential(torch.ao.nn.quantized.Linear(3, 2)).eval()
+    return pytorch.save_as(module, (torch.zeros(1, 3),), "script", tmp_path_factory.mktemp("real") / "m.pt")
+
+
+def test_every_truncation_is_a_source_error(tmp_path: Path, real: Path) -> None:
+    raw = real.read_bytes()
+    for length in range(0, len(raw), 13):
+        (tmp_path / "m.pt").write_bytes(raw[:length])
+        refusal(tmp_path / "m.pt")
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_changed_bytes_give_calls_or_a_source_error(real: Path, data: st.DataObject) -> None:
+    raw = bytearray(real.read_bytes())
+    for position in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=3)):
+        raw[position] ^= data.draw(st.integers(1, 255))
+    path = real.with_name("changed.pt")
+    path.unlink(missing_ok=True)  # the file of the last example may still be mapped
+    path.write_bytes(raw)
+    notes = Notes(2)
+    try:
+        evaluate(Archive(path), notes, [Unknown()])
+        for packed in notes.packed().values():
+            packed.weight.array()
+    except QfmtError as error:
+        assert str(error).isprintable()
+
+
+def test_an_end_of_several_disks_is_refused(tmp_path: Path, real: Path) -> None:
+    raw = bytearray(real.read_bytes())
+    locator = raw.rindex(b"PK\x06\x07")
+    raw[locator + 16 : locator + 20] = (3).to_bytes(4, "little")
+    (tmp_path / "m.pt").write_bytes(raw)
+    assert "zip archive" in str(refusal(tmp_path / "m.pt"))
+
+
+def repacked(real: Path, path: Path, **options: Any) -> Path:
+    """The same entries, written anew by Python's zipfile."""
+    source = zipfile.ZipFile(real)
+    with zipfile.ZipFile(path, "w", **options) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    return path
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_repacked_archives_are_the_same(tmp_path: Path, real: Path, method: int) -> None:
+    weights = []
+    for path in (real, repacked(real, tmp_path / "m.pt", compression=method)):
+        notes = Notes(2)
+        evaluate(Archive(path), notes, [Unknown()])
+        weights += [packed.weight.array().tolist() for packed in notes.packed().values()]
+    assert len(weights) == 2 and weights[0] == weights[1]
+
+
+def test_a_compression_that_pytorch_does_not_write(tmp_path: Path, real: Path) -> None:
+    assert "compression method 12" in str(refusal(repacked(real, tmp_path / "m.pt", compression=zipfile.ZIP_BZIP2)))
+
+
+def test_changed_weights_are_noticed(tmp_path: Path, real: Path) -> None:
+    info = next(i for i in zipfile.ZipFile(real).infolist() if i.filename.endswith("data/0"))
+    changed = bytearray(real.read_bytes())
+    header = changed[info.header_offset :][:30]
+    changed[info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))] ^= 1
+    (tmp_path / "m.pt").write_bytes(changed)
+    notes = Notes(2)
+    evaluate(Archive(tmp_path / "m.pt"), notes, [Unknown()])
+    (packed,) = notes.packed().values()
+    with pytest.raises(SourceError, match=r"data/0.*damaged"):
+        packed.weight.array()
+
+
+def test_a_zip_bomb(tmp_path: Path) -> None:
+    """60 MB of zeros in 60 kB, as code, as a pickle, as a tensor."""
+    zeros = bytes(60 << 20)
+    for name in ("code/__torch__.py", "data.pkl", "data/0"):
+        entries = {"data.pkl": WEIGHT, "constants.pkl": NOTHING, "code/__torch__.py": WEIGHT_CODE, name: zeros}
+        path = archive_of(tmp_path / "m.pt", entries, zipfile.ZIP_DEFLATED)
+        assert path.stat().st_size < 100_000
+        with pytest.raises(SourceError, match=r"would take more than"):
+            run(path).array()
+
+
+def test_more_entries_than_any_model(tmp_path: Path) -> None:
+    """The directory is charged as it is read, before there is an object for each entry."""
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+        for index in range(40_000):
+            archive.writestr(f"m/{index}", b"")
+    with pytest.raises(SourceError, match=r"would take more than .* bytes of memory"):
+        sniff(tmp_path / "m.pt")
+
+
+def test_a_directory_that_lies_about_sizes(tmp_path: Path) -> None:
+    raw = bytearray(module_of(tmp_path / "m.pt").read_bytes())
+    directory = raw.rindex(b"PK\x01\x02")
+    raw[directory + 20 : directory + 28] = struct.pack("<II", 1 << 30, 1 << 30)
+    (tmp_path / "m.pt").write_bytes(raw)
+    assert "end of the file" in str(refusal(tmp_path / "m.pt")) or "more than is allowed" in str(
+        refusal(tmp_path / "m.pt")
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_entries_of_one_name(tmp_path: Path) -> None:
+    path = module_of(tmp_path / "m.pt")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("m/data.pkl", MODULE)
+    assert "two entries with the same name" in str(refusal(path))
+
+
+def test_names_that_point_elsewhere_are_harmless(tmp_path: Path) -> None:
+    path = module_of(tmp_path / "m.pt")
+    with zipfile.ZipFile(path, "a") as archive:
+        for name in ("/etc/passwd", "../../x", "m/../../y", "C:\\z"):
+            archive.writestr(name, b"x")
+    before = sorted(tmp_path.rglob("*"))
+    run(path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_missing_tensor(tmp_path: Path) -> None:
+    weight = run(module_of(tmp_path / "m.pt", "return self.w", data=WEIGHT))
+    with pytest.raises(SourceError, match="m/data/0: the archive lacks"):
+        weight.array()
+    short = run(module_of(tmp_path / "s.pt", "return self.w", data=WEIGHT, **{"data/0": b"x" * 15}))
+    with pytest.raises(SourceError, match="16 bytes of a storage that has 15"):
+        short.array()
+
+
+def test_big_endian_archives(tmp_path: Path) -> None:
+    assert "big-endian" in str(refusal(module_of(tmp_path / "m.pt", byteorder=b"big")))
+
+
+# -- other kinds of files ------------------------------------------------------------------------------
+
+
+def test_other_kinds_are_called_by_name(tmp_path: Path, shared_data: Path) -> None:
+    legacy = shared_data / "torch_legacy/t1131"
+    made = {
+        "empty": b"", "unknown": b"hello world, this is nothing", "html": b"\n<!DOCTYPE html><p>Not found",
+        "git_lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pickle": pickle.dumps({"a": 1}, 4),
+        "gguf": b"GGUF\x03\0\0\0", "safetensors": struct.pack("<Q", 2) + b"{}", "qfb": b"\x10\0\0\0QFB1" + bytes(56),
+        "torchscript_flatbuffer": b"\x10\0\0\0PTMF" + bytes(16), "executorch": b"\x10\0\0\0ET12" + bytes(16),
+        "broken_zip": module_of(tmp_path / "whole.pt").read_bytes()[:-30],
+    }  # fmt: skip
+    files = {
+        "state_dict": legacy / "mbv2_eager.sd.pt",
+        "torch_module": legacy / "rn_fx.mod.pt",
+        "torch_data": legacy / "rn_fx.io.pt",
+        "torch_legacy": shared_data / "torchscript_bc/TestSerialization.test_linear.state_dict.pt",
+        "onnx": shared_data / "onnx_qdq/polygraphy_qdq_conv.onnx",
+        "numpy": shared_data / "onnx_qop/tract_qtanh_1/io.npz",
+        "tflite": shared_data / "tflite/hello_world_int8.tflite",
+        "zip": archive_of(tmp_path / "any.zip", {"a.txt": b"x"}),
+        "torchscript_lite": archive_of(tmp_path / "l.ptl", {"data.pkl": MODULE, "bytecode.pkl": NOTHING}),
+        "torchscript_json": archive_of(tmp_path / "j.pt", {"model.json": b"{}", "code/m.py": b""}),
+        "torch_export": archive_of(tmp_path / "e.pt2", {"archive_format": b"pt2", "models/model.json": b"{}"}),
+    }
+    for key, content in made.items():
+        files[key] = tmp_path / f"{key}.pt"
+        files[key].write_bytes(content)
+    for key, path in files.items():
+        assert sniff(path) == KINDS[key], path
+        error = refusal(path)
+        assert KINDS[key].name in str(error) and KINDS[key].hint in str(error)
+
+
+def test_lite_archives_with_code_are_read(tmp_path: Path) -> None:
+    path = module_of(tmp_path / "m.ptl", **{"bytecode.pkl": NOTHING})
+    assert sniff(path).key == "torchscript" and isinstance(run(path), Unknown)
+
+
+def test_a_saved_call_of_the_system_is_unsafe_not_a_kind(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    torch.save({"weight": torch.ones(1), "x": Runs(f"touch {marker}")}, tmp_path / "m.pt")
+    with pytest.raises(UnsafePickleError, match="system"):
+        sniff(tmp_path / "m.pt")
+    assert not marker.exists()
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="no such file"):
+        run(tmp_path / "nothing.pt")
+    assert "directory" in str(refusal(tmp_path))
+    assert "null" in str(refusal(tmp_path / "a\0b"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_with_a_reason(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(writer, bytes(4096))
+    assert "is a FIFO, not a regular file" in str(refusal(tmp_path / "pipe"))
+    os.close(writer)
+
+
+def test_telling_the_kind_does_not_take_longer_for_a_longer_file(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x12\x00" * 3_000_000)  # fields of a ModelProto that go on and on
+    begin = time.process_time()
+    assert sniff(tmp_path / "m.onnx").key == "unknown"
+    assert time.process_time() - begin < 1

@@ -1,0 +1,1 @@
+"""Networks that tests convert, run and write, with fixed seeds."""

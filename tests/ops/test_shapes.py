@@ -1,0 +1,185 @@
+"""Shape rules: what they say is what comes out, and they say nothing wrong of what is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases.operators import CASES, Case, compute
+from qfmt import QfmtError
+from qfmt.model import Dimension, Shape
+from qfmt.ops import OPERATORS, Inference, UnknownRank
+
+seeds = st.integers(0, 2**32)
+
+
+BY_VALUE = ("NonZero", "Compress", "Attention")
+"""How much comes out depends on elements, or on an absent input, which looks like one of which nothing is known."""
+
+
+def infer(name: str, case: Case, shapes: list[Shape] | None = None, *, constants: bool = True) -> list[Shape]:
+    """The shape rule; inputs of int64 (and scales) are constants, whose values it may read."""
+    operator = OPERATORS[name]
+    given_ = [None if each is None else tuple(each.shape) for each in case.inputs] if shapes is None else shapes
+    is_value = [
+        each is not None and (each.dtype == np.int64 or (name == "Resize" and i > 0) or name == "Range")
+        for i, each in enumerate(case.inputs)
+    ]
+    values = [each if known and constants else None for each, known in zip(case.inputs, is_value, strict=True)]
+    missing = [None] * (len([p for p in operator.inputs if not p.variadic]) - len(case.inputs))
+    complete = operator.complete(case.attributes)
+    return operator.infer(Inference([*given_, *missing], complete, [*values, *missing]))
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(seed=seeds)
+def test_shape_rules_say_which_shape_comes_out(name: str, seed: int) -> None:
+    case = CASES[name](np.random.default_rng(seed))
+    inferred, actual = infer(name, case), [array.shape for array in compute(name, case)]
+    if name in BY_VALUE:
+        actual = [tuple(b and a for a, b in zip(*pair, strict=True)) for pair in zip(actual, inferred, strict=True)]
+    assert inferred == actual
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(seed=seeds, constants=st.booleans())
+def test_shape_rules_say_nothing_wrong_of_sizes_that_are_not_known(name: str, seed: int, constants: bool) -> None:
+    """Some sizes are names, equal where the sizes are equal, or nothing; some ranks are not known either."""
+    rng = np.random.default_rng(seed)
+    case = CASES[name](rng)
+    if name == "Split" and not constants:
+        return  # how many outputs there are follows from the value
+    shapes = [None if each is None else blurred(rng, each) for each in case.inputs]
+    try:
+        inferred = infer(name, case, shapes, constants=constants)
+    except UnknownRank as error:
+        assert shapes[error.index] is None
+        return
+    for shape, array in zip(inferred, compute(name, case), strict=True):
+        assert shape is None or len(shape) == array.ndim, (shapes, case)
+        for size, actual in zip(shape or (), array.shape, strict=False):
+            assert size in (None, actual, f"size {actual}"), (shapes, case)
+
+
+def blurred(rng: np.random.Generator, array: np.ndarray) -> Shape:
+    if array.dtype == np.int64:
+        return array.shape
+    if rng.random() < 0.2:
+        return None
+    return tuple(_blur(rng, size) for size in array.shape)
+
+
+def _blur(rng: np.random.Generator, size: int) -> Dimension:
+    kind = rng.random()
+    return size if kind < 0.5 else f"size {size}" if kind < 0.8 else None
+
+
+CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1}
+POOL = {**{key: value for key, value in CONV.items() if key != "group"}, "ceil_mode": 0}
+X = np.zeros((1, 4, 6, 6), np.float32)
+W = np.zeros((8, 4, 3, 3), np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes", "message"),
+    [
+        ("Conv", [X, W[:, :3], None], CONV, "the input has 4 channels, the weight expects 3"),
+        ("Conv", [X[0], W, None], CONV, "a 2-d convolution needs an input of rank 4, not 3"),
+        ("Conv", [X, W, None], {**CONV, "kernel_shape": (5, 5)}, "the weight has a kernel of"),
+        ("Conv", [X, W, None], {**CONV, "pads": (0, 0)}, "needs 4 pads, not 2"),
+        ("Conv", [X, W[0], None], CONV, "a 1-d window needs 1 kernel_shape, not 2"),
+        ("Conv", [X[:, :, :2], W, None], CONV, "a window of 3 does not fit into 2"),
+        (
+            "ConvTranspose",
+            [X, W, None],
+            {**CONV, "output_padding": (0, 0)},
+            "the input has 4 channels, the weight expects 8",
+        ),
+        (
+            "ConvTranspose",
+            [X, W.swapaxes(0, 1), None],
+            {**CONV, "output_padding": (0, 0), "pads": (0, 4, 0, 4)},
+            "pads of 4 and 4 leave 0 elements of dimension 3",
+        ),
+        ("MaxPool", [X], {**POOL, "pads": (0, 0, 9, 0)}, "lies entirely in the padding, of 0 before and 9 after"),
+        ("AveragePool", [X[:, :, :0]], {**POOL, "pads": (2, 0, 2, 0)}, "lies entirely in the padding"),
+        (
+            "MaxPool",
+            [X[:, :, :1]],
+            {**POOL, "kernel_shape": (2, 3), "pads": (1, 0, 1, 0), "dilations": (2, 1)},
+            "lies entirely in the padding",
+        ),
+        ("MaxPool", [X], {**POOL, "kernel_shape": (0, 3)}, "a window of 0 elements"),
+        ("MaxPool", [X[0]], POOL, "a 2-d window needs an input of rank 4, not 3"),
+        ("qfmt.Linear", [X, W[0, 0], None], {}, "the input has 6 features, the weight expects 3"),
+        ("Add", [X, X[..., :5]], {}, "sizes 6 and 5 do not broadcast"),
+        ("PRelu", [X, np.zeros((2, 4, 1, 1))], {}, "does not broadcast to"),
+        ("Softmax", [X], {"axis": 4}, "axis 4 is outside rank 4"),
+        ("GroupNormalization", [X, X[0, :, 0, 0], X[0, :, 0, 0]], {"num_groups": 3}, "cannot be split into 3 groups"),
+        ("Reshape", [X, ints(5, -1)], {}, "144 elements are not divisible by 5"),
+        ("Reshape", [X, ints(7, 2)], {}, "144 elements do not fit into shape"),
+        ("Reshape", [X, ints(-1, -1)], {}, "more than one size open"),
+        ("Reshape", [X, ints(1, 4, 36, 1, 0)], {}, "copies dimension 4"),
+        ("Transpose", [X], {"perm": (0, 1, 1, 2)}, "is not a permutation of 4 axes"),
+        ("Squeeze", [X, ints(1)], {}, "axis 1 has size 4 and cannot be squeezed"),
+        ("Unsqueeze", [X, ints(0, 0)], {}, "list an axis twice"),
+        ("Concat", [X, X[0]], {"axis": 0}, "inputs of different rank"),
+        ("Concat", [X, X[:, :, :5]], {"axis": 1}, "inputs have sizes 6, 5 in dimension 2"),
+        ("Split", [X, ints(1, 2)], {"axis": 1}, "do not add up to 4"),
+        ("Slice", [X, ints(0), ints(1), ints(0), ints(0)], {}, "a step other than 0"),
+        ("Pad", [X, ints(1, 1), None, None], {}, "2 pads do not fit 4 axes"),
+        ("DepthToSpace", [X], {"blocksize": 3}, "4 channels are not divisible into blocks of 3 × 3"),
+        ("SpaceToDepth", [X], {"blocksize": 4}, "a size of 6 is not divisible into blocks of 4"),
+        ("Resize", [X, None, None, ints(2, 2)], {}, "Resize needs 4 scales or sizes"),
+        ("Gemm", [X[0, 0], X[0, 0, :5], None], {}, "cannot multiply rows of 6 with columns of 5"),
+        ("Gemm", [X[0, 0], X[0, 0], X[0, 0, :5]], {}, "sizes 6 and 5 do not broadcast"),
+        ("Gemm", [X[0, 0, :1], X[0, 0], X[0, 0]], {}, "does not broadcast to"),
+        ("GridSample", [X, X[0]], {}, "does not fit an input of 4"),
+        ("Attention", [X[0], X[0], X[0]], {}, "3 and the number of heads"),
+        ("Einsum", [X, X], {"equation": "ij,jk"}, "does not fit an input of 4 dimensions"),
+        ("Tile", [X, ints(1, 2)], {}, "do not fit each other"),
+        ("DepthToSpace", [X], {"blocksize": 0}, "do not fit each other"),
+    ],
+)
+def test_shape_rules_refuse(name: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(QfmtError, match=message):
+        infer(name, Case(inputs, attributes))
+
+
+@pytest.mark.parametrize(("a", "b"), [((2, 3), (2, 3)), ((3,), (4,)), ((3,), (4, 3)), (("N", 3), (5, 4, "K"))])
+def test_inner_sizes_of_a_matrix_product_are_equal(a: Shape, b: Shape) -> None:
+    with pytest.raises(QfmtError, match=r"MatMul cannot multiply rows of \d with columns of \d"):
+        OPERATORS["MatMul"].shape(Inference([a, b], {}, [None, None]))
+
+
+def test_inner_sizes_of_a_matrix_product_may_be_unknown() -> None:
+    assert OPERATORS["MatMul"].shape(Inference([("N", "K"), (3, 4)], {}, [None, None])) == [("N", 4)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "attributes"),
+    [
+        ("Reshape", [(4,), (1 << 40,)], {"allowzero": 0}),
+        ("Expand", [(4,), (1 << 40,)], {}),
+        ("Unsqueeze", [(4,), (1 << 40,)], {}),
+        ("Split", [(4,), None], {"axis": 0, "num_outputs": 1 << 40}),
+    ],
+)
+def test_counts_that_no_tensor_has(operator: str, shapes: list[Shape], attributes: dict[str, int]) -> None:
+    """The shape of a vector of sizes, or an attribute, is not taken for a number of dimensions or outputs."""
+    with pytest.raises(QfmtError, match="1,099,511,627,776"):
+        OPERATORS[operator].infer(Inference(shapes, attributes, [None, None]))
+
+
+def test_the_rank_of_what_is_expanded() -> None:
+    assert OPERATORS["Expand"].infer(Inference([(1, 2), (4,)], {}, [None, None])) == [(None,) * 4]
+    assert OPERATORS["Expand"].infer(Inference([(1, 2, 3), (2,)], {}, [None, None])) == [(None,) * 3]
+    assert OPERATORS["Expand"].infer(Inference([(1, 2), ("n",)], {}, [None, None])) == [None]

@@ -1,0 +1,257 @@
+"""How far sums reach, computed from a file: against sums that are met, and against what lowering states of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import qfmt
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.cli import main as cli
+from qfmt.errors import QfmtError, RunError
+from qfmt.model import static_shape
+from qfmt.ops import OPERATORS
+from qfmt.passes import lower_integer, proofs
+from qfmt.rules import violations
+from support.counts import tell
+from support.paths import DIGITS, SUITE
+
+WINDOW = {"kernel_shape": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
+
+
+def grid(zero: int, low: int = 0, high: int = 255) -> Quantization:
+    return Quantization((0.5,), (zero,), low, high)
+
+
+def with_reach(node: Node, low: tuple[int, ...], high: tuple[int, ...]) -> Node:
+    return replace(node, attributes={**node.attributes, "reach_low": low, "reach_high": high})
+
+
+def net(nodes: list[Node], tensors: list[Tensor], sums: tuple[int, ...], stated: Quantization | None = None) -> Model:
+    """Nodes of which the last one adds up, and one that requantizes its sums `s`, of the shape `sums`."""
+    numbers = [
+        Tensor.constant("m", np.ones(1, np.int32)),
+        Tensor.constant("shift", np.zeros(1, np.uint8)),
+        Tensor.constant("add", np.zeros(1, np.int64)),
+    ]
+    given = {"axis": 1 if len(sums) > 1 else 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
+    complete = OPERATORS["qfmt.Requantize"].complete(given)
+    last = Node("qfmt.Requantize", ("s", "m", "shift", "add"), ("y",), complete, "", 1, "multiply_shift")
+    outputs = [Tensor("s", "int32", sums, None, stated), Tensor("y", "int8", sums, None, grid(0, -128, 127))]
+    named = {tensor.name: tensor for tensor in (*tensors, *numbers, *outputs)}
+    inputs = tuple(tensor.name for tensor in tensors if not tensor.is_constant)
+    model = Model(Graph(inputs, ("s", "y"), (*nodes, last), named))
+    assert not violations(model)
+    return model
+
+
+def adder(operator: str, inputs: tuple[str, ...], rule: str = "", **attributes: Any) -> Node:
+    entry = OPERATORS[operator]
+    return Node(operator, inputs, ("s",), entry.complete(attributes), "", entry.version, rule)
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...], low: int = -128, high: int = 127) -> np.ndarray:
+    return rng.integers(low, high + 1, shape)
+
+
+def linear(rng: np.random.Generator, rule: str) -> Model:
+    zero = 0 if rule == "folded" else int(rng.integers(-50, 50))
+    w = Tensor.constant("w", random(rng, (3, 7)).astype(np.int8), Quantization((0.5,), (zero,), -128, 127))
+    b = Tensor.constant("b", random(rng, (3,), -1000, 1000).astype(np.int32))
+    x = Tensor("x", "uint8", (1, 7), None, grid(int(rng.integers(256)), 10, 200))
+    return net([adder("qfmt.Linear", ("x", "w", "b"), rule)], [x, w, b], (1, 3))
+
+
+def conv(rng: np.random.Generator, rule: str, size: int = 2, pads: tuple[int, ...] = (0, 0, 0, 0)) -> Model:
+    w = Tensor.constant("w", random(rng, (4, 1, 2, 2)).astype(np.int8), Quantization((0.5,), (0,), -128, 127))
+    x = Tensor("x", "uint8", (1, 2, size, size), None, grid(5, 10, 200))
+    across = size - 1 + sum(pads) // 2
+    attributes = {**WINDOW, "pads": pads, "group": 2}
+    return net([adder("Conv", ("x", "w"), rule, **attributes)], [x, w], (1, 4, across, across))
+
+
+def gemm(rng: np.random.Generator) -> Model:
+    w = Tensor.constant("w", random(rng, (7, 3)).astype(np.int8), Quantization((0.5,), (0,), -128, 127))
+    c = Tensor.constant("c", random(rng, (2, 3), -1000, 1000).astype(np.int32))
+    return net(
+        [adder("Gemm", ("x", "w", "c"), "folded")], [Tensor("x", "int8", (2, 7), None, grid(3, -5, 90)), w, c], (2, 3)
+    )
+
+
+def matmul(rng: np.random.Generator) -> Model:
+    a = Tensor("a", "uint8", (1, 7), None, grid(9, 3, 200))
+    b = Tensor("b", "int8", (7, 1), None, grid(-5, -100, 100))
+    return net([adder("MatMul", ("a", "b"), "exact")], [a, b], (1, 1))
+
+
+def products(rng: np.random.Generator) -> Model:
+    a, b = (Tensor(name, "uint8", (1, 1), None, grid(zero, 3, 200)) for name, zero in (("a", 40), ("b", 220)))
+    return net([adder("Mul", ("a", "b"), "exact")], [a, b], (1, 1))
+
+
+def weighted(rng: np.random.Generator) -> Model:
+    a, b = (Tensor(name, "uint8", (1, 1), None, grid(0, low, 200)) for name, low in (("a", 4), ("b", 7)))
+    return net([adder("qfmt.WeightedSum", ("a", "b", "a"), weights=(3, -5, -1))], [a, b], (1, 1))
+
+
+def mean(rng: np.random.Generator) -> Model:
+    x = Tensor("x", "uint8", (1, 1, 5), None, grid(150, 100, 200))
+    return net([adder("qfmt.AdaptiveAveragePool", ("x",), "exact", output_size=(2,))], [x], (1, 1, 2))
+
+
+KINDS: Mapping[str, Callable[[np.random.Generator], Model]] = {
+    "Linear, exact": lambda rng: linear(rng, "exact"),
+    "Linear, folded": lambda rng: linear(rng, "folded"),
+    "Conv, exact": lambda rng: conv(rng, "exact"),
+    "Conv, folded": lambda rng: conv(rng, "folded"),
+    "Gemm": gemm,
+    "MatMul": matmul,
+    "Mul": products,
+    "WeightedSum": weighted,
+    "AdaptiveAveragePool": mean,
+}
+
+
+def climbed(model: Model, sign: int) -> int:
+    """The greatest sum (the least one for -1) that inputs in range were found to give: each element at either end,
+    from all at their ends, one after the other as long as that is no worse."""
+    grids = {name: cast(Quantization, model.tensors[name].quantization) for name in model.graph.inputs}
+    best = -(1 << 40)
+    for starts in product(*((grid.quant_min, grid.quant_max) for grid in grids.values())):
+        inputs = {
+            name: np.full(static_shape(model.tensors[name]), start, model.tensors[name].dtype)
+            for name, start in zip(grids, starts, strict=True)
+        }
+        for target in np.ndindex(model.run(inputs)["s"].shape):
+            value = sign * int(model.run(inputs)["s"][target])
+            for name, array in inputs.items():
+                for index in np.ndindex(array.shape):
+                    before = array[index]
+                    array[index] = grids[name].quant_min + grids[name].quant_max - int(before)
+                    other = sign * int(model.run(inputs)["s"][target])
+                    if other >= value:
+                        value = other
+                    else:
+                        array[index] = before
+            best = max(best, value)
+    return sign * best
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reach_is_what_inputs_at_the_ends_of_their_ranges_give(kind: str) -> None:
+    """The stated reach holds, and one less on either side is found to be too small: by sums that were met."""
+    rng = np.random.default_rng(len(kind))
+    model = KINDS[kind](rng)
+    low, high = climbed(model, -1), climbed(model, 1)
+    last = model.nodes[-1]
+    found = []
+    for least, most in ((low, high), (low + 1, high), (low, high - 1)):
+        stated = replace(model.graph, nodes=(*model.nodes[:-1], with_reach(last, (least,), (most,))))
+        found.append([each.rule for each in proofs(model.replace(graph=stated)).violations])
+    assert found == [[], ["P3"], ["P3"]], (low, high)
+    tell(f"proofs: {kind}: [{low}, {high}] is met")
+
+
+def test_reach_of_each_channel() -> None:
+    rng = np.random.default_rng(3)
+    model = conv(rng, "folded", 4, (1, 0, 0, 1))
+    w = model.tensors["w"].array.reshape(4, -1).astype(int)
+    low = np.where(w > 0, w * 5, w * 200).sum(1)  # padding is the zero point, 5, and beyond the range
+    high = np.where(w > 0, w * 200, w * 5).sum(1)
+    for place, channels in ((None, []), (2, [2])):
+        least = [each + (index == place) for index, each in enumerate(low.tolist())]
+        last = with_reach(model.nodes[-1], tuple(least), tuple(high.tolist()))
+        found = proofs(model.replace(graph=replace(model.graph, nodes=(*model.nodes[:-1], last))))
+        assert len(found.violations) == len(channels)
+        assert all(f"channel {channel} " in str(each) for channel, each in zip(channels, found.violations, strict=True))
+        assert (found.sums, found.reaches) == (1, 0 if channels else 1)
+    sums = model.run({"x": rng.choice([10, 200], (1, 2, 4, 4)).astype(np.uint8)})["s"]
+    assert (sums.min((0, 2, 3)) >= low).all() and (sums.max((0, 2, 3)) <= high).all()
+
+
+def test_sums_that_leave_int32_are_found_before_they_do() -> None:
+    def wide(bias: int) -> Model:
+        w = Tensor.constant("w", np.full((1, 100), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
+        b = Tensor.constant("b", np.array([bias], np.int32))
+        x = Tensor("x", "uint8", (1, 100), None, grid(0))
+        return net([adder("qfmt.Linear", ("x", "w", "b"), "folded")], [x, w, b], (1, 1))
+
+    most = (1 << 31) - 1 - 100 * 255 * 32767
+    assert not proofs(wide(most)).violations
+    model = wide(most + 1)
+    (broken,) = [each for each in proofs(model).violations if each.rule == "P1"]
+    assert broken.rule == "P1" and "2,147,483,648" in broken.what
+    with pytest.raises(RunError, match="exceed int32; with"):
+        model.run({"x": np.full((1, 100), 255, np.uint8)})
+
+
+def test_the_range_that_sums_state_holds_them() -> None:
+    x = Tensor("x", "uint8", (1, 2), None, grid(0, 10))
+    for low, high, rules in ((20, 510, []), (20, 509, ["P2"]), (21, 510, ["P2"])):
+        stated = Quantization((1.0,), (0,), low, high)
+        model = net([adder("qfmt.WeightedSum", ("x",), weights=(2,))], [x], (1, 2), stated)
+        assert [each.rule for each in proofs(model).violations] == rules
+
+
+def test_whatever_lowering_states_holds_and_is_tight() -> None:
+    sums = holds = narrowed = 0
+    networks = [qfmt.load(path) for path in sorted((SUITE / "float").glob("*.qfb"))]
+    networks.append(qfmt.convert(DIGITS, input_shapes={"x": ("N", 1, 8, 8)}))
+    for source in networks:
+        try:
+            model = lower_integer(source, exact=True)
+        except QfmtError:
+            continue
+        found = proofs(model)
+        assert not found.violations and not found.unknown
+        assert found.reaches == sum(bool(node.attributes.get("reach_low")) for node in model.nodes)
+        sums, holds = sums + found.sums, holds + found.reaches
+        for place, node in enumerate(model.nodes):
+            low, high = node.attributes.get("reach_low"), node.attributes.get("reach_high")
+            if not low or low == high:
+                continue
+            assert isinstance(low, tuple) and isinstance(high, tuple)
+            for smaller in ((tuple(int(v) + 1 for v in low), high), (low, tuple(int(v) - 1 for v in high))):
+                nodes = (*model.nodes[:place], with_reach(node, *smaller), *model.nodes[place + 1 :])  # type: ignore[arg-type]
+                broken = proofs(model.replace(graph=replace(model.graph, nodes=nodes))).violations
+                assert [each.rule for each in broken] == ["P3"], node.outputs
+                narrowed += 1
+    assert narrowed
+    tell(f"proofs: {sums} nodes that add up, reach of {holds} requantizations holds; {narrowed} narrowed, all found")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    def run(*arguments: object) -> Any:
+        return CliRunner().invoke(cli, ["check", *map(str, arguments)])
+
+    model = linear(np.random.default_rng(1), "folded")
+    right, wrong, open_ = (tmp_path / f"{name}.qfb" for name in ("right", "wrong", "open"))
+    qfmt.save(model, right)
+    narrow = replace(model.graph, nodes=(*model.nodes[:-1], with_reach(model.nodes[-1], (0,), (1,))))
+    qfmt.save(model.replace(graph=narrow), wrong)
+    found = run(right, "--proofs")
+    assert found.exit_code == 0 and found.stdout == (
+        f"{right}: valid; the sums of 1 nodes stay in int32, the reach of 1 requantizations holds\n"
+    )
+    assert run(wrong).exit_code == 0
+    found = run(wrong, "--proofs")
+    assert found.exit_code == 1 and found.stdout.startswith("P3 node 1 (qfmt.Requantize → y): sums of channel 0")
+    told = json.loads(run(wrong, "--proofs", "--json").stdout)
+    assert not told["valid"] and told["proofs"] == {"sums": 1, "reaches": 0, "unknown": {}}
+    given = replace(narrow, inputs=("s",), outputs=("y",), nodes=narrow.nodes[-1:])
+    kept = {name: given.tensors[name] for name in ("s", "y", "m", "shift", "add")}
+    qfmt.save(model.replace(graph=replace(given, tensors=kept)), open_)
+    found = run(open_, "--proofs")
+    assert found.exit_code == 0 and "1 could not be bounded" in found.stdout
+    assert "unknown node 0 (qfmt.Requantize → y): the range of 's' is not stated" in found.stdout
+    real = tmp_path / "real.qfb"
+    qfmt.save(qfmt.convert(DIGITS), real)
+    assert run(real, "--proofs").stdout == f"{real}: valid; it has no integer sums\n"

@@ -1,0 +1,364 @@
+"""The C interpreter of integer-only networks, readers/c/run: every integer is that of the reference, and a file
+that was made to do harm gives an error."""
+
+from __future__ import annotations
+
+import platform
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from cases.integer_graphs import kinds
+from fuzzing.altered import altered, written
+from networks.integer import BROKEN, changed, network
+from qfmt import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import numpy_dtype
+from qfmt.ops import OPERATORS
+from qfmt.passes import lower_integer
+from support.c_reader import INTERPRETER, SANITIZED, STRICT, build, compiler, expected_hash, run_disagreement
+from support.conformance import outputs_of
+from support.counts import tell
+from support.mutants import mutants, overwrite
+from support.paths import EXAMPLES, HOSTILE, INTEGER_SUITE
+
+
+def run(*arguments: Any, program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([program or build("qfb_run.c", *SANITIZED), *map(str, arguments)], capture_output=True)
+
+
+def counted(done: subprocess.CompletedProcess[bytes]) -> tuple[int, int, int]:
+    """Equal integers, all integers, files, of what `--vectors` prints."""
+    lines = [line.rpartition(": ")[2].split() for line in done.stdout.decode().splitlines()]
+    return sum(int(words[0]) for words in lines), sum(int(words[2]) for words in lines), len(lines)
+
+
+# Equal to the reference
+
+
+def test_it_is_c99_without_a_warning() -> None:
+    build("qfb_run.c", "-O2", cc="gcc")
+
+
+def test_the_suite_under_sanitizers() -> None:
+    done = run("--vectors", *INTEGER_SUITE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, files = counted(done)
+    assert equal == total == outputs_of(INTEGER_SUITE)
+    assert files == len(INTEGER_SUITE)
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_operator_and_rule_on_random_integers(count: int, tmp_path: Path) -> None:
+    for name, make in kinds():
+        for seed in range(count):
+            model, feed = make(np.random.default_rng([seed, count, len(name)]))
+            model.with_vectors(feed).save(tmp_path / f"{name.replace(' ', '-')}-{seed}.qfb")
+    done = run("--vectors", *sorted(tmp_path.iterdir()))
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, files = counted(done)
+    assert equal == total == outputs_of(tmp_path.iterdir())
+    assert files == count * len([*kinds()])
+    tell(f"C interpreter: {equal:,} of {total:,} integers of {files:,} random networks equal to the reference")
+
+
+def compare(model: Model, feeds: Iterable[Mapping[str, Any]], folder: Path) -> tuple[int, int]:
+    """Equal bytes and all bytes of the outputs of a network, in C at -O2 and in the reference."""
+    program, path, equal, total = build("qfb_run.c"), folder / "network.qfb", 0, 0
+    model.save(path)
+    for feed in feeds:
+        inputs = []
+        for name in model.graph.inputs:
+            inputs.append(folder / f"{len(inputs)}.bin")
+            inputs[-1].write_bytes(feed[name].tobytes())
+        shapes = [("--shape", f"{name}={','.join(map(str, feed[name].shape))}") for name in model.graph.inputs]
+        done = run(path, *inputs, "--raw", *(part for shape in shapes for part in shape), program=program)
+        assert (done.returncode, done.stderr) == (0, b"")
+        wanted = model.run(feed)
+        stated = b"".join(wanted[name].tobytes() for name in model.graph.outputs)
+        assert len(done.stdout) == len(stated)
+        equal += int((np.frombuffer(done.stdout, np.uint8) == np.frombuffer(stated, np.uint8)).sum())
+        total += len(stated)
+    return equal, total
+
+
+def random_feed(model: Model, rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    feed = {}
+    for name in model.graph.inputs:
+        tensor = model.tensors[name]
+        assert tensor.quantization is not None
+        low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
+        feed[name] = rng.integers(low, high + 1, shapes[name]).astype(numpy_dtype(tensor.dtype))
+    return feed
+
+
+def test_digits_with_integers_alone(tmp_path: Path) -> None:
+    folder = EXAMPLES / "digits"
+    model = lower_integer(qfmt.convert(folder / "digits_int8.pt", input_shapes={"x": ("N", 1, 8, 8)}), exact=True)
+    (name,) = model.graph.inputs
+    feeds = [random_feed(model, np.random.default_rng(seed), {name: (50, 1, 8, 8)}) for seed in range(2)]
+    equal, total = compare(model, feeds, tmp_path)
+    assert equal == total == 2 * 50 * 10
+    tell(f"C interpreter, digits: {equal:,} of {total:,} outputs equal to the reference")
+
+
+@pytest.mark.slow
+def test_mobilenet_with_integers_alone(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "torchscript" / "ios_mobilenet_quantized.pt"
+    float_rules = qfmt.convert(source, input_shapes={"X": (1, 3, 224, 224)})
+    model = lower_integer(float_rules, exact=True)
+    (name,) = model.graph.inputs
+    rng = np.random.default_rng(8)
+    feeds = [random_feed(model, rng, {name: (1, 3, 224, 224)}) for _ in range(4)]
+    blocks = [np.kron(rng.integers(0, 256, (1, 3, 14, 14)), np.ones((16, 16))).astype(np.uint8) for _ in range(4)]
+    equal, total = compare(model, [*feeds, *({name: block} for block in blocks)], tmp_path)
+    assert equal == total == 8000
+    tell(f"C interpreter, MobileNetV2: {equal:,} of {total:,} outputs equal to the reference")
+
+
+LOWERED = (
+    "mobilenet_v2", "resnet18", "mobilenet_v3", "shufflenet_v2", "conv1d", "conv3d", "convolutions", "activations",
+    "two_inputs", "dictionary",
+)  # fmt: skip
+"""Networks of tests/networks/pytorch.py that have an integer-only form."""
+
+
+@pytest.mark.slow
+def test_networks_of_torch_with_integers_alone(tmp_path: Path) -> None:
+    from networks import pytorch
+
+    for name in LOWERED:
+        for mode in ("eager", "fx"):
+            module, examples = pytorch.quantize(name, mode)
+            archive = pytorch.save_as(module, examples, "trace", tmp_path / "m.pt")
+            ends = qfmt.convert(archive).graph.inputs
+            shapes = {end: tuple(each.shape) for end, each in zip(ends, examples, strict=True)}
+            model = lower_integer(qfmt.convert(archive, input_shapes=shapes), exact=True)
+            own = dict(zip(model.graph.inputs, shapes.values(), strict=True))
+            feeds = [random_feed(model, np.random.default_rng(seed), own) for seed in range(2)]
+            model.with_vectors(*feeds).save(tmp_path / f"{name}-{mode}.qfb")
+    done = run("--vectors", *sorted(tmp_path.glob("*.qfb")), program=build("qfb_run.c"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    equal, total, files = counted(done)
+    assert (equal, files) == (total, 2 * len(LOWERED))
+    tell(f"C interpreter: {equal:,} of {total:,} outputs of {files} networks of torch equal to the reference")
+
+
+# Machines
+
+
+HEADER = """#include <stddef.h>
+void *memcpy(void *, const void *, size_t), *memmove(void *, const void *, size_t), *memset(void *, int, size_t);
+void *memchr(const void *, int, size_t);
+int memcmp(const void *, const void *, size_t), strncmp(const char *, const char *, size_t);
+size_t strlen(const char *);
+"""
+"""All that is needed of a C library."""
+
+
+@pytest.mark.parametrize("target", ["thumbv6m-none-eabi", "thumbv7m-none-eabi", "riscv32-none-elf", "powerpc-none-elf"])
+def test_it_compiles_for_machines_without_a_system(target: str, tmp_path: Path) -> None:
+    """Of 32 bits, one of them big-endian: no C library but seven functions on bytes."""
+    (tmp_path / "string.h").write_text(HEADER, "utf-8")
+    options = [f"--target={target}", "-ffreestanding", f"-I{tmp_path}", "-fsyntax-only"]
+    done = subprocess.run([compiler("clang"), *STRICT, *options, *INTERPRETER], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="-mgeneral-regs-only is an option of x86")
+def test_it_computes_without_registers_for_floats(tmp_path: Path) -> None:
+    for source in INTERPRETER:
+        command = [compiler("gcc"), "-std=c99", "-O1", "-mgeneral-regs-only", "-c", "-o", tmp_path / "o", source]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+# Hostile files
+
+
+def hashes(files: Iterable[bytes]) -> list[tuple[int, str, str]]:
+    """What `test/runs.c` says of each file: code, rule, hash of the outputs. A report of a sanitizer is a failure."""
+    stream = b"".join(struct.pack("<I", len(data)) + data for data in files)
+    done = subprocess.run([build("test/runs.c", *SANITIZED)], input=stream, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
+    rows = [line.split(" ") for line in done.stdout.decode().splitlines()]
+    return [(int(code), rule, digest) for code, rule, digest in rows]
+
+
+def compare_runs(files: list[bytes], path: Path, what: str) -> Counter[str]:
+    """Where both compute, the integers are equal; what the reference computes C computes, unless it says that it
+    takes too much, or the file is broken where a run does not look."""
+    found: Counter[str] = Counter()
+    for data, (code, rule, digest) in zip(files, hashes(files), strict=True):
+        overwrite(path, data)
+        wanted = expected_hash(path)
+        assert not run_disagreement(wanted, code, digest), (code, rule)
+        found[_outcome(wanted, code)] += 1
+    tell(f"C interpreter, {len(files):,} {what}: {', '.join(f'{n:,} {each}' for each, n in sorted(found.items()))}")
+    return found
+
+
+def _outcome(wanted: str | None, code: int) -> str:
+    if wanted is None:
+        return "too large for the reference"
+    if code == 0:
+        return "equal" if wanted else "computed in C, refused by the reference"
+    return "computed by the reference, refused in C" if wanted else "refused by both"
+
+
+def test_mutants_of_the_suite(tmp_path: Path) -> None:
+    files = [data for path in INTEGER_SUITE for data in mutants(path.read_bytes(), count=12, seed=1)]
+    assert compare_runs(files, tmp_path / "m.qfb", "mutants of bytes")["equal"]
+
+
+def test_networks_with_something_altered(tmp_path: Path) -> None:
+    """Well-formed files of networks in which a number, a size, an edge or a type is another one."""
+    files = _altered(8, 1, tmp_path / "a.qfb")
+    assert compare_runs(files, tmp_path / "m.qfb", "altered networks")["equal"]
+
+
+def _altered(count: int, seed: int, path: Path) -> list[bytes]:
+    """Of each file of the suite that many, each altered in its own way."""
+    models = enumerate(map(qfmt.load, INTEGER_SUITE))
+    return [data for index, model in models for data in altered(model, count, 1000 * seed + index, path)]
+
+
+def test_broken_networks_are_refused(tmp_path: Path) -> None:
+    """All but those in which only what is known about a node is broken, which a run does not need."""
+    needed = [(rule, model) for rule, model in BROKEN if _known_about(model) == _known_about(network())]
+    assert len(needed) >= len(BROKEN) - 6
+    found = hashes(written(model, tmp_path / "m.qfb") for _, model in needed)
+    assert [rule for (rule, _), (code, *_) in zip(needed, found, strict=True) if code == 0] == []
+    assert hashes([written(network(), tmp_path / "m.qfb")])[0][0] == 0
+
+
+def _known_about(model: Model) -> list[Any]:
+    return [[node.attributes.get(key) for key in ("reach_low", "reach_high", "differs")] for node in model.nodes]
+
+
+def linear(count: int, weight: int = 127, rows: int = 1) -> Model:
+    """x · w, with one weight for all."""
+    tensors = [
+        Tensor("x", "uint8", ("N", count), None, Quantization((1.0,), (0,), 0, 255)),
+        Tensor.constant("w", np.full((rows, count), weight, np.int8)),
+        Tensor("y", "int32", ("N", rows)),
+    ]
+    nodes = (Node("qfmt.Linear", ("x", "w"), ("y",), {}, "", 1, "folded"),)
+    return Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+
+
+def test_a_sum_that_leaves_int32_is_an_error(tmp_path: Path) -> None:
+    """The largest that int32 holds is computed; one more product is beyond."""
+    fitting = (2**31 - 1) // (255 * 127)
+    (tmp_path / "x.bin").write_bytes(b"\xff" * fitting)
+    linear(fitting).save(tmp_path / "m.qfb")
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin").stdout == b"%d\n" % (fitting * 255 * 127)
+    (tmp_path / "x.bin").write_bytes(b"\xff" * (fitting + 1))
+    linear(fitting + 1).save(tmp_path / "m.qfb")
+    done = run(tmp_path / "m.qfb", tmp_path / "x.bin")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"node 0 (qfmt.Linear ): a sum exceeds int32" in done.stderr
+
+
+def test_an_input_of_few_bits_keeps_to_its_type(tmp_path: Path) -> None:
+    """It takes a byte for each integer, and the byte may be any; it is the place in a table."""
+    values = Tensor.constant("values", np.arange(16)[::-1].astype(np.uint8))
+    ends = [Tensor("x", "int4", (3,)), Tensor("y", "uint8", (3,))]
+    nodes = (Node("qfmt.Table", ("x", "values"), ("y",), {"axis": -1}),)
+    Model(Graph(("x",), ("y",), nodes, {each.name: each for each in (*ends, values)})).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes([0xF8, 0, 7]))
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin").stdout.split() == [b"15", b"7", b"0"]
+    (tmp_path / "x.bin").write_bytes(bytes([0xF8, 0, 8]))
+    assert b"out of its range" in run(tmp_path / "m.qfb", tmp_path / "x.bin").stderr
+
+
+def test_work_and_memory_are_limited(tmp_path: Path) -> None:
+    linear(1000, rows=1000).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(1000))
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin", "--work", 1_100_000).returncode == 2
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin", "--memory", 5000).returncode == 2
+    assert run(tmp_path / "m.qfb", tmp_path / "x.bin").returncode == 0
+    done = run("--list", tmp_path / "m.qfb", "--shape", "x=2000000000,1000")
+    assert b"more steps than allowed" in done.stderr
+
+
+# The program
+
+
+def test_names_are_listed_without_control_characters() -> None:
+    done = run("--list", HOSTILE / "c-escape.qfb")
+    assert done.returncode == 0
+    assert rb"input \x1b]0;pwned\x07\x1b[31mRED\x0a#define x 1" in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        b"input", b"output", b"nodes", b"vectors", b"arena", b"work"
+    ]  # fmt: skip
+    assert all(byte >= 0x20 or byte == 0x0A for byte in done.stdout)
+
+
+def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
+    linear(4).save(tmp_path / "m.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(range(12)))
+    done = run(tmp_path / "m.qfb", tmp_path / "x.bin", "--shape", "x=3,4")
+    assert done.stdout.split() == [b"%d" % (127 * sum(range(at, at + 4))) for at in (0, 4, 8)]
+    raw = run(tmp_path / "m.qfb", tmp_path / "x.bin", "--shape", "x=3,4", "--raw").stdout
+    assert np.frombuffer(raw, "<i4").tolist() == [int(line) for line in done.stdout.split()]
+    listed = run("--list", tmp_path / "m.qfb", "--shape", "x=3,4").stdout.decode()
+    assert "input x uint8 [3,4] scale 1 zero point 0 range 0..255 12 bytes" in listed
+    assert "output y int32 [3,1] 12 bytes" in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("m.qfb", "x.bin", "--shape", "x=3,5"), "tensor 1 (x): does not have the given size"),
+        (("m.qfb", "x.bin", "--shape", "x=3"), "does not have one size for each dimension"),
+        (("m.qfb", "x.bin", "--shape", "z=3,4"), "is not NAME=SIZE"),
+        (("m.qfb", "x.bin"), "does not have the size of the input"),
+        (("m.qfb",), "takes a different number of inputs"),
+        (("m.qfb", "absent.bin"), "No such file"),
+        (("absent.qfb", "x.bin"), "No such file"),
+        (("x.bin", "x.bin"), "is not a .qfb file (rule F1)"),
+        (("--vectors", "m.qfb"), "has no test vectors"),
+        (("--vectors", "float.qfb"), "a test vector has real numbers"),
+        (("float.qfb", "x.bin"), "node 0 (QuantizeLinear ): the operator"),
+        (("range.qfb", "x.bin"), "tensor 0 (x): an integer of the input is out of its range"),
+        ((), "usage"),
+        (("--unknown", "m.qfb"), "usage"),
+    ],
+)
+def test_what_cannot_be_run_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    bytes_, grid = Quantization((1.0,), (0,), 0, 255), Quantization((1.0,), (0,), 0, 10)
+    narrow = [Tensor("x", "uint8", (12,), None, grid), Tensor("y", "uint8", (12,), None, grid)]
+    wide = [Tensor("x", "float32", (12,)), Tensor("y", "uint8", (12,), None, bytes_)]
+    linear(4).save(tmp_path / "m.qfb")
+    one_node("Identity", narrow).save(tmp_path / "range.qfb")
+    feed = {"x": np.zeros(12, np.float32)}
+    one_node("QuantizeLinear", wide, "divide").with_vectors(feed).save(tmp_path / "float.qfb")
+    (tmp_path / "x.bin").write_bytes(bytes(range(12)))
+    done = run(*(tmp_path / each if each.endswith((".qfb", ".bin")) else each for each in arguments))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr.decode()
+
+
+def one_node(operator: str, tensors: list[Tensor], rule: str = "") -> Model:
+    """y, computed from x."""
+    nodes = (Node(operator, ("x",), ("y",), {}, "", OPERATORS[operator].version, rule),)
+    return Model(Graph(("x",), ("y",), nodes, {each.name: each for each in tensors}))
+
+
+def test_vectors_that_differ_are_counted(tmp_path: Path) -> None:
+    model = changed("total", weights=(5, -2)).with_vectors({"x": np.full((1, 2, 5, 5), 9, np.uint8)})
+    other = changed("total", weights=(5, 60)).replace(vectors=model.vectors)
+    model.save(tmp_path / "a.qfb")
+    other.save(tmp_path / "b.qfb")
+    done = run("--vectors", tmp_path / "a.qfb", tmp_path / "b.qfb")
+    assert done.returncode == 1
+    first, second = done.stdout.decode().splitlines()
+    assert "150 of 150 integers of 1 test vectors are equal" in first
+    assert "150 of 150" not in second

@@ -1,0 +1,261 @@
+"""The reader in JavaScript against Python: what both find in files, and which damaged files both refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import qfmt
+from networks.four_bits import INPUT, network
+from qfmt import Graph, Model, Quantization, Tensor
+from qfmt.model import DTYPES, numpy_dtype
+from support import conformance
+from support.counts import tell
+from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.js_reader import PACKAGE, ROOT, Reader, dump, facts, refusal
+from support.mutants import mutants, overwrite, small_file
+from support.paths import DIGITS, GOLDEN
+from support.strategies import models
+
+FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "refused")
+REFUSED = sorted(GOLDEN.rglob("refused/*.qfb"))
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(tmp_path_factory.mktemp("js"))
+
+
+def test_its_own_tests(reader: Reader) -> None:
+    finished = reader.npm("run", "--silent", "test:built")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    counts = dict(re.findall(r"^# (tests|pass) (\d+)$", finished.stdout, re.MULTILINE))
+    assert int(counts["pass"]) == int(counts["tests"]) > 30
+    tell(f"JavaScript: {counts['pass']} of {counts['tests']} tests of its own pass")
+    tell(*(f"JavaScript: {line}" for line in re.findall(r"^# (conformance: .*)$", finished.stdout, re.MULTILINE)))
+
+
+def test_what_the_package_holds(reader: Reader) -> None:
+    typed = reader.npm("run", "--silent", "check:types")  # where there are no types of browsers
+    assert typed.returncode == 0, typed.stdout
+    packed = reader.npm("pack", "--dry-run", "--json", "--ignore-scripts")
+    names = {entry["path"] for entry in json.loads(packed.stdout)[0]["files"]}
+    sources = [path.stem for path in (ROOT / PACKAGE / "src").glob("*.ts")]
+    built = {f"dist/{name}{ending}" for name in sources for ending in (".js", ".d.ts", ".js.map", ".d.ts.map")}
+    assert names == built | {f"src/{name}.ts" for name in sources} | {"LICENSE", "README.md", "package.json"}
+    assert (ROOT / PACKAGE / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:
+    """The number of tensors, and of single facts about the models, all of which are equal."""
+    tensors = equal = 0
+    for path, theirs in zip(paths, reader.dump(*paths), strict=True):
+        ours = json.loads(json.dumps(dump(qfmt.load(path))))
+        for key, value in ours.items():
+            assert theirs[key] == value, f"{path}: {key}"
+        assert theirs == ours
+        tensors += len(ours["tensors"])
+        equal += facts(ours)
+    return tensors, equal
+
+
+def test_golden_files_are_read_alike(reader: Reader) -> None:
+    tensors, equal = _compare(reader, FILES)
+    tell(f"JavaScript: {len(FILES)} golden files, {tensors} tensors, {equal} facts equal those that Python finds")
+
+
+def test_a_real_network_is_read_alike(reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "digits.qfb"
+    qfmt.convert(DIGITS).save(path)
+    tensors, equal = _compare(reader, [path])
+    assert tensors == len(qfmt.load(path).tensors)
+    tell(f"JavaScript: digits, {tensors} tensors, {equal} facts equal those that Python finds")
+
+
+def test_a_large_network_is_read_alike(reader: Reader, shared_data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.qfb"
+    qfmt.convert(shared_data / "torchscript" / "ios_mobilenet_quantized.pt").save(path)
+    tensors, equal = _compare(reader, [path])
+    assert tensors == len(qfmt.load(path).tensors)
+    tell(f"JavaScript: MobileNetV2, {tensors} tensors, {equal} facts equal those that Python finds")
+
+
+def test_numbers_of_every_type_are_the_same(reader: Reader, tmp_path: Path) -> None:
+    """Every code of a type of 16 or fewer bits; of wider ones random bits, and what lies near the ties of float32."""
+    chance = np.random.default_rng(0)
+    near = [sign * ((1 << power) + offset) for power in range(24, 63) for offset in range(-3, 4) for sign in (1, -1)]
+    half = [(1 << power) + (1 << power - 24) + offset for power in range(26, 63) for offset in (-1, 0, 1)]
+    tensors = [Tensor.constant("ties", np.array(near + half, np.int64))]
+    for name, entry in DTYPES.items():
+        dtype = numpy_dtype(name)
+        if entry.bits < 8:
+            values = np.arange(1 << entry.bits, dtype=np.uint8)
+            values = values.view(dtype) if entry.kind != "i" else (values.astype(np.int8) - (1 << entry.bits - 1))
+        elif name == "bool":
+            values = np.array([False, True])
+        elif entry.bits <= 16:
+            values = np.arange(1 << entry.bits, dtype=f"<u{entry.bits // 8}").view(dtype)
+        else:
+            values = np.frombuffer(chance.bytes(8000), dtype)
+        tensors.append(Tensor.constant(name, values, dtype=name))
+    tensors += [_quantized(name, chance) for name, entry in DTYPES.items() if entry.is_quantizable]
+    path = tmp_path / "m.qfb"
+    Model(Graph((), (), (), {tensor.name: tensor for tensor in tensors})).save(path)
+    _compare(reader, [path])
+    count = sum(tensor.array.size for tensor in tensors)
+    tell(f"JavaScript: {count} numbers of {len(DTYPES)} types, and as float32, equal those of NumPy to the bit")
+
+
+def _quantized(name: str, chance: np.random.Generator) -> Tensor:
+    """Random values of a type under random scales along the middle axis; zero points that are floats for some."""
+    entry = DTYPES[name]
+    shape, scales = (3, 5, 7), tuple(np.exp(chance.normal(0, 30, 5)).astype(np.float32).astype(float).tolist())
+    if not entry.is_integer:
+        codes = chance.integers(0, 1 << entry.bits, shape).astype(np.uint8)
+        grid = Quantization(scales, (0,) * 5, entry.minimum, entry.maximum, 1)
+        return Tensor.constant(f"quantized {name}", codes.view(getattr(ml_dtypes, name)), grid, dtype=name)
+    values = chance.integers(entry.minimum, entry.maximum, shape, endpoint=True).astype(numpy_dtype(name))
+    points: tuple[float, ...] = tuple(chance.integers(entry.minimum, min(entry.maximum, 2**31 - 1), 5).tolist())
+    if name == "uint8":
+        points = tuple(chance.normal(100, 50, 5).astype(np.float32).astype(float).tolist())
+    grid = Quantization(scales, points, entry.minimum, entry.maximum, 1)
+    return Tensor.constant(f"quantized {name}", values, grid, dtype=name)
+
+
+def test_random_models_are_read_alike(reader: Reader, tmp_path: Path) -> None:
+    paths: list[Path] = []
+
+    @settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(models())
+    def save(model: Model) -> None:
+        paths.append(tmp_path / f"{len(paths)}.qfb")
+        model.save(paths[-1])
+
+    save()
+    tensors, equal = _compare(reader, paths)
+    tell(f"JavaScript: {len(paths)} random models, {tensors} tensors, {equal} facts equal those that Python finds")
+
+
+# Damaged and malicious files
+
+
+def _verdicts(files: Iterable[bytes], tmp_path: Path, reader: Reader, *, verify: bool = True) -> Counter[str]:
+    """Both readers' verdicts about damaged files: which are refused is the same. Counted by what was decided."""
+    files, path = list(files), tmp_path / "damaged.qfb"
+    ours = []
+    for data in files:
+        overwrite(path, data)
+        ours.append(refusal(path, verify=verify))
+    theirs = reader.verdicts(files, tmp_path, verify=verify)
+    assert len(theirs) == len(ours)
+    pairs = list(zip(ours, theirs, strict=True))
+    assert [(index, *pair) for index, pair in enumerate(pairs) if (pair[0] == "ok") != (pair[1] == "ok")] == []
+    counts = Counter("read" if verdict == "ok" else "refused" for verdict in ours)
+    counts["same rule"] = sum(a == b != "ok" for a, b in pairs)
+    return counts
+
+
+def _told(what: str, counts: Counter[str]) -> None:
+    total = counts["read"] + counts["refused"]
+    tell(
+        f"JavaScript: {total} {what}, all decided as Python does: {counts['refused']} refused "
+        f"({counts['same rule']} by the same rule), {counts['read']} read"
+    )
+
+
+def test_crafted_files(reader: Reader, tmp_path: Path) -> None:
+    """Digests fit, and something is said that cannot be."""
+    records: list[dict[str, Any]] = [{}]
+    records += [{"tensor": {"shape": shape}} for shape in SHAPES]
+    records += [{"tensor": wrong} for wrong in TENSORS]
+    records += [{"graph": wrong} for wrong in GRAPHS]
+    good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
+    quantizations = [{}, *QUANTIZATIONS]
+    records += [{"tensor": {"quantization": good | wrong}} for wrong in quantizations]
+    for offset, size in BUFFERS:
+        records.append({"buffers": [{"offset": offset, "size": size, "sha256": bytes(32)}]})
+    records += [{"required_features": ["sparse"]}, {"minor_version": 7}, {"metadata": [{"key": "a", "value": ""}] * 2}]
+    counts = _verdicts((crafted(tmp_path, **record).read_bytes() for record in records), tmp_path, reader)
+    assert counts["read"] == 3
+    _told("crafted files", counts)
+
+
+def test_files_that_are_refused(reader: Reader, tmp_path: Path) -> None:
+    """Those of the conformance suite, some of which only `check` and `verify` refuse."""
+    assert {path.stem for path in REFUSED} == {entry["name"] for entry in conformance.REFUSED}
+    _told("files of the conformance suite that are broken", _verdicts(map(Path.read_bytes, REFUSED), tmp_path, reader))
+
+
+def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> None:
+    """Files that are small, and would be large if everything were written out as often as it is referred to."""
+    name, count = "n" * 20_000, 20_000
+    long_name = {"tensors": [{"name": name, "dtype": 2}], "nodes": [_node([0] * count)]}
+    scales = {"scale": [0.5] * count, "zero_point": [0] * count, "quant_min": -128, "quant_max": 127, "axis": 0}
+    tensor = {"dtype": 2, "shape": [count], "quantization": scales}
+    shared = {"tensors": [{"name": f"t{index:04}", **tensor} for index in range(2000)]}
+    files = [crafted(tmp_path, graph=graph).read_bytes() for graph in (long_name, shared)]
+    first, second = reader.verdicts(files, tmp_path)
+    assert first == second == "the text of the content id is too long"
+
+
+def _node(inputs: list[int]) -> dict[str, Any]:
+    return {"operator": "a", "inputs": inputs, "outputs": []}
+
+
+def test_every_truncation(reader: Reader, tmp_path: Path) -> None:
+    small = small_file(tmp_path / "small.qfb")
+    counts = _verdicts((small[:size] for size in range(len(small))), tmp_path, reader)
+    assert counts["refused"] == len(small)
+    _told("truncations", counts)
+
+
+def _changed(data: bytes, places: Iterable[int], masks: tuple[int, ...]) -> Iterable[bytes]:
+    for at in places:
+        for mask in masks:
+            changed = bytearray(data)
+            changed[at] ^= mask
+            yield bytes(changed)
+
+
+def test_every_changed_byte(reader: Reader, tmp_path: Path) -> None:
+    _byte_changes(reader, tmp_path, every=2, masks=(0x80,))
+
+
+@pytest.mark.slow
+def test_every_changed_byte_in_three_ways(reader: Reader, tmp_path: Path) -> None:
+    _byte_changes(reader, tmp_path, every=1, masks=(1, 0x80, 0xFF))
+
+
+def _byte_changes(reader: Reader, tmp_path: Path, *, every: int, masks: tuple[int, ...]) -> None:
+    """With digests, which notice all but what is padding; and without, where the structure alone is checked."""
+    small = small_file(tmp_path / "small.qfb")
+    meta_size = struct.unpack_from("<Q", small, 16)[0]
+    counts = _verdicts(_changed(small, range(len(small)), masks), tmp_path, reader)
+    assert counts["refused"] > 4096 * len(masks)
+    _told("changed bytes", counts)
+    counts = _verdicts(_changed(small, range(0, meta_size, every), masks), tmp_path, reader, verify=False)
+    assert counts["refused"] > meta_size // every * len(masks) // 2
+    _told("changed bytes without digests", counts)
+
+
+def test_mutants_with_a_fitting_digest(reader: Reader, tmp_path: Path) -> None:
+    _mutants(reader, tmp_path, 3000)
+
+
+def _mutants(reader: Reader, tmp_path: Path, count: int) -> None:
+    vectors = tmp_path / "vectors.qfb"
+    network().with_vectors(INPUT, {"q": np.zeros((0, 3), np.int8)}, names=("corners", "")).save(vectors)
+    for original in (small_file(tmp_path / "small.qfb"), vectors.read_bytes()):
+        counts = _verdicts(mutants(original, count=count // 2, seed=5), tmp_path, reader)
+        assert min(counts["read"], counts["refused"]) > count // 100
+        _told("mutants with a fitting digest", counts)

@@ -1,0 +1,1 @@
+"""What several tests need beside networks: other programs as witnesses, readers, damage, counts."""

@@ -1,0 +1,140 @@
+"""The C reader as tests use it: built once a session, with a sanitizer where one is wanted."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from math import prod
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt.errors import QfmtError
+from qfmt.model import Tensor, numpy_dtype
+
+from .paths import ROOT
+
+FOLDER = ROOT / "readers" / "c"
+INTERPRETER = sorted((FOLDER / "run").glob("*.c"))
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow")
+SANITIZED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+COMPILERS = ("gcc", "clang")
+
+
+def compiler(name: str = "cc") -> str:
+    """The path of a compiler; the test is skipped where it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs the C compiler {name}")
+    return found
+
+
+@cache
+def _built(main: Path, cc: str, flags: tuple[str, ...]) -> Path | str:
+    program = Path(mkdtemp(prefix="qfmt-c-")) / main.stem
+    sources = [str(main), *(map(str, INTERPRETER) if "qfb_run.h" in main.read_text("utf-8") else ())]
+    done = subprocess.run([cc, *STRICT, *flags, "-o", str(program), *sources], capture_output=True, text=True)
+    return program if done.returncode == 0 else done.stderr
+
+
+def build(main: str, *flags: str, cc: str = "cc") -> Path:
+    """The program whose `main` is in that file of readers/c, compiled without a warning."""
+    program = _built(FOLDER / main, compiler(cc), flags or ("-O2",))
+    assert isinstance(program, Path), program
+    return program
+
+
+def verdicts(program: Path, files: Iterable[bytes], *arguments: str) -> list[tuple[int, str]]:
+    """What `test/verdicts.c` says of each file: code and rule. A report of a sanitizer is a failure."""
+    stream = b"".join(struct.pack("<I", len(data)) + data for data in files)
+    done = subprocess.run([program, *arguments], input=stream, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
+    lines = done.stdout.decode().splitlines()
+    return [(int(line.split(" ")[0]), line.split(" ")[1]) for line in lines]
+
+
+ZERO_INSIDE = "V36"
+"""A string with a zero byte is refused wherever it stands: a C program takes it for shorter than it is. Python leaves
+strings alone that no field refers to by its type."""
+
+
+def read_disagreement(path: Path, code: int, rule: str, *, read: bool) -> str:
+    """What is wrong with a verdict about a file that Python could read, or not; "" if nothing is.
+
+    What Python cannot read, C refuses; what else C refuses breaks a rule that `check` names.
+    """
+    if not read:
+        return "" if code else "C reads what Python refuses"
+    if not code or rule == ZERO_INSIDE or _breaks_a_rule(path):
+        return ""
+    return f"C refuses by rule {rule} what `check` finds valid"
+
+
+def _breaks_a_rule(path: Path) -> bool:
+    try:
+        return bool(qfmt.check(path))
+    except QfmtError:
+        return True
+
+
+# Runs
+
+
+OPENED, UNSUPPORTED, MEMORY, WORK, INPUT = (3, 4, 5), 7, 8, 9, 10
+"""Codes of qfb.h: what opening refuses, and what running does."""
+
+
+def run_disagreement(wanted: str | None, code: int, digest: str) -> str:
+    """What is wrong with a run of a file of which `expected_hash` says `wanted`; "" if nothing is.
+
+    Where both compute, the integers are equal; what the reference computes C computes, unless it says that it takes too
+    much, or the file is broken where a run does not look.
+    """
+    if not wanted:
+        return ""
+    if code == 0:
+        return "" if digest == wanted else "C computes other integers than the reference"
+    return "" if code in (*OPENED, UNSUPPORTED, MEMORY, WORK, INPUT) else f"C refuses with code {code} what is computed"
+
+
+def expected_hash(path: Path) -> str | None:
+    """The same hash by the reference; "" where it refuses the file, None where that would take long."""
+    try:
+        model = qfmt.load(path)
+        if "" in model.graph.inputs:  # V30: `run` would say so
+            return ""
+        feed = {name: _counting(model.tensors[name]) for name in model.graph.inputs}
+        if any(array is None for array in feed.values()) or any(map(_is_large, model.tensors.values())):
+            return None
+        with np.errstate(all="ignore"):
+            outputs = model.run(feed)
+    except QfmtError:
+        return ""
+    value = 14695981039346656037
+    for name in model.graph.outputs:
+        for byte in np.ascontiguousarray(outputs[name]).astype(np.int64).tobytes():
+            value = (value ^ byte) * 1099511628211 % (1 << 64)
+    return f"{value:016x}"
+
+
+def _is_large(tensor: Tensor) -> bool:
+    return prod(size for size in tensor.shape or () if isinstance(size, int)) > 1 << 20
+
+
+def _counting(tensor: Tensor) -> Any:
+    """The input that runs.c makes; None for a large one."""
+    shape = [size if isinstance(size, int) else 1 for size in tensor.shape or ()]
+    count = int(np.prod(shape, dtype=object))
+    if count > 1 << 16:
+        return None
+    q = tensor.quantization
+    low, span = (0, 100) if q is None else (q.quant_min, q.quant_max - q.quant_min + 1)
+    numbers = np.array([low + 7 * i % span for i in range(count)], object)
+    return numbers.reshape(shape).astype(numpy_dtype(tensor.dtype))

@@ -1,0 +1,54 @@
+"""Networks of torch and the modules that `Model.to_torch` makes of them, run and compared."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+import qfmt
+from networks import pytorch
+from qfmt.model import Model
+
+
+@cache
+def archive(name: str) -> bytes:
+    """A network as torch.jit.save writes it."""
+    model, inputs = pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1])
+    with TemporaryDirectory() as folder:
+        return pytorch.save_as(model, inputs, "trace", Path(folder) / "m.pt").read_bytes()
+
+
+@cache
+def model_of(name: str, engine: str = "fbgemm") -> Model:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.pt"
+        path.write_bytes(archive(name))
+        qfmt.save(qfmt.convert(path, engine=engine), Path(folder) / "m.qfb")
+        return qfmt.load(Path(folder) / "m.qfb")
+
+
+def inputs_of(name: str) -> pytorch.Inputs:
+    return pytorch.quantized(name, pytorch.NETWORKS[name].modes[-1])[1]
+
+
+def run(model: Model, inputs: pytorch.Inputs) -> list[np.ndarray]:
+    results = model.run(dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True)))
+    return [results[name] for name in model.graph.outputs]
+
+
+def call(module: torch.nn.Module, inputs: pytorch.Inputs) -> list[np.ndarray]:
+    """The outputs, quantized ones as integers."""
+    with torch.no_grad():
+        outputs = pytorch.flat(module(*inputs))
+    return [(tensor.int_repr() if tensor.is_quantized else tensor).numpy() for tensor in outputs]
+
+
+def equal(got: list[np.ndarray], expected: list[np.ndarray]) -> tuple[int, int]:
+    """How many outputs are equal, of how many; dtypes and shapes must be."""
+    assert [(array.dtype, array.shape) for array in got] == [(array.dtype, array.shape) for array in expected]
+    pairs = list(zip(got, expected, strict=True))
+    return sum(int((a == b).sum()) for a, b in pairs), sum(b.size for _, b in pairs)
