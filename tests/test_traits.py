@@ -11,7 +11,7 @@ from qfmt.ops import OPERATORS, Quantized, Trait, has
 
 def test_traits_follow_from_what_entries_say() -> None:
     for entry in OPERATORS.values():
-        assert bool(entry.traits & Trait.MOVES) == (entry.quantized is Quantized.MOVES), entry.name
+        assert bool(entry.traits & Trait.ANY_MOVE) == (entry.quantized is Quantized.MOVES), entry.name
         assert (Trait.PRODUCT in entry.traits) == (entry.quantized is Quantized.ACCUMULATES), entry.name
         if entry.traits & (Trait.PRODUCT | Trait.MEAN):
             assert entry.sums is not None, entry.name

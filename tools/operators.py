@@ -85,7 +85,7 @@ def requantizing(model: Model) -> Model:
     return model.replace(graph=replace(model.graph, nodes=(node,), tensors={**model.tensors, "y0": output}))
 
 
-def attempts(name: str, kinds: Iterable[str], tried: Try) -> str:
+def commonest_reason(name: str, kinds: Iterable[str], tried: Try) -> str:
     """Empty if one of the random cases passes, else what most of them lack."""
     found: Counter[str] = Counter()
     has_forms = OPERATORS[name].quantized in (Quantized.ACCUMULATES, Quantized.OWN, Quantized.MOVES)
@@ -131,7 +131,7 @@ def from_onnx(name: str) -> str:
     """An operator of ONNX is read as what it is called; qfmt's own are found in what is written of them."""
     if onnx.defs.has(name.removeprefix("ai.onnx.")):
         return ""
-    return attempts(name, ("float", "8 bits"), _comes_back)
+    return commonest_reason(name, ("float", "8 bits"), _comes_back)
 
 
 def _comes_back(model: Model) -> str:
@@ -144,7 +144,7 @@ def _comes_back(model: Model) -> str:
 
 
 def to_onnx(name: str) -> str:
-    return attempts(name, ("float", "8 bits"), _written)
+    return commonest_reason(name, ("float", "8 bits"), _written)
 
 
 def _written(model: Model) -> str:
@@ -157,11 +157,11 @@ def by_torch(engine: str, kind: str = "") -> Callable[[str], str]:
         rows = model.to_torch(engine).report()
         return "; ".join(f"by {row.computed_by}: {row.reason}" for row in rows)
 
-    return lambda name: attempts(name, (kind or of_integers(name),), compute)
+    return lambda name: commonest_reason(name, (kind or of_integers(name),), compute)
 
 
 def in_integers(name: str) -> str:
-    return attempts(name, (of_integers(name), "8 bits"), _lowered)
+    return commonest_reason(name, (of_integers(name), "8 bits"), _lowered)
 
 
 def _lowered(model: Model) -> str:
@@ -185,7 +185,7 @@ def among_quantized(model: Model) -> Model:
 
 
 def in_c(name: str) -> str:
-    return attempts(name, (of_integers(name), "8 bits"), _in_c)
+    return commonest_reason(name, (of_integers(name), "8 bits"), _in_c)
 
 
 def _in_c(model: Model) -> str:

@@ -13,7 +13,7 @@ from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
 from .comparison import Comparison
-from .lowered import LoweredComparison, fits, is_lowered, likenesses
+from .lowered import LoweredComparison, has_inputs_of, is_lowered, likenesses
 from .report import Report
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
         except SourceError as error:
             refused = refused or error
             continue
-        if fits(witness.model, file):
+        if has_inputs_of(witness.model, file):
             return witness
         converted = converted or witness
     if converted is None:

@@ -71,7 +71,8 @@ class Trait(enum.Flag):
     REQUANTIZE = enum.auto()
     """It brings exact sums to another grid."""
 
-    MOVES = MOVE | CLAMP | FILL
+    ANY_MOVE = MOVE | CLAMP | FILL
+    """It moves elements, whatever else it does with them: what `Operator.moves` says of all."""
 
 
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:

@@ -42,12 +42,12 @@ def with_same_types(model: Model) -> Model:
 
     Nodes that give sums of integers keep theirs: parts.py multiplies bytes of one type.
     """
-    work = _Work(model)
-    nodes = tuple(map(work.rewired, model.nodes))
-    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=work.tensors))
+    types = _SameTypes(model)
+    nodes = tuple(map(types.rewired, model.nodes))
+    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=types.tensors))
 
 
-class _Work:
+class _SameTypes:
     def __init__(self, model: Model) -> None:
         self.tensors = dict(model.tensors)
         self._made: dict[tuple[str, str], str] = {}
