@@ -15,7 +15,7 @@ from test_to_onnx_operators import QUANTIZED, quantized_node
 
 import qfmt
 from qfmt.model import Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS
 
 f32 = np.float32
 
@@ -33,7 +33,7 @@ FLOATS_ONLY = {"GlobalMaxPool"}
 WRITTEN |= {
     name: name
     for name in QUANTIZED
-    if OPERATORS[name].quantized is Quantized.MOVES and not OPERATORS[name].integer and name not in FLOATS_ONLY
+    if OPERATORS[name].moves and not OPERATORS[name].integer and name not in FLOATS_ONLY
 }
 
 

@@ -12,7 +12,7 @@ from operator_cases import CASES, ON_INTEGERS, Case, compute
 
 from qfmt.errors import InexpressibleNodesError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS
 
 TRIES = 6
 """Random cases of each operator."""
@@ -122,7 +122,7 @@ def test_other_opsets(opset: int) -> None:
 def quantized_node(name: str, case: Case, rng: np.random.Generator) -> tuple[Model, dict[str, np.ndarray]]:
     """The same with quantized tensors, by the rule of ONNX."""
     operator = OPERATORS[name]
-    moves = operator.quantized is Quantized.MOVES
+    moves = operator.moves
     dtype = str(rng.choice(["uint8", "int8"]))
     tensors: dict[str, Tensor] = {}
     inputs = {}

@@ -58,7 +58,7 @@ def case(name: str, kind: str, seed: int) -> Model:
         for key, tensor in model.tensors.items()
     }
     made = model.replace(graph=replace(model.graph, tensors=tensors))
-    if OPERATORS[name].quantized is Quantized.WEIGHTS:
+    if OPERATORS[name].takes_weights:
         return on_weights(made, inputs)
     return requantizing(made) if name == "qfmt.Requantize" else made
 
@@ -120,7 +120,7 @@ def lifted() -> set[str]:
 
 def of_integers(name: str) -> str:
     """The kind of cases of an operator among integers: some take no quantized tensors, they stand among such."""
-    return "float" if OPERATORS[name].quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS) else "8 bits"
+    return "float" if OPERATORS[name].is_real else "8 bits"
 
 
 def from_torch(name: str) -> str:
@@ -165,7 +165,7 @@ def in_integers(name: str) -> str:
 
 
 def _lowered(model: Model) -> str:
-    if OPERATORS[model.nodes[0].operator].quantized is not Quantized.INTEGERS:
+    if not OPERATORS[model.nodes[0].operator].takes_integers:
         lower_integer(among_quantized(model), exact=True)
     return ""
 
@@ -189,7 +189,7 @@ def in_c(name: str) -> str:
 
 
 def _in_c(model: Model) -> str:
-    own = OPERATORS[model.nodes[0].operator].quantized is Quantized.INTEGERS
+    own = OPERATORS[model.nodes[0].operator].takes_integers
     with tempfile.TemporaryDirectory() as folder:
         (model if own else lower_integer(among_quantized(model), exact=True)).to_c(Path(folder) / "c", name="c")
     return ""

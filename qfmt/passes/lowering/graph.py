@@ -12,7 +12,7 @@ from ...budget import Budget
 from ...errors import NoIntegerFormError
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
-from ...ops import OPERATORS, Operand, Quantized, Trait, has
+from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
 from ..edits import only_read, without_unread
@@ -147,7 +147,7 @@ def _lower(node: Node, context: Context) -> None:
         take_input(node, context)
     elif node.rule in SUM_RULES:
         context.put(node)
-    elif operator.quantized is Quantized.INTEGERS or node.rule == MULTIPLY_ADD_DIVIDE:
+    elif operator.takes_integers or node.rule == MULTIPLY_ADD_DIVIDE:
         _keep_integers(node, context)
     elif has(node, Trait.PRODUCT) and node.rule in REQUANTIZE:
         _put_sums(product(node, context), node, context)
