@@ -138,11 +138,13 @@ def test_a_source_imports_nothing_of_another(source: str, other: str, tmp_path: 
 
 
 def test_every_source_has_a_reader() -> None:
-    from qfmt.frontends.sources import KINDS, SOURCES
+    from qfmt.frontends.sources import IN_MEMORY, KINDS, SOURCES
 
+    assert {kind.source for kind in KINDS.values() if kind.source} == set(SOURCES)
     for source in SOURCES:
-        wanted = {"convert", "witness"} if any(kind.source is source for kind in KINDS.values()) else {"convert_object"}
-        assert wanted <= vars(source.reader).keys(), source.module
+        assert {"convert", "witness"} <= vars(source.reader).keys(), source.module
+    for memory in IN_MEMORY:
+        assert "convert_object" in vars(memory.reader), memory.module
 
 
 def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, SourceError
 from ..frontends import ENGINES, engine_of
+from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
@@ -116,8 +117,8 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
     """The source of a file that was lowered, converted as it was then: the first way that gives the file's inputs."""
-    if (kind := sniff(path)).key == "qfb":
-        return kind.reader.witness(path, file, engine)
+    if sniff(path).key == "qfb":
+        return FileWitness(path, engine)
     converted: Witness | None = None
     refused: SourceError | None = None
     for likeness in likenesses(file):
