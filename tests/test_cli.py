@@ -672,6 +672,12 @@ def test_a_closed_stream_is_no_error(tiny: Path, closed: str) -> None:
     assert (finished.returncode, finished.stderr) == (0, b"")
 
 
+def test_a_destination_without_suffix_is_a_c_program_and_could_be_a_qfb(tmp_path: Path) -> None:
+    message = trouble("convert", DIGITS, tmp_path / "model")
+    assert f"for a .qfb file name it {tmp_path / 'model.qfb'}; for a C program" in message
+    assert "name it" not in trouble("convert", DIGITS, tmp_path / "a" / "model.c")
+
+
 # ops
 
 
@@ -690,6 +696,8 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
     assert "strides" in text
     assert invoke("ops", "quantized::add").stdout == invoke("ops", "Add").stdout
     assert "similar: Conv" in trouble("ops", "Cov")
+    assert invoke("ops", "aten::relu").stdout == invoke("ops", "Relu").stdout
+    assert "'aten::relu6' is converted, to operators" in trouble("ops", "aten::relu6")
 
 
 # On a terminal

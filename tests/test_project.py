@@ -153,6 +153,22 @@ def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:
     assert finished.stdout.strip() == b""
 
 
+# Tools
+
+
+def test_tools_say_what_they_cannot_work_with(tmp_path: Path) -> None:
+    words = tmp_path / "tools" / "words.py"
+    words.parent.mkdir()
+    words.write_bytes((ROOT / "tools" / "words.py").read_bytes())
+    for arguments, finding in (
+        ([str(words)], "needs a git checkout"),
+        ([str(ROOT / "tools" / "operators.py"), "Konv"], "neither an operator nor --check: Konv"),
+    ):
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+        assert done.returncode == 2, done
+        assert finding in done.stderr
+
+
 # What is shipped
 
 

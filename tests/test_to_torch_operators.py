@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 import torch
 from operator_cases import CASES, compute
 
+from qfmt.backends.torch.spelled import Kernel
 from qfmt.errors import QfmtError
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
+from qfmt.ops.spelling import parsed
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
@@ -159,6 +162,14 @@ def test_every_operator_by_every_engine(kind: str) -> None:
     assert not failures
     assert len(ran) >= 60
     assert counts["reference"][0] == counts["reference"][1] > 10_000
+
+
+def test_what_follows_a_default_is_given_by_name() -> None:
+    call = "aten::embedding(weight:data, indices, padding_idx:_=-1, scale_grad_by_freq:axis, sparse:_=False)"
+    parameters = {each.torch_name: each for each in parsed(call)[1]}
+    kernel = Kernel(torch.ops.aten.embedding.default, OPERATORS["Gather"], parameters)
+    site: Any = SimpleNamespace(attribute={"axis": 1}.__getitem__)
+    assert kernel.arguments(site, ["x", "i"]) == (["x", "i"], {"scale_grad_by_freq": 1})
 
 
 @pytest.mark.parametrize("engine", ["reference", "native", "onednn", "qdq"])

@@ -31,6 +31,10 @@ def test_attributes_by_their_types() -> None:
     for read, name in ((node.ints, "group"), (node.int, "pads"), (node.text, "group"), (node.int, "none")):
         with pytest.raises(QfmtError, match=f"first: its attribute {name} is "):
             read(name)
+    odd = Node("Conv", ("x",), ("y",), {"pads": (1, 1.0), "strides": (1, True), "group": True})
+    for read, name in ((odd.ints, "pads"), (odd.ints, "strides"), (odd.int, "group")):
+        with pytest.raises(QfmtError, match=f"y: its attribute {name} is "):
+            read(name)
 
 
 def test_types_that_hold_a_range() -> None:

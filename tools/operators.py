@@ -224,6 +224,9 @@ def matrix(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def main(arguments: list[str]) -> int:
     names = [each for each in arguments if each in OPERATORS]
+    if unknown := {*arguments} - {*names, "--check"}:
+        print(f"neither an operator nor --check: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
     found: Any = matrix(names or sorted(OPERATORS))
     rows = (f" {json.dumps(name)}: {json.dumps(cells, ensure_ascii=False)}" for name, cells in found.items())
     text = "{\n" + ",\n".join(rows) + "\n}\n"
