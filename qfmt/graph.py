@@ -148,21 +148,27 @@ class Node:
 
     def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
         """An attribute that is one integer, or the default; QfmtError for any other."""
-        return self._of_kind(name, builtins.int, default)
+        return self._one(name, builtins.int, default)
 
     def ints(self, name: str, default: tuple[builtins.int, ...] | None = None) -> tuple[builtins.int, ...]:
         """The same of a list of integers."""
-        return self._of_kind(name, tuple, default)
+        value = self._one(name, tuple, default)
+        if not all(type(each) is builtins.int for each in value):
+            raise self._unfit(name, value)
+        return value
 
     def text(self, name: str, default: str | None = None) -> str:
         """The same of a text."""
-        return self._of_kind(name, str, default)
+        return self._one(name, str, default)
 
-    def _of_kind(self, name: str, kind: type[Kind], default: Kind | None) -> Kind:
+    def _one(self, name: str, kind: type[Kind], default: Kind | None) -> Kind:
         value = self.attributes.get(name, default)
-        if not isinstance(value, kind):
-            raise QfmtError(f"its attribute {name} is {value!r}", where=self.label)
+        if type(value) is not kind:
+            raise self._unfit(name, value)
         return value
+
+    def _unfit(self, name: str, value: object) -> QfmtError:
+        return QfmtError(f"its attribute {name} is {value!r}", where=self.label)
 
     def __repr__(self) -> str:
         from .display import node_text

@@ -166,7 +166,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
     if node.rule in operator.sum_rules and operator.sums is not None:
         sums = operator.sums.function(*_filled(operator, operands), rule=node.rule, **attributes)
         return [int32_sums(sums)]
-    if operator.quantized is Quantized.INTEGERS:
+    if operator.takes_integers:
         return [_integers(operator, node.rule, operands, outputs[0], attributes)]
     if operator.integer is not None and node.rule not in QUANTIZE and node.rule:
         _check_integers(operands, outputs)
@@ -174,10 +174,10 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         _check_per_tensor(operator, node.rule, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.rule)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
-    if operator.quantized is Quantized.WEIGHTS and quantized:
+    if operator.takes_weights and quantized:
         assert operator.integer is not None
         return _several(operator.integer(*_filled(operator, operands), rule=node.rule, **attributes))
-    if operator.quantized is Quantized.MOVES:
+    if operator.moves:
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
@@ -188,7 +188,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             else [operand and operand.array for operand in operands],
         )
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
-    if operator.quantized is Quantized.MOVES:
+    if operator.moves:
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]
@@ -232,7 +232,7 @@ def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor
 
 def _check_per_tensor(operator: Operator, rule: str, operands: Sequence[Operand | None], wanted: Quantization) -> None:
     """RunError where a formula on integers would take the first scale of an axis for all; weights have their own."""
-    if operator.quantized is Quantized.MOVES:
+    if operator.moves:
         return
     grids = [wanted]
     if operator.quantized is Quantized.OWN and rule != multiply_add_divide.__name__:  # which reads no scale

@@ -138,17 +138,35 @@ def test_a_source_imports_nothing_of_another(source: str, other: str, tmp_path: 
 
 
 def test_every_source_has_a_reader() -> None:
-    from qfmt.frontends.sources import KINDS, SOURCES
+    from qfmt.frontends.sources import IN_MEMORY, KINDS, SOURCES
 
+    assert {kind.source for kind in KINDS.values() if kind.source} == set(SOURCES)
     for source in SOURCES:
-        wanted = {"convert", "witness"} if any(kind.source is source for kind in KINDS.values()) else {"convert_object"}
-        assert wanted <= vars(source.reader).keys(), source.module
+        assert {"convert", "witness"} <= vars(source.reader).keys(), source.module
+    for memory in IN_MEMORY:
+        assert "convert_object" in vars(memory.reader), memory.module
 
 
 def test_importing_qfmt_imports_neither_numpy_nor_a_framework() -> None:
     code = "import sys, qfmt, qfmt.model; print(*{'numpy', 'torch', 'onnx', 'flatbuffers'} & sys.modules.keys())"
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
     assert finished.stdout.strip() == b""
+
+
+# Tools
+
+
+def test_tools_say_what_they_cannot_work_with(tmp_path: Path) -> None:
+    words = tmp_path / "tools" / "words.py"
+    words.parent.mkdir()
+    words.write_bytes((ROOT / "tools" / "words.py").read_bytes())
+    for arguments, finding in (
+        ([str(words)], "needs a git checkout"),
+        ([str(ROOT / "tools" / "operators.py"), "Konv"], "neither an operator nor --check: Konv"),
+    ):
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+        assert done.returncode == 2, done
+        assert finding in done.stderr
 
 
 # What is shipped

@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 from conformance import (  # noqa: E402
     altered,
     containers,
+    distinguishing,
     dynamic,
     elements,
     evaluate,
@@ -37,7 +38,6 @@ from conformance import (  # noqa: E402
     rescaling,
     resizing,
     tables,
-    telling,
     windows,
 )
 from conformance.networks import Case  # noqa: E402
@@ -51,7 +51,7 @@ FOLDER = ROOT / "tests" / "golden" / VERSION
 LEVELS: dict[str, tuple[Callable[[], Iterator[Case]], ...]] = {
     "integer": (products.cases, windows.cases, rescaling.cases, tables.cases, moves.cases, resizing.nearest),
     "read": (containers.cases,),
-    "float": (requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, telling.cases),
+    "float": (requantized.cases, means.cases, elements.cases, resizing.linear, dynamic.cases, distinguishing.cases),
 }
 """What a reader may claim: it reads files; it runs integer-only networks; it runs those with float rules."""
 

@@ -58,7 +58,7 @@ def case(name: str, kind: str, seed: int) -> Model:
         for key, tensor in model.tensors.items()
     }
     made = model.replace(graph=replace(model.graph, tensors=tensors))
-    if OPERATORS[name].quantized is Quantized.WEIGHTS:
+    if OPERATORS[name].takes_weights:
         return on_weights(made, inputs)
     return requantizing(made) if name == "qfmt.Requantize" else made
 
@@ -85,7 +85,7 @@ def requantizing(model: Model) -> Model:
     return model.replace(graph=replace(model.graph, nodes=(node,), tensors={**model.tensors, "y0": output}))
 
 
-def attempts(name: str, kinds: Iterable[str], tried: Try) -> str:
+def commonest_reason(name: str, kinds: Iterable[str], tried: Try) -> str:
     """Empty if one of the random cases passes, else what most of them lack."""
     found: Counter[str] = Counter()
     has_forms = OPERATORS[name].quantized in (Quantized.ACCUMULATES, Quantized.OWN, Quantized.MOVES)
@@ -120,7 +120,7 @@ def lifted() -> set[str]:
 
 def of_integers(name: str) -> str:
     """The kind of cases of an operator among integers: some take no quantized tensors, they stand among such."""
-    return "float" if OPERATORS[name].quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS) else "8 bits"
+    return "float" if OPERATORS[name].is_real else "8 bits"
 
 
 def from_torch(name: str) -> str:
@@ -131,7 +131,7 @@ def from_onnx(name: str) -> str:
     """An operator of ONNX is read as what it is called; qfmt's own are found in what is written of them."""
     if onnx.defs.has(name.removeprefix("ai.onnx.")):
         return ""
-    return attempts(name, ("float", "8 bits"), _comes_back)
+    return commonest_reason(name, ("float", "8 bits"), _comes_back)
 
 
 def _comes_back(model: Model) -> str:
@@ -144,7 +144,7 @@ def _comes_back(model: Model) -> str:
 
 
 def to_onnx(name: str) -> str:
-    return attempts(name, ("float", "8 bits"), _written)
+    return commonest_reason(name, ("float", "8 bits"), _written)
 
 
 def _written(model: Model) -> str:
@@ -157,15 +157,15 @@ def by_torch(engine: str, kind: str = "") -> Callable[[str], str]:
         rows = model.to_torch(engine).report()
         return "; ".join(f"by {row.computed_by}: {row.reason}" for row in rows)
 
-    return lambda name: attempts(name, (kind or of_integers(name),), compute)
+    return lambda name: commonest_reason(name, (kind or of_integers(name),), compute)
 
 
 def in_integers(name: str) -> str:
-    return attempts(name, (of_integers(name), "8 bits"), _lowered)
+    return commonest_reason(name, (of_integers(name), "8 bits"), _lowered)
 
 
 def _lowered(model: Model) -> str:
-    if OPERATORS[model.nodes[0].operator].quantized is not Quantized.INTEGERS:
+    if not OPERATORS[model.nodes[0].operator].takes_integers:
         lower_integer(among_quantized(model), exact=True)
     return ""
 
@@ -185,11 +185,11 @@ def among_quantized(model: Model) -> Model:
 
 
 def in_c(name: str) -> str:
-    return attempts(name, (of_integers(name), "8 bits"), _in_c)
+    return commonest_reason(name, (of_integers(name), "8 bits"), _in_c)
 
 
 def _in_c(model: Model) -> str:
-    own = OPERATORS[model.nodes[0].operator].quantized is Quantized.INTEGERS
+    own = OPERATORS[model.nodes[0].operator].takes_integers
     with tempfile.TemporaryDirectory() as folder:
         (model if own else lower_integer(among_quantized(model), exact=True)).to_c(Path(folder) / "c", name="c")
     return ""
@@ -224,6 +224,9 @@ def matrix(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def main(arguments: list[str]) -> int:
     names = [each for each in arguments if each in OPERATORS]
+    if unknown := {*arguments} - {*names, "--check"}:
+        print(f"neither an operator nor --check: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
     found: Any = matrix(names or sorted(OPERATORS))
     rows = (f" {json.dumps(name)}: {json.dumps(cells, ensure_ascii=False)}" for name, cells in found.items())
     text = "{\n" + ",\n".join(rows) + "\n}\n"

@@ -2,7 +2,8 @@
 
     python tools/words.py
 
-Prints each place with what to write instead. Exit status: 0 if there is none, 1 otherwise.
+Prints each place with what to write instead. Exit status: 0 if there is none, 1 if there is one, 2 outside a git
+checkout.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ INSTEAD = {
 
 
 def main() -> int:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        print("needs a git checkout, which lists the files of the project", file=sys.stderr)
+        return 2
     paths = [ROOT / name for name in listed.stdout.split("\0") if name.endswith(TEXTS)]
     found = 0
     for path in paths:

@@ -15,7 +15,7 @@ import click
 
 import qfmt
 
-from ..errors import DestinationError, InexpressibleNodesError, SourceError
+from ..errors import DestinationError, InexpressibleNodesError, QfmtError, SourceError
 from ..frontends import ENGINES
 from ..notation import size
 from .hazards import summary
@@ -271,7 +271,12 @@ def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> 
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
     if named := [name for name, shape in shapes.items() if len(sizes[name]) != len(shape)]:
         raise DestinationError("C requires fixed sizes", where=f"--input-shape {named[0]}")
-    return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
+    try:
+        return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
+    except QfmtError as error:
+        if model.engine != "integer" and not dest.program:
+            error.hint = f"for a .qfb file name it {dest.place}.qfb; for a C program {error.hint}"
+        raise
 
 
 def _graph(model: Model) -> str:

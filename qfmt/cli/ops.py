@@ -43,6 +43,10 @@ def _found(name: str) -> Operator:
 
     known = {spelling: operator for operator in OPERATORS.values() for spelling in _spellings(operator)}
     if name not in known:
+        from ..frontends.torch.lifter import is_known
+
+        if is_known(name):
+            raise QfmtError(f"{name!r} is converted, to operators that depend on its arguments")
         near = near_names(name, sorted(known))
         raise QfmtError(
             f"no operator {name!r}", hint=f"similar: {', '.join(near)}" if near else "`qfmt ops` lists them"

@@ -19,7 +19,7 @@ from ..arithmetic import MEAN, REQUANTIZE, f32
 from ..arrays import Array
 from ..frontends import RUNTIMES
 from ..model import DTYPES, Node, Tensor
-from ..ops import OPERATORS, Operand, Quantized
+from ..ops import OPERATORS, Operand
 from .saturation import can_overflow, saturated
 
 CLOSE = 1e-5
@@ -167,7 +167,7 @@ def rounding_ties(
 ) -> Array:
     """Where the exact value before the rounding is that of `halves`, as far as float32 can tell."""
     operator, quantization = OPERATORS[node.operator], output.quantization
-    without_ties = operator.quantized in (Quantized.MOVES, Quantized.INTEGERS) or node.rule in operator.sum_rules
+    without_ties = operator.moves or operator.takes_integers or node.rule in operator.sum_rules
     if quantization is None or without_ties:
         return np.zeros(halves.shape, bool)
     step = quantization.scales(halves.ndim).astype(f32).astype(np.float64)

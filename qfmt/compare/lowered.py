@@ -75,7 +75,7 @@ def moved_from(name: str, source: Graph, file: Graph) -> str:
     return real if is_real and file.tensors[name].quantization is not None else ""
 
 
-def fits(source: Model, file: Model) -> bool:
+def has_inputs_of(source: Model, file: Model) -> bool:
     """Whether all inputs of the file are tensors of the source."""
     graphs = source.graph, file.graph
     return all(same_tensor(name, *graphs) or moved_from(name, *graphs) for name in file.graph.inputs)
@@ -89,14 +89,14 @@ class LoweredComparison(Comparison):
     def __init__(self, file: Model, witness: Witness) -> None:
         super().__init__(file, witness)
         self.side_by_side = self.beside = BesideForm(file, witness.model, witness.engine, self.tensors)
-        self.takes = _sized(witness.model, self._ends(), file)
+        self.takes = _sized(witness.model, self._inputs_of_source(), file)
         self.beside.lower = self._lowered_again
 
     def _paired(self) -> dict[str, str]:
         graphs = self.witness.model.graph, self.file.graph
         return {name: name for name in self.file.tensors if same_tensor(name, *graphs)}
 
-    def _ends(self) -> dict[str, str]:
+    def _inputs_of_source(self) -> dict[str, str]:
         """Input of the source → input of the file that is made of it."""
         made_by = producers(self.witness.model)
         found = {}
@@ -129,11 +129,11 @@ class LoweredComparison(Comparison):
     # -- what is computed --------------------------------------------------------------------------------------
 
     def has_same_inputs(self) -> bool:
-        return fits(self.witness.model, self.file)
+        return has_inputs_of(self.witness.model, self.file)
 
     def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Inputs of the source, given as such, or as the integers that the file takes."""
-        ends = {mine: origin for origin, mine in self._ends().items()}
+        ends = {mine: origin for origin, mine in self._inputs_of_source().items()}
         real: dict[str, ArrayLike] = {}
         for name, values in inputs.items():
             origin = ends.get(name, name)

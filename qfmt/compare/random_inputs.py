@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS
-from ..passes.likely import likely_shape
+from ..passes.likely_shapes import likely_shape
 
 SEED = 0
 

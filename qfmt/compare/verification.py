@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..errors import MissingPackageError, QfmtError, SourceError
 from ..frontends import ENGINES, engine_of
+from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
 from .comparison import Comparison
-from .lowered import LoweredComparison, fits, is_lowered, likenesses
+from .lowered import LoweredComparison, has_inputs_of, is_lowered, likenesses
 from .report import Report
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
     """The source of a file that was lowered, converted as it was then: the first way that gives the file's inputs."""
-    if (kind := sniff(path)).key == "qfb":
-        return kind.reader.witness(path, file, engine)
+    if sniff(path).key == "qfb":
+        return FileWitness(path, engine)
     converted: Witness | None = None
     refused: SourceError | None = None
     for likeness in likenesses(file):
@@ -126,7 +127,7 @@ def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
         except SourceError as error:
             refused = refused or error
             continue
-        if fits(witness.model, file):
+        if has_inputs_of(witness.model, file):
             return witness
         converted = converted or witness
     if converted is None:

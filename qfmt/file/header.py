@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import DigestError, FormatError, VersionError
@@ -66,13 +65,16 @@ def metadata_digest(metadata: bytes) -> bytes:
     return digest.digest()
 
 
+def is_qfb(head: bytes) -> bool:
+    """Whether a file that begins so is a `.qfb`, of whatever version."""
+    return head[4:7] == IDENTIFIER[:3] and len(head) >= 8
+
+
 def parse(head: bytes, actual_size: int) -> Header:
-    """The header of a file of `actual_size` bytes that begins with `head`, all of its rules checked.
+    """The header of a `.qfb` of `actual_size` bytes that begins with `head`, all of its rules checked.
 
     Raises FormatError, VersionError for a file of another major version or with an unknown required flag.
     """
-    if len(head) < 8 or head[4:7] != IDENTIFIER[:3]:
-        raise FormatError("is not a .qfb file", hint=resemblance(head), rule="F1")
     if head[4:8] != IDENTIFIER:
         major = head[7:8].decode("latin-1")
         raise VersionError(
@@ -123,31 +125,3 @@ def check_padding(padding: bytes) -> None:
 
 
 AGAIN = "fetch or convert the file again"
-
-
-def resemblance(head: bytes) -> str:
-    """What a file that is not a `.qfb` seems to be, and what to do about it."""
-    if not head:
-        return "it is empty"
-    for name, convertible, test in _KINDS:
-        if test(head):
-            return f"it seems to be {name}" + ("; try `qfmt convert`" if convertible else "")
-    return "create one with `qfmt convert`"
-
-
-_AFTER_IR_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x3a", b"\x42")  # protobuf keys of ModelProto
-
-_KINDS: tuple[tuple[str, bool, Callable[[bytes], bool]], ...] = (
-    ("a zip archive (TorchScript, .pt2, a checkpoint or .npz)", True, lambda head: head[:4] == b"PK\x03\x04"),
-    (
-        "a pickle (an old PyTorch checkpoint?)",
-        True,
-        lambda head: head[:1] == b"\x80" and b"\x02" <= head[1:2] <= b"\x05",
-    ),
-    ("TensorFlow Lite", False, lambda head: head[4:8] == b"TFL3"),
-    ("an ExecuTorch program", False, lambda head: head[4:6] == b"ET"),
-    ("GGUF", False, lambda head: head[:4] == b"GGUF"),
-    ("HDF5", False, lambda head: head[:4] == b"\x89HDF"),
-    ("safetensors, which has no graph", False, lambda head: head[8:9] == b"{" and not any(head[4:8])),
-    ("ONNX", True, lambda head: head[:1] == b"\x08" and head[1:2] < b"\x20" and head[2:3] in _AFTER_IR_VERSION),
-)

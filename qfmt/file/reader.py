@@ -38,6 +38,19 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Model:
     return Container(path, verify=verify).model()
 
 
+def _other_kind(path: Path) -> str:
+    """What a file that is not a `.qfb` is, and what to do about it."""
+    from ..frontends.sources import sniff
+
+    try:
+        kind = sniff(path)
+    except QfmtError as error:
+        return str(error)
+    if kind.key == "unknown":
+        return "create one with `qfmt convert`"
+    return f"it is {kind}; {'try `qfmt convert`' if kind.source else kind.hint}".removesuffix("; ")
+
+
 class Container:
     """An open file: its header checked, its metadata verified and ready to be decoded, its data mapped."""
 
@@ -65,6 +78,8 @@ class Container:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(header.SIZE)
+                if not header.is_qfb(head):
+                    raise FormatError("is not a .qfb file", hint=_other_kind(path), rule="F1")
                 self.header = header.parse(head, size)
                 rest = file.read(self.header.data_offset - header.SIZE)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

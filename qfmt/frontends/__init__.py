@@ -68,7 +68,7 @@ def convert(
         return model
     from .. import __version__
     from .options import Options
-    from .sources import SOURCES, sniff
+    from .sources import IN_MEMORY, sniff
 
     given = engine, input_shapes, input_quantization
     if isinstance(source, str | PathLike):
@@ -86,7 +86,7 @@ def convert(
 
             converted = with_file(converted, prepared)
     else:
-        found = next((each for each in SOURCES if each.takes(source)), None)
+        found = next((each for each in IN_MEMORY if each.takes(source)), None)
         if found is None:
             hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)

@@ -9,23 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RunError, SourceError
+from ..errors import RunError
 from ..interpreter import trace
 from .witness import Computed, computed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ..model import Model
-    from .options import Options
-
-
-def convert(path: Path, options: Options) -> Model:
-    raise SourceError("is already a .qfb", hint="open it with qfmt.load")
-
-
-def witness(path: Path, file: Model, engine: str | None) -> FileWitness:
-    return FileWitness(path, engine)
 
 
 class FileWitness:

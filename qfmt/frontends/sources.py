@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .witness import Witness
 
 
-class Reader(Protocol):
-    """The module of a source. `convert_object` is for what is in memory, where the source takes such things."""
+class FileReader(Protocol):
+    """The module of a source of files."""
 
     def convert(self, path: Path, options: Options) -> Model:
         """The Model of a file."""
@@ -41,20 +41,34 @@ class Reader(Protocol):
     def witness(self, path: Path, file: Model, engine: str | None) -> Witness:
         """The source of `file`, converted with the same options, and a program that can run it."""
 
+
+class ObjectReader(Protocol):
+    """The module of a source in memory."""
+
     def convert_object(self, source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:
         """The Model of an object."""
 
 
 class Source(NamedTuple):
-    """A source: what people call its files, its module, and which objects in memory it takes."""
+    """A source of files: what people call them, and the module that reads them."""
 
     files: str
     module: str
-    takes: Callable[[Any], bool] = lambda source: False
 
     @property
-    def reader(self) -> Reader:
-        return cast(Reader, import_module(self.module, __package__))
+    def reader(self) -> FileReader:
+        return cast(FileReader, import_module(self.module, __package__))
+
+
+class Memory(NamedTuple):
+    """A source in memory: the module that converts its objects, and which objects these are."""
+
+    module: str
+    takes: Callable[[Any], bool]
+
+    @property
+    def reader(self) -> ObjectReader:
+        return cast(ObjectReader, import_module(self.module, __package__))
 
 
 class Kind(NamedTuple):
@@ -70,7 +84,7 @@ class Kind(NamedTuple):
         return self.name
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> FileReader:
         """The module that reads it; SourceError if there is none."""
         if self.source is None:
             raise SourceError(f"is {self}, which cannot be converted", hint=self.hint or READABLE)
@@ -88,14 +102,17 @@ TORCHSCRIPT = Source("TorchScript", ".torch.torchscript.source")
 SAVED = Source("torch.save", ".torch.saved.source")
 EXPORTED = Source(".pt2", ".torch.exported.source")
 SAFETENSORS = Source("safetensors", ".torch.safetensors")
-ONNX = Source("ONNX", ".onnx.source", lambda source: type(source).__name__ == "ModelProto")
-QFB = Source("", ".qfb")
-MEMORY = Source("", ".torch.memory.source", _is_torch)
+ONNX = Source("ONNX", ".onnx.source")
 
-SOURCES = (TORCHSCRIPT, SAVED, EXPORTED, SAFETENSORS, ONNX, QFB, MEMORY)
+SOURCES = (TORCHSCRIPT, SAVED, EXPORTED, SAFETENSORS, ONNX)
 
-_NAMED = [source.files for source in SOURCES if source.files]
-READABLE = f"qfmt reads {', '.join(_NAMED[:-1])} and {_NAMED[-1]} files"
+IN_MEMORY = (
+    Memory(ONNX.module, lambda source: type(source).__name__ == "ModelProto"),
+    Memory(".torch.memory.source", _is_torch),
+)
+
+*_FIRST, _LAST = (source.files for source in SOURCES)
+READABLE = f"qfmt reads {', '.join(_FIRST)} and {_LAST} files"
 
 _SAVE_TORCHSCRIPT = "load it in the version of PyTorch that saved it and save the whole network with torch.jit.save"
 _MADE_FROM = "convert the TorchScript archive that it was made from"
@@ -107,7 +124,7 @@ KINDS = {
         Kind("torch_legacy", "a torch.save file from before PyTorch 1.6 (a bare pickle)",
              starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"), SAVED,
              "load it in PyTorch and save the whole network with torch.jit.save"),
-        Kind("qfb", "a .qfb file", starts(b"QFB", at=4), QFB),
+        Kind("qfb", "a .qfb file", starts(b"QFB", at=4), hint="open it with qfmt.load"),
         Kind("tflite", "a TensorFlow Lite model", starts(b"TFL3", at=4),
              hint="convert it to ONNX first: `python -m tf2onnx.convert --tflite`"),
         Kind("executorch", "an ExecuTorch program (.pte)", starts(b"ET1", at=4),

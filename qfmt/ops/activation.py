@@ -22,7 +22,16 @@ def _relu_integer(x: Operand, *, result: Result) -> Array:
     return clamp(np.maximum(x.array, zero_points), result.quantization, result.dtype)
 
 
-@operator("Relu", 14, "X -> Y", shape=same, quantized=Quantized.MOVES, integer=_relu_integer, traits=Trait.CLAMP)
+@operator(
+    "Relu",
+    14,
+    "X -> Y",
+    shape=same,
+    quantized=Quantized.MOVES,
+    integer=_relu_integer,
+    torch=("aten::relu(self:X)",),
+    traits=Trait.CLAMP,
+)
 def relu(x: Array) -> Array:
     """Y = max(X, 0)."""
     return np.maximum(x, x.dtype.type(0))

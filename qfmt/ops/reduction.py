@@ -20,11 +20,11 @@ def _reduce_shape(given: Inference) -> list[Shape]:
     axes = integers(given, 1)
     if axes is None and is_present(given, 1):
         return [tuple(None for _ in x) if keep else None]
-    gone = _chosen(len(x), axes, bool(given.attributes["noop_with_empty_axes"]))
+    gone = _resolved(len(x), axes, bool(given.attributes["noop_with_empty_axes"]))
     return [tuple(1 if i in gone else size for i, size in enumerate(x) if keep or i not in gone)]
 
 
-def _chosen(rank: int, axes: list[int] | None, empty_is_none: bool) -> tuple[int, ...]:
+def _resolved(rank: int, axes: list[int] | None, empty_is_none: bool) -> tuple[int, ...]:
     if not axes:
         return () if empty_is_none else tuple(range(rank))
     return tuple(axis_of(axis, rank) for axis in axes)
@@ -32,7 +32,7 @@ def _chosen(rank: int, axes: list[int] | None, empty_is_none: bool) -> tuple[int
 
 def _axes(x: Array, axes: Array | None, noop_with_empty_axes: int) -> tuple[int, ...]:
     given = None if axes is None else [int(axis) for axis in axes.reshape(-1)]
-    return _chosen(x.ndim, given, bool(noop_with_empty_axes))
+    return _resolved(x.ndim, given, bool(noop_with_empty_axes))
 
 
 OPTIONS = {

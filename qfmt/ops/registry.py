@@ -71,7 +71,8 @@ class Trait(enum.Flag):
     REQUANTIZE = enum.auto()
     """It brings exact sums to another grid."""
 
-    MOVES = MOVE | CLAMP | FILL
+    ANY_MOVE = MOVE | CLAMP | FILL
+    """It moves elements, whatever else it does with them: what `Operator.moves` says of all."""
 
 
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
@@ -227,6 +228,31 @@ class Operator:
     def sum_rules(self) -> tuple[str, ...]:
         """The rules by which a node gives exact sums, as int32."""
         return () if self.sums is None else self.sums.rules
+
+    @property
+    def moves(self) -> bool:
+        """Whether its outputs are integers of its first input, clamped or filled up at most."""
+        return self.quantized is Quantized.MOVES
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether it adds up products of integers, and requantizes the sums."""
+        return self.quantized is Quantized.ACCUMULATES
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether its weights are quantized, and its outputs real."""
+        return self.quantized is Quantized.WEIGHTS
+
+    @property
+    def takes_integers(self) -> bool:
+        """Whether it takes integers as they are stored."""
+        return self.quantized is Quantized.INTEGERS
+
+    @property
+    def is_real(self) -> bool:
+        """Whether its outputs are never quantized."""
+        return self.quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """All attributes that a node has, those not given at their defaults; QfmtError for one missing or unknown."""

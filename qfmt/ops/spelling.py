@@ -5,7 +5,7 @@
 A parameter is `torch_name:target`, or one name where both are equal; `=value` if the call may omit it;
 `name==value` if the call is this operator only with that value (or without it). A target is an input
 (`inputs*`: one more of them), an attribute, `$scale` or `$zero_point` (of the output), or `_` (without
-effect on the result).
+effect on the result). Parameters after a `*` are given by keyword only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Parameter(NamedTuple):
     target: str
     default: Any
     required: Any
+    by_keyword: bool = False
 
 
 class Spelling(NamedTuple):
@@ -41,7 +42,8 @@ def bind(
 ) -> dict[str, Any] | None:
     """Arguments by their target in the operator; None if a `==` says that this is another operator."""
     names = [parameter.torch_name for parameter in parameters]
-    if len(args) > len(names) or not kwargs.keys() <= set(names):
+    places = [parameter.torch_name for parameter in parameters if not parameter.by_keyword]
+    if len(args) > len(places) or not kwargs.keys() <= set(names):
         raise SourceError(f"{target} is called with arguments that are not supported")
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     bound: dict[str, Any] = {}
@@ -71,7 +73,12 @@ def spellings() -> dict[str, list[Spelling]]:
 def parsed(text: str) -> tuple[str, tuple[Parameter, ...]]:
     """The name of a call, and its parameters."""
     name, _, parameters = text.removesuffix(")").partition("(")
-    return name, tuple(_parameter(word) for word in _split(parameters))
+    words = _split(parameters)
+    places = words.index("*") if "*" in words else len(words)
+    return name, (
+        *(_parameter(word) for word in words[:places]),
+        *(_parameter(word)._replace(by_keyword=True) for word in words[places + 1 :]),
+    )
 
 
 def _split(parameters: str) -> list[str]:

@@ -63,7 +63,7 @@ class _Folding:
             operator = OPERATORS.get(node.operator)
             if operator is None or not any(name in self.integers for name in node.inputs):
                 self.kept.append(node)
-            elif operator.quantized is Quantized.MOVES:
+            elif operator.moves:
                 self._move(node)
             elif operator.quantized in (Quantized.ACCUMULATES, Quantized.COMPUTES, Quantized.OWN):
                 self._compute(node, operator)
@@ -74,7 +74,7 @@ class _Folding:
 
     def _compute(self, node: Node, operator: Operator) -> None:
         inputs = tuple(self.integers.get(name, name) for name in node.inputs)
-        if operator.quantized is Quantized.ACCUMULATES and not self._adds_up(node, inputs):
+        if operator.accumulates and not self._adds_up(node, inputs):
             pairs = zip(inputs, node.inputs, strict=True)
             stored = (name if name and self.tensors[name].is_constant else own for name, own in pairs)
             self.kept.append(replace(node, inputs=tuple(stored)))
@@ -83,7 +83,7 @@ class _Folding:
         after = self._quantized_after(node)
         if after is None or not self._fits(operator, inputs, after):
             # The real result stays; integers are read only where every one of them is: weights alone gain nothing.
-            self.kept.append(inner if operator.quantized is Quantized.ACCUMULATES else node)
+            self.kept.append(inner if operator.accumulates else node)
             return
         clamps, quantizer = after
         name = self._absorb(node, clamps, quantizer)
@@ -122,7 +122,7 @@ class _Folding:
         """Whether the operator can put its result on that grid directly."""
         target = self.tensors[after[1].outputs[0]].quantization
         grids = [self.tensors[name].quantization for name in inputs if name]
-        if operator.quantized is Quantized.ACCUMULATES:
+        if operator.accumulates:
             per_channel = target is None or target.is_per_channel
             return not per_channel and all(grid is not None for grid in grids[:2])
         if operator.quantized is Quantized.OWN:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from ..model import DTYPES, Graph, Node, Quantization, Tensor
 from ..ops import OPERATORS, Trait, has
 from .constants import unused
+from .qdq_grids import DEQUANTIZE, QUANTIZE, QdqGrids
 from .ranges import narrowed
-from .stated import DEQUANTIZE, QUANTIZE, Stated
 
 _SAME_GRID = {"Concat"}
 """Operators beside those that move integers whose inputs and output share a grid where all of them are integers."""
@@ -28,14 +28,14 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     But constants are split, one for each meaning; and a Clip of integers becomes quant_min and quant_max.
     """
     tensors = dict(graph.tensors)
-    stated = Stated(tensors)
-    nodes = _split_constants(graph.nodes, tensors, stated)
+    grid_of = QdqGrids(tensors)
+    nodes = _split_constants(graph.nodes, tensors, grid_of)
     nodes, ranges = narrowed(nodes, tensors, graph.outputs)
     classes = _Classes()
     grids: dict[str, list[Quantization]] = defaultdict(list)
     bare: set[str] = set()
     for node in nodes:
-        _classify(node, tensors, stated, classes, grids, bare)
+        _classify(node, tensors, grid_of, classes, grids, bare)
     agreed = _agreements(classes, grids, bare)
     tensors |= {
         name: replace(tensor, quantization=_within(agreed[root], ranges.get(name)))
@@ -75,7 +75,7 @@ class _Classes:
         return {self.root(name) for name in self._joined}
 
 
-def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], stated: Stated) -> list[Node]:
+def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], grid_of: QdqGrids) -> list[Node]:
     """A constant that several nodes read becomes one for each grid that they read it on, and one for the rest."""
     meanings: dict[str, dict[object, str]] = defaultdict(dict)
     nodes = []
@@ -84,7 +84,7 @@ def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], stated: 
         for position, name in enumerate(inputs):
             if not name or not tensors[name].is_constant or not _holds_integers(tensors[name]):
                 continue
-            meaning = stated(node) if (node.operator, position) == (DEQUANTIZE, 0) else None
+            meaning = grid_of(node) if (node.operator, position) == (DEQUANTIZE, 0) else None
             if meaning not in meanings[name]:
                 own = name if not meanings[name] else unused(f"{name}_{len(meanings[name])}", tensors)
                 meanings[name][meaning] = own
@@ -98,7 +98,7 @@ def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], stated: 
 def _classify(
     node: Node,
     tensors: Mapping[str, Tensor],
-    stated: Stated,
+    grid_of: QdqGrids,
     classes: _Classes,
     grids: dict[str, list[Quantization]],
     bare: set[str],
@@ -106,7 +106,7 @@ def _classify(
     """What a node says of the integers that it reads and writes."""
     if node.operator in (QUANTIZE, DEQUANTIZE):
         name = node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]
-        grid = stated(node)
+        grid = grid_of(node)
         if grid is None:
             bare.add(name)
         else:

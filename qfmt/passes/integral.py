@@ -17,7 +17,7 @@ from ..model import DTYPES, Graph, Node, Tensor, first_holding
 from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
 from .constants import unused
-from .stated import DEQUANTIZE, QUANTIZE
+from .qdq_grids import DEQUANTIZE, QUANTIZE
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 
@@ -72,7 +72,7 @@ class _Integral:
         found = self._range(node)
         if found is None or len(node.outputs) > 1:
             self.nodes.append(node)
-        elif has(node, Trait.MOVES) and node.operator != "Clip":
+        elif has(node, Trait.ANY_MOVE) and node.operator != "Clip":
             self.nodes.append(node)
             self.ranges[node.outputs[0]] = found
         else:
@@ -103,7 +103,7 @@ class _Integral:
             return (
                 (low - other_high, high - other_low) if node.operator == "Sub" else (low + other_low, high + other_high)
             )
-        if not has(node, Trait.MOVES) or not known or known[0] is None:
+        if not has(node, Trait.ANY_MOVE) or not known or known[0] is None:
             return None
         return (min(0, known[0][0]), max(0, known[0][1]))  # what is padded with, or clipped at, is 0
 

@@ -86,7 +86,7 @@ def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:
         return None
     if node.operator == "Mul":
         return _product
-    return _sums if operator.quantized.name == "ACCUMULATES" else _mean
+    return _sums if operator.accumulates else _mean
 
 
 # What nodes add up

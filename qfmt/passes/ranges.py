@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..model import DTYPES, Node, Tensor, static_shape
-from .stated import QUANTIZE
+from .qdq_grids import QUANTIZE
 
 Ranges = dict[str, tuple[int, int]]
 """Tensor → the smallest and the largest of its integers."""

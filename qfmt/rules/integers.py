@@ -30,7 +30,7 @@ PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "th
 def _sums(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if operator.sums is None or node.rule not in operator.sum_rules:
         return ""
-    out, accumulates = tensors[node.outputs[0]], operator.quantized.name == "ACCUMULATES"
+    out, accumulates = tensors[node.outputs[0]], operator.accumulates
     if out.dtype != "int32" or (out.quantization is not None and any(out.quantization.zero_point)):
         return f"the sums {quoted(out.name)} must be int32 with zero points of 0 (they are {out.dtype})"
     for index, tensor in enumerate(_inputs(node, tensors)[: operator.sums.factors]):
@@ -92,7 +92,7 @@ def _not_folded(weight: Tensor) -> str:
     "channels or once for each.",
 )
 def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.quantized.name != "INTEGERS":
+    if not operator.takes_integers:
         return _misstated(node, tensors) if operator.name == "qfmt.RequantShift" else ""
     for parameter, tensor in zip(operator.inputs, _inputs(node, tensors), strict=False):
         if parameter.name in operator.constants and tensor is not None:

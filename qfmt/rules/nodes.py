@@ -126,7 +126,7 @@ def _dtypes(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> st
     "range contains the range of the first input.",
 )
 def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.quantized.name != "MOVES" or not node.inputs or not node.inputs[0]:
+    if not operator.moves or not node.inputs or not node.inputs[0]:
         return ""
     from ..ops import Trait
 
@@ -147,7 +147,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
 @MEANING.rule(46, "An operator without a quantized form has no quantized outputs.")
 def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
-    if operator.quantized.name not in ("FLOAT_ONLY", "WEIGHTS"):
+    if not operator.is_real:
         return ""
     quantized = [name for name in node.outputs if tensors[name].quantization is not None]
     return f"{first_of(quantized)} is quantized" if quantized else ""
@@ -163,10 +163,10 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if node.rule and node.rule in operator.sum_rules:
         return ""
-    deciding = node.inputs if operator.quantized.name == "WEIGHTS" else node.outputs
+    deciding = node.inputs if operator.takes_weights else node.outputs
     rounds = any(tensors[name].quantization is not None for name in deciding if name)
     allowed = operator.rules if rounds and operator.rules else ("",)
-    if rounds and operator.quantized.name == "ACCUMULATES" and _is_beyond_integers(node, tensors):
+    if rounds and operator.accumulates and _is_beyond_integers(node, tensors):
         from ..ops.registry import QUANTIZE_RULES
 
         allowed = QUANTIZE_RULES
@@ -185,7 +185,7 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     from ..ops.accumulation import output_axis
     from ..ops.registry import DYNAMIC_RULES, LOOKUP_RULES, REQUANTIZE_RULES
 
-    accumulates = operator.quantized.name == "ACCUMULATES"
+    accumulates = operator.accumulates
     if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES):
         return ""
     for index, (parameter, name) in enumerate(zip(operator.inputs, node.inputs, strict=False)):
@@ -233,13 +233,13 @@ class _Values(Sequence["Any"]):
 def _output_dtype(
     operator: Operator, node: Node, inputs: Sequence[Tensor | None], index: int, output: Tensor
 ) -> str | None:
-    if operator.quantized.name == "MOVES":
+    if operator.moves:
         return None if inputs[0] is None else inputs[0].dtype
     if node.rule and node.rule in operator.sum_rules:
         return "int32"
     if output.quantization is not None:
         return None
-    as_stored = operator.quantized.name == "INTEGERS"
+    as_stored = operator.takes_integers
     dtypes = [None if x is None else x.dtype if x.quantization is None or as_stored else "float32" for x in inputs]
     return operator.output_dtype(index, dtypes, node.attributes)
 

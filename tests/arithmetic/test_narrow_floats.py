@@ -17,7 +17,7 @@ from qfmt.compare.classes import classify
 from qfmt.errors import RunError
 from qfmt.interpreter import execute
 from qfmt.model import DTYPES, numpy_dtype
-from qfmt.ops import OPERATORS, Operand, Quantized
+from qfmt.ops import OPERATORS, Operand
 from support.onnx_evaluator import FLOATS, ONNX, by_onnx
 
 
@@ -107,7 +107,7 @@ def on(grid: Quantization, real: np.ndarray, kind: Any) -> np.ndarray:
     return quantize(real, grid, kind, "divide")
 
 
-@pytest.mark.parametrize("name", [name for name, each in OPERATORS.items() if each.quantized is Quantized.MOVES])
+@pytest.mark.parametrize("name", [name for name, each in OPERATORS.items() if each.moves])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_what_moves_integers_moves_floats(dtype: str, name: str) -> None:
     """Exactly the reals that the operator computes from the same reals, inside the range."""

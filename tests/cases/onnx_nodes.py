@@ -8,13 +8,13 @@ import numpy as np
 
 from cases.operators import CASES, Case, compute
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS
 
 
 def quantized_node(name: str, case: Case, rng: np.random.Generator) -> tuple[Model, dict[str, np.ndarray]]:
     """The same with quantized tensors, by the rule of ONNX."""
     operator = OPERATORS[name]
-    moves = operator.quantized is Quantized.MOVES
+    moves = operator.moves
     dtype = str(rng.choice(["uint8", "int8"]))
     tensors: dict[str, Tensor] = {}
     inputs = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from qfmt.model import Quantization
-from qfmt.ops import OPERATORS, Operand, Quantized, Result
+from qfmt.ops import OPERATORS, Operand, Result
 
 from . import integer_inputs as integer_given
 from . import onnx_inputs as onnx_given
@@ -158,7 +158,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
 }
 
 
-ON_INTEGERS = [name for name, operator in OPERATORS.items() if operator.quantized is Quantized.INTEGERS]
+ON_INTEGERS = [name for name, operator in OPERATORS.items() if operator.takes_integers]
 """Operators that take integers as they are stored: there is nothing that other formats or frameworks have of them."""
 
 SOME_GRID = Quantization.per_tensor(0.5, 3, "int8")
@@ -167,7 +167,7 @@ SOME_GRID = Quantization.per_tensor(0.5, 3, "int8")
 def compute(name: str, case: Case) -> list[np.ndarray]:
     """The outputs of the operator's reference; where that has to have a grid, those of its first rule on some grid."""
     operator = OPERATORS[name]
-    if operator.quantized is Quantized.INTEGERS and operator.integer is not None:
+    if operator.takes_integers and operator.integer is not None:
         result = Result(np.dtype(np.int8), SOME_GRID, operator.rules[0])
         operands = [Operand(each, None) for each in case.inputs]
         operands += [None] * (len(operator.inputs) - len(operands))

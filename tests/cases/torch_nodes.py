@@ -8,7 +8,7 @@ import numpy as np
 
 from cases.operators import CASES, compute
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS
 
 Array = np.ndarray[Any, Any]
 
@@ -67,7 +67,7 @@ def one_node(name: str, kind: str, rng: Rng) -> tuple[Model, dict[str, Array]]:
                 own, q = _bias(rng, tensors, name, case.attributes)
                 constant = True
             else:
-                q = first if first and operator.quantized is Quantized.MOVES else grid(rng, array, own)
+                q = first if first and operator.moves else grid(rng, array, own)
                 first = first or q
         array = array if q is None else stored(array, q, own)
         if constant:
@@ -79,7 +79,7 @@ def one_node(name: str, kind: str, rng: Rng) -> tuple[Model, dict[str, Array]]:
     for i, array in enumerate(results):
         at, own, q = f"y{i}", array.dtype.name, None
         if dtype and array.dtype == np.float32 and name != "DequantizeLinear":
-            keeps = operator.quantized is Quantized.MOVES or rule.startswith(("mean", "interpolate"))
+            keeps = operator.moves or rule.startswith(("mean", "interpolate"))
             own, q = dtype, first if keeps and first else grid(rng, array, dtype)
         tensors[at] = Tensor(at, own, array.shape if rng.random() < 0.5 else (None,) * array.ndim, quantization=q)
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(case.inputs))

@@ -166,6 +166,8 @@ def test_ops_explains_one_by_its_name_here_or_in_torch() -> None:
     assert "strides" in text
     assert invoke("ops", "quantized::add").stdout == invoke("ops", "Add").stdout
     assert "similar: Conv" in trouble("ops", "Cov")
+    assert invoke("ops", "aten::relu").stdout == invoke("ops", "Relu").stdout
+    assert "'aten::relu6' is converted, to operators" in trouble("ops", "aten::relu6")
 
 
 # On a terminal

@@ -165,3 +165,9 @@ def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
     result = invoke("convert", tmp_path / "m.onnx", tmp_path / "m.qfb")
     assert result.exit_code == 0
     assert "note   kept as they are, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr
+
+
+def test_a_destination_without_suffix_is_a_c_program_and_could_be_a_qfb(tmp_path: Path) -> None:
+    message = trouble("convert", DIGITS, tmp_path / "model")
+    assert f"for a .qfb file name it {tmp_path / 'model.qfb'}; for a C program" in message
+    assert "name it" not in trouble("convert", DIGITS, tmp_path / "a" / "model.c")

@@ -366,14 +366,14 @@ def test_the_second_evaluation_gives_the_same_for_a_lowered_network(how: dict[st
 
 
 def test_it_has_every_operator_of_integers_and_nearly_every_rule() -> None:
-    from qfmt.ops import OPERATORS, Quantized
+    from qfmt.ops import OPERATORS
 
     nodes = [node for entry in READABLE for node in said_of(entry)["nodes"]]
     integers = {
         (name, rule)
         for name, operator in OPERATORS.items()
-        for rule in (operator.rules if operator.quantized is Quantized.INTEGERS else operator.sum_rules) or ("",)
-        if operator.quantized is Quantized.INTEGERS or rule
+        for rule in (operator.rules if operator.takes_integers else operator.sum_rules) or ("",)
+        if operator.takes_integers or rule
     }
     assert integers - {(node["operator"], node["rule"]) for node in nodes} == set()
     rules = {rule for operator in OPERATORS.values() for rule in operator.rules}

@@ -286,12 +286,12 @@ def _crafted(**fields: object) -> bytes:
 
 
 NO_QFB = {
-    b"": "it is empty",
+    b"": "it is an empty file",
     b"PK\x03\x04" + bytes(60): "zip archive",
     b"\x80\x02}q\x00.": "pickle",
-    b"\x08\x09\x12\x07pytorch": "ONNX",
+    b"\x08\x09\x12\x07pytorch\x3a\x00": "an ONNX model; try `qfmt convert`",
     b"\x10\x00\x00\x00TFL3" + bytes(9): "TensorFlow Lite",
-    b'\x40\x00\x00\x00\x00\x00\x00\x00{"a":{}}': "safetensors",
+    b'\x08\x00\x00\x00\x00\x00\x00\x00{"a":{}}': "safetensors",
     b"GGUF\x03\x00\x00\x00": "GGUF",
     b"hello": "qfmt convert",
 }

@@ -156,7 +156,7 @@ def test_integers_of_a_fine_grid_come_out_as_the_reals_do(name: str) -> None:
             if isinstance(expected, list):
                 continue  # Split: moves
             highest = float(np.abs(expected).max(initial=1))
-            moves = operator.quantized.name == "MOVES" or rule.startswith(("mean", "interpolate"))
+            moves = operator.moves or rule.startswith(("mean", "interpolate"))
             q = fine if moves else grid(highest / 30000, 0, "int16")
             y = run(name, operands, q, "int16", rule, **case.attributes)
             limits = [(bound - q.zero_point[0]) * q.scale[0] for bound in (q.quant_min, q.quant_max)]

@@ -187,6 +187,14 @@ def witness(name: str, case: Case, outputs: int) -> list[np.ndarray]:
     return [np.asarray(each) for each in ReferenceEvaluator(model).run(None, feed)]
 
 
+@pytest.mark.parametrize("name", ["Shrink", "ThresholdedRelu"])
+def test_nan_lies_beyond_no_threshold(name: str) -> None:
+    case = Case([np.array([np.nan, np.inf, -np.inf, 0.25, -2.0], np.float32)], OPERATORS[name].complete({}))
+    (ours,) = compute(name, case)
+    np.testing.assert_array_equal(ours, witness(name, case, 1)[0])
+    assert ours[0] == 0
+
+
 @pytest.mark.parametrize("name", [name for name in ONNX if name not in (*WITHOUT_SCALES, "GlobalLpPool")])
 def test_references_agree_with_others(name: str) -> None:
     rng = np.random.default_rng(len(name) + 3)

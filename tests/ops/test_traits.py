@@ -11,7 +11,7 @@ from qfmt.ops import OPERATORS, Quantized, Trait, has
 
 def test_traits_follow_from_what_entries_say() -> None:
     for entry in OPERATORS.values():
-        assert bool(entry.traits & Trait.MOVES) == (entry.quantized is Quantized.MOVES), entry.name
+        assert bool(entry.traits & Trait.ANY_MOVE) == (entry.quantized is Quantized.MOVES), entry.name
         assert (Trait.PRODUCT in entry.traits) == (entry.quantized is Quantized.ACCUMULATES), entry.name
         if entry.traits & (Trait.PRODUCT | Trait.MEAN):
             assert entry.sums is not None, entry.name
@@ -30,6 +30,10 @@ def test_attributes_by_their_types() -> None:
     assert (node.int("axis", 3), node.ints("axes", ()), node.text("rule", "")) == (3, (), "")
     for read, name in ((node.ints, "group"), (node.int, "pads"), (node.text, "group"), (node.int, "none")):
         with pytest.raises(QfmtError, match=f"first: its attribute {name} is "):
+            read(name)
+    odd = Node("Conv", ("x",), ("y",), {"pads": (1, 1.0), "strides": (1, True), "group": True})
+    for read, name in ((odd.ints, "pads"), (odd.ints, "strides"), (odd.int, "group")):
+        with pytest.raises(QfmtError, match=f"y: its attribute {name} is "):
             read(name)
 
 

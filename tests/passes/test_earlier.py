@@ -8,9 +8,9 @@ import pytest
 from qfmt import Model, Quantization, Tensor
 from qfmt.model import Graph, Node
 from qfmt.ops import OPERATORS
-from qfmt.passes import earlier
-from qfmt.passes.earlier import quantize_earlier
+from qfmt.passes import hoisting
 from qfmt.passes.edits import only_read
+from qfmt.passes.hoisting import hoist_quantizers
 
 GRID = Quantization.per_tensor(0.03, 100, "uint8")
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
@@ -47,7 +47,7 @@ def model(operator: str, *, outputs: tuple[str, ...] = ("q",)) -> Model:
 @pytest.mark.parametrize("operator", MOVERS)
 def test_integers_are_moved(operator: str) -> None:
     before = model(operator)
-    after = before.replace(graph=quantize_earlier(before.graph))
+    after = before.replace(graph=hoist_quantizers(before.graph))
     assert [each.operator for each in after.nodes] == ["Abs", "QuantizeLinear", operator]
     assert np.array_equal(after.run({"x": X})["q"], before.run({"x": X})["q"])
 
@@ -56,13 +56,13 @@ def test_integers_are_moved(operator: str) -> None:
 def test_real_numbers_that_others_read_stay(operator: str) -> None:
     for read in ("a", "b"):
         before = model(operator, outputs=("q", read))
-        assert quantize_earlier(before.graph) is before.graph
+        assert hoist_quantizers(before.graph) is before.graph
 
 
 def test_a_chain_takes_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each operator that moves the numbers would take quadratic time."""
     rewritten = []
-    monkeypatch.setattr(earlier, "only_read", lambda graph: rewritten.append(1) or only_read(graph))
+    monkeypatch.setattr(hoisting, "only_read", lambda graph: rewritten.append(1) or only_read(graph))
     shapes = [(2, 3, 4, 4), (4, 4, 3, 2)] * 20
     nodes = [node("Abs", ["x"], ["t0"])]
     nodes += [node("Transpose", [f"t{i}"], [f"t{i + 1}"], attributes={"perm": (3, 2, 1, 0)}) for i in range(39)]
@@ -70,7 +70,7 @@ def test_a_chain_takes_one_rewrite_of_the_graph(monkeypatch: pytest.MonkeyPatch)
     tensors = [Tensor("x", "float32", X.shape), *(Tensor(f"t{i}", "float32", shape) for i, shape in enumerate(shapes))]
     tensors.append(Tensor("q", "uint8", shapes[-1], quantization=GRID))
     before = Model(Graph(("x",), ("q",), nodes, {tensor.name: tensor for tensor in tensors}))
-    after = before.replace(graph=quantize_earlier(before.graph))
+    after = before.replace(graph=hoist_quantizers(before.graph))
     assert [each.operator for each in after.nodes] == ["Abs", "QuantizeLinear", *["Transpose"] * 39]
     assert len(rewritten) == 1
     assert np.array_equal(after.run({"x": X})["q"], before.run({"x": X})["q"])

@@ -18,7 +18,7 @@ from qfmt.compare.random_inputs import draw
 from qfmt.compare.random_inputs import shapes as tried
 from qfmt.errors import SourceError
 from qfmt.model import Graph, Model, Node, Tensor
-from qfmt.passes.likely import example_shapes, likely_shape, shape_options
+from qfmt.passes.likely_shapes import example_shapes, likely_shape, shape_options
 
 
 class Squeezed(torch.nn.Module):

@@ -276,7 +276,7 @@ def unary(plan: Plan, node: Node) -> None:
         expression = "x[{0}]" if high == given.max() else f"x[{{0}}] > {high} ? {high} : x[{{0}}]"
         expression = expression if low == given.min() else f"x[{{0}}] < {low} ? {low} : {expression}"
     elif wide:
-        raise QfmtError(f"on {tensor.dtype} it is neither a clamp nor a table")
+        raise QfmtError(f"on {tensor.dtype} is neither a clamp nor a table")
     else:
         entries = plan.constant(results, f"{node.outputs[0]} table")
         expression = f"{entries}[{_index('x[{0}]', x.dtype, given.size)}]"

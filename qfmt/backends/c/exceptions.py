@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...arrays import Array
-from ...passes.lowering.fits import Lines, nearest_lines, thresholds_of
-from ...passes.lowering.steps import Steps
+from ...passes.lowering.lines import Lines, nearest_lines, thresholds_of
+from ...passes.lowering.step_functions import StepFunction
 
 SLOTS = 16
 """Of one channel at most; one with more is counted."""
@@ -43,7 +43,7 @@ def mended(rows: Array, reach: Reach, levels: Array, slope: Array, zero_point: i
     """Lines for rows of thresholds [C, K], of output integers `levels` [K]; `slope` [C] is about that of each."""
     low, high = (each.astype(np.int64) for each in (reach.low, reach.high))
     above = np.clip(rows.astype(np.int64), low[:, None], high[:, None] + 1)
-    steps = Steps(low, high, levels.astype(np.int64), above, slope, zero_point)
+    steps = StepFunction(low, high, levels.astype(np.int64), above, slope, zero_point)
     lines = nearest_lines(steps, 31)
     theirs = np.clip(thresholds_of(steps, lines), low[:, None], high[:, None] + 1)
     found = [_between(ours, other) for ours, other in zip(above, theirs, strict=True)]

@@ -16,7 +16,7 @@ from ...interpreter import execute, place
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
-from ...passes.likely import shape_options
+from ...passes.likely_shapes import shape_options
 from ...passes.sizes import inferred
 from ...rules.nodes import known
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ...errors import InexpressibleNodesError
 from ...model import Model, Node, Shape, Tensor
-from ...ops import OPERATORS, Quantized
+from ...ops import OPERATORS
 from ...passes.constants import unused
 from ...passes.sizes import with_output_shapes
 from . import (
@@ -234,7 +234,7 @@ def build(model: Model, form: str, opset: int, same_types: bool) -> ir.Model:
 def _is_of_integers(node: Node) -> bool:
     """Whether a node occurs only in integer-only networks."""
     operator = OPERATORS.get(node.operator)
-    return operator is not None and (operator.quantized is Quantized.INTEGERS or node.rule in operator.sum_rules)
+    return operator is not None and (operator.takes_integers or node.rule in operator.sum_rules)
 
 
 def _unique(wanted: str, taken: set[str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from ...arithmetic import DYNAMIC
 from ...arrays import Data
 from ...model import Model, Node, Quantization, Tensor
-from ...ops import OPERATORS, Quantized
+from ...ops import OPERATORS
 from ...passes.constants import unused
 from ...passes.hazards import WEIGHTS
 from ...rules.nodes import known
@@ -45,13 +45,13 @@ def with_same_types(model: Model) -> Model:
 
     Nodes that give sums of integers keep theirs: parts.py multiplies bytes of one type.
     """
-    work = _Work(model)
+    types = _SameTypes(model)
     for name in _movable(model):
         tensor = model.tensors[name]
         assert tensor.quantization is not None
-        work.tensors[name] = replace(tensor, dtype="uint8", quantization=_moved(tensor.quantization, OFFSETS["uint8"]))
-    nodes = tuple(map(work.rewired, model.nodes))
-    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=work.tensors))
+        types.tensors[name] = replace(tensor, dtype="uint8", quantization=_moved(tensor.quantization, OFFSETS["uint8"]))
+    nodes = tuple(map(types.rewired, model.nodes))
+    return model.replace(graph=replace(model.graph, nodes=nodes, tensors=types.tensors))
 
 
 def _movable(model: Model) -> set[str]:
@@ -61,9 +61,9 @@ def _movable(model: Model) -> set[str]:
     together = []
     for node in model.nodes:
         entry, ends = known(node), {name for name in (*node.inputs, *node.outputs) if name}
-        if entry is None or entry.quantized is Quantized.INTEGERS or node.rule in entry.sum_rules:
+        if entry is None or entry.takes_integers or node.rule in entry.sum_rules:
             found -= ends
-        elif entry.quantized is Quantized.MOVES:
+        elif entry.moves:
             together.append({name for name in ends if model.tensors[name].quantization is not None})
     size = -1
     while size != len(found):  # what a node moves has the type of what it is moved from
@@ -78,7 +78,7 @@ def _has_grid(tensor: Tensor) -> bool:
     return grid is not None and grid.blocks is None and not grid.has_float_zero_points
 
 
-class _Work:
+class _SameTypes:
     def __init__(self, model: Model) -> None:
         self.tensors = dict(model.tensors)
         self._made: dict[tuple[str, str], str] = {}

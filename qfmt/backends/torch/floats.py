@@ -263,7 +263,6 @@ REAL: dict[str, RealOperator] = {
     "Max": _binary(aten.maximum.default),
     "Neg": _unary(aten.neg.default),
     "Round": _unary(aten.round.default),
-    "Relu": _unary(aten.relu.default),
     "Clip": _clip,
     "Selu": _selu,
     "PRelu": _prelu,

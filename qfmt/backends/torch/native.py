@@ -233,8 +233,8 @@ def _concat(s: Site) -> Any:
 def _with_grid(kernel: Kernel) -> Emitter:
     def emit(s: Site) -> Any:
         s.grid(0)
-        places, _ = kernel.arguments(s, [s.x(0)], scale_and_zero_point(s))
-        return within_range(s, kernel.target, *places, relu=False)
+        places, named = kernel.arguments(s, [s.x(0)], scale_and_zero_point(s))
+        return within_range(s, kernel.target, *places, relu=False, **named)
 
     return emit
 

@@ -30,7 +30,7 @@ def scale_and_zero_point(s: Site) -> tuple[float, int]:
     return grid.scale, grid.zero_point
 
 
-def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True) -> Any:
+def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **named: Any) -> Any:
     """The call; its result clamped where the range of the output is not what torch's kernels clamp to.
 
     `relu` says whether the kernel clamps at the zero point where the output does.
@@ -38,8 +38,8 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True) -> An
     grid, limits = s.out_grid, DTYPES[s.out.dtype]
     low = grid.zero_point if relu and is_relu(s) else limits.minimum
     if (grid.minimum, grid.maximum) == (low, limits.maximum):
-        return s.result(target, *arguments)
-    return s.result(aten.clamp.default, s.call(target, *arguments), *_bounds(grid))
+        return s.result(target, *arguments, **named)
+    return s.result(aten.clamp.default, s.call(target, *arguments, **named), *_bounds(grid))
 
 
 def clamped(s: Site, value: Any) -> Any:

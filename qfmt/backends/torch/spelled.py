@@ -29,6 +29,7 @@ class Kernel(NamedTuple):
         known = dict(zip((each.name for each in self.operator.inputs), x, strict=False))
         if grid is not None:
             known |= {"$scale": grid[0], "$zero_point": grid[1]}
+        skipped = False  # what follows a default is given by name
         places: list[Any] = []
         named: dict[str, Any] = {}
         for argument in self.target._schema.arguments:
@@ -38,10 +39,11 @@ class Kernel(NamedTuple):
             elif parameter.target in self.operator.attributes:
                 value = s.attribute(parameter.target)
             elif argument.has_default_value():
+                skipped = True
                 continue
             else:
                 value = False if parameter.required is MISSING else float(parameter.required)
-            if argument.kwarg_only:
+            if argument.kwarg_only or skipped:
                 named[argument.name] = value
             else:
                 places.append(value)

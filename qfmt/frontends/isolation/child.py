@@ -73,7 +73,7 @@ class Server:
         except wire.Closed:
             raise
         except Exception as error:
-            wire.write(self.target, ["error", *_told(error)])
+            wire.write(self.target, ["error", *_sendable(error)])
         else:
             wire.write(self.target, ["done"])
 
@@ -89,7 +89,7 @@ class Server:
         yield "value", "version", self.engine.version
 
 
-def _told(error: Exception) -> tuple[str, str, str, str]:
+def _sendable(error: Exception) -> tuple[str, str, str, str]:
     """Class, finding, place and hint of the error that the parent is to raise."""
     if isinstance(error, MissingPackageError):
         return type(error).__name__, error.what, error.where, error.hint

@@ -160,7 +160,7 @@ class Emitter:
         operands = [None if tensor is None else Operand(tensor.array, None) for tensor in tensors]
         results = execute(node, operands, [self.tensors[name] for name in node.outputs])
         first = tensors[0]
-        moved = has(node, Trait.MOVES) and first is not None
+        moved = has(node, Trait.ANY_MOVE) and first is not None
         aliases = (*first.aliases, first.name) if moved and first is not None else ()
         self.budget.spend(len(aliases))
         for name, array in zip(node.outputs, results, strict=True):

@@ -15,7 +15,7 @@ from ...arithmetic import dequantize
 from ...model import DTYPES, Attribute, Graph, Node, Tensor
 from ...ops import OPERATORS, Trait, has
 from ...passes.constants import unused
-from ...passes.stated import DEQUANTIZE, QUANTIZE, Stated
+from ...passes.qdq_grids import DEQUANTIZE, QUANTIZE, QdqGrids
 
 
 def on_real_numbers(graph: Graph, preferred: dict[str, str]) -> Graph:
@@ -31,7 +31,7 @@ class _Rewriting:
         self.graph = graph
         self.preferred = preferred
         self.tensors = dict(graph.tensors)
-        self.stated = Stated(self.tensors)
+        self.grid_of = QdqGrids(self.tensors)
         self.quantizer: dict[str, Node] = {}
         """Integers → the QuantizeLinear that they come from, moved or not."""
 
@@ -80,7 +80,7 @@ class _Rewriting:
 
     def _fits(self, quantizer: Node) -> bool:
         """Whether real numbers tell all integers apart: one scale for all, of a type of at most 16 bits."""
-        grid = self.stated(quantizer)
+        grid = self.grid_of(quantizer)
         data = self.tensors[quantizer.outputs[0]]
         known = grid is not None and grid.axis is None and not grid.is_blocked and not grid.has_float_zero_points
         kind = DTYPES[data.dtype]
@@ -88,7 +88,7 @@ class _Rewriting:
 
     def _padded_with(self, node: Node, real: str, quantizer: Node) -> tuple[str, ...]:
         """The inputs of a Pad whose value is the real number of the integer that is padded with."""
-        grid = self.stated(quantizer)
+        grid = self.grid_of(quantizer)
         assert grid is not None
         given = (*node.inputs, "", "")[1:4]
         integer = self.tensors[given[1]].array.reshape(()) if given[1] else np.int64(0)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ...errors import SourceError
 from ...model import Graph, Model
 from ...passes.dynamic import fold_dynamic
-from ...passes.earlier import quantize_earlier
 from ...passes.edits import renamed
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
+from ...passes.hoisting import hoist_quantizers
 from ...passes.integral import integral
 from ..content import sha256_of
 from ..options import Options
@@ -56,7 +56,7 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
         quantized.quantized_input(importer, name, *grid)
     graph = fold_dynamic(integral(importer.run(onnx.graph)))
     graph = on_real_numbers(graph, importer.preferred)
-    graph = fold_sandwiches(quantize_earlier(attach_quantization(graph, engine)), engine)
+    graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)
     graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **description}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}

@@ -215,7 +215,7 @@ class Witness:
         kept = {*graph.inputs, *graph.outputs}
         for node in graph.nodes:
             if node.operator in OPERATORS and not has(node, Trait.CLAMP):
-                moved.update(node.outputs if has(node, Trait.MOVES) else ())
+                moved.update(node.outputs if has(node, Trait.ANY_MOVE) else ())
             kept.update(node.inputs[1:] if node.operator == "QuantizeLinear" else node.inputs)
         return moved - kept
 

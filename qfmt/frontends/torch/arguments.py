@@ -89,7 +89,7 @@ def grid(value: TensorValue) -> Quantization | None:
 
 def _before_moves(lift: Builder, key: str) -> str:
     """The tensor whose elements these are: followed back through operators that only move them."""
-    while key in lift.makers and has(lift.makers[key], Trait.MOVES):
+    while key in lift.makers and has(lift.makers[key], Trait.ANY_MOVE):
         lift.budget.spend()
         key = lift.makers[key].inputs[0]
     return key

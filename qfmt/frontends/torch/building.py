@@ -13,7 +13,7 @@ from ...budget import Budget
 from ...errors import SourceError
 from ...interpreter import execute
 from ...model import DTYPES, Attribute, Node, Quantization, Shape, Tensor, static_shape
-from ...ops import OPERATORS, Inference, Operand, Quantized, UnknownRank
+from ...ops import OPERATORS, Inference, Operand, UnknownRank
 from ...ops.quantization import is_static
 from ...ops.shapes import keeps_shape, tells_sizes
 from ..stored import StoredTensor
@@ -96,9 +96,9 @@ class Builder:
         first = values[0]
         origin = first.origin if first is not None and keeps_shape(entry) else ""
         has_weights = any(value is not None and value.quantization is not None for value in values)
-        rounds = has_weights if entry.quantized is Quantized.WEIGHTS else quantization is not None
+        rounds = has_weights if entry.takes_weights else quantization is not None
         rule = (rule or OPERATORS[like or operator].engines.get(self.engine, "")) if rounds else ""
-        if entry.quantized is Quantized.MOVES:
+        if entry.moves:
             quantization, rule = (first.quantization if first is not None else None), ""
         results = [
             self._new(kind, shapes[min(i, len(shapes) - 1)], quantization, origin) for i, kind in enumerate(kinds)

@@ -151,9 +151,16 @@ def _attribute(value: Any, kind: str) -> Attribute:
     if len(kind) == 2:
         items = value if isinstance(value, list | tuple) else (value,)
         return tuple(_attribute(item, kind[0]) for item in items)  # type: ignore[return-value]
-    if isinstance(value, Value) or not isinstance(value, bool | int | float | str):
+    if isinstance(value, Value):
         raise SourceError("takes a parameter that is known only at run time")
-    return float(value) if kind == "f" else str(value) if kind == "s" else int(value)
+    match kind, value:
+        case "s", str():
+            return value
+        case "i", int():
+            return int(value)
+        case "f", int() | float():
+            return float(value)
+    raise SourceError(f"takes a {type(value).__name__} where another type is needed")
 
 
 def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:

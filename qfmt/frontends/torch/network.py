@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ...budget import Budget
 from ...model import Model
-from ...passes.earlier import quantize_earlier
 from ...passes.fold import fold_sandwiches
+from ...passes.hoisting import hoist_quantizers
 from .. import TORCH_ENGINES
 from ..options import Options
 from .calls import Recorder
@@ -47,7 +47,7 @@ class Network(NamedTuple):
         model = lifted.lifter.finish(lifted.outputs, source=source)
         if not self.is_decomposed:
             return model
-        graph = fold_sandwiches(quantize_earlier(model.graph), model.engine)
+        graph = fold_sandwiches(hoist_quantizers(model.graph), model.engine)
         return replace(model, graph=replace(graph, tensors=dict(sorted(graph.tensors.items()))))
 
     def model(self, options: Options) -> Model:

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import SourceError
 from ...model import Dimension
 from ...ops.shapes import axis_of
-from ...passes.likely import filled
+from ...passes.likely_shapes import filled
 from .arguments import whole
 from .building import Builder
 from .sizes import Size

@@ -10,52 +10,52 @@ import numpy as np
 
 from ...model import DTYPES, INT32, Node, Tensor
 from ...ops import OPERATORS
-from .fits import Lines
+from .context import Context, NoForm
 from .forms import Form, Requantization
+from .lines import Lines
 from .pairs import weights
 from .regions import Region, evaluate, integers, pair_table, region, table
 from .requantizing import PAIRS, append, best, requantized
-from .steps import Integers
+from .step_functions import Integers
 from .sums import Sums
 from .weighting import FIXED, weighting
-from .work import NoForm, Work
 
 EXACT_IN_FLOAT32 = 1 << 24
 SMALL = 8
 
 
-def by_element(node: Node, work: Work) -> None:
+def by_element(node: Node, context: Context) -> None:
     """Append what computes the quantized output of a node, of each element by itself."""
-    found = region(node, work)
-    if _is_plain_sum(node, work):
-        _plain_sum(node, work)
+    found = region(node, context)
+    if _is_plain_sum(node, context):
+        _plain_sum(node, context)
     elif len(found.leaves) == 1 and DTYPES[found.leaves[0].dtype].bits > SMALL:
-        _rescaled(node, found, work)
+        _rescaled(node, found, context)
     elif len(found.leaves) == 1:
-        name = tabled(found.leaves[0].name, table(found, work), found.output, found.axis, node, work)
+        name = tabled(found.leaves[0].name, table(found, context), found.output, found.axis, node, context)
         assert name == found.output.name
     elif len(found.leaves) == 2 and found.axis is None:
-        _of_two(node, found, work)
+        _of_two(node, found, context)
     else:
         what = "no" if not found.leaves else f"{len(found.leaves)}" if found.axis is None else "2, and channels of"
         raise NoForm(f"is a function of {what} quantized tensors")
 
 
-def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Node, work: Work) -> str:
+def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Node, context: Context) -> str:
     """Append a Table of an 8-bit tensor, one for all or one for each channel; the name of the result.
 
     A table that changes nothing is an Identity.
     """
-    leaf = work.tensors[source]
+    leaf = context.tensors[source]
     if leaf.dtype == output.dtype and axis is None and _is_identity(leaf, output, values):
-        _put("Identity", (source,), output, {}, like, work)
+        _put("Identity", (source,), output, {}, like, context)
         return output.name
     if axis is not None and (values == values[0]).all():
         axis, values = None, values[0]
-    name = work.free(f"{output.name}.table")
-    work.add(Tensor.constant(name, values, dtype=output.dtype))
+    name = context.free(f"{output.name}.table")
+    context.add(Tensor.constant(name, values, dtype=output.dtype))
     attributes: dict[str, Any] = {"axis": -1 if axis is None else axis}
-    _put("qfmt.Table", (source, name), output, attributes, like, work)
+    _put("qfmt.Table", (source, name), output, attributes, like, context)
     return output.name
 
 
@@ -67,177 +67,182 @@ def _is_identity(leaf: Tensor, output: Tensor, values: Any) -> bool:
     return b.quant_min <= a.quant_min <= a.quant_max <= b.quant_max and bool((values == integers(leaf)).all())
 
 
-def regridded(source: str, like: Tensor, values: Any, node: Node, work: Work) -> str:
+def regridded(source: str, like: Tensor, values: Any, node: Node, context: Context) -> str:
     """A tensor on the grid of another, by a Table; each only once."""
     key = source, hashlib.sha256(values.tobytes()).digest(), like.dtype
-    if key not in work.moved:
-        name = work.free(f"{source}.on_grid")
-        tensor = work.computed(work.tensors[source], name, like.dtype, like.quantization)
-        work.moved[key] = tabled(source, values, tensor, None, node, work)
-    return work.moved[key]
+    if key not in context.moved:
+        name = context.free(f"{source}.on_grid")
+        tensor = context.computed(context.tensors[source], name, like.dtype, like.quantization)
+        context.moved[key] = tabled(source, values, tensor, None, node, context)
+    return context.moved[key]
 
 
-def _put(operator: str, inputs: tuple[str, ...], output: Tensor, attributes: Any, like: Node, work: Work) -> None:
+def _put(operator: str, inputs: tuple[str, ...], output: Tensor, attributes: Any, like: Node, context: Context) -> None:
     entry = OPERATORS[operator]
     node = Node(operator, inputs, (output.name,), attributes, like.name, entry.version, "", like.scope)
-    work.put(replace(node, source_operator=like.source_operator), [output])
+    context.put(replace(node, source_operator=like.source_operator), [output])
 
 
 # One input of more than 8 bits
 
 
-def _rescaled(node: Node, found: Region, work: Work) -> None:
+def _rescaled(node: Node, found: Region, context: Context) -> None:
     """A wide tensor on another grid: monotone, so thresholds tell all."""
     (leaf,), y = found.leaves, found.output
     if node.operator != "QuantizeLinear" or len(found.nodes) > 1:
         raise NoForm(f"reads {leaf.name!r}, of {DTYPES[leaf.dtype].bits} bits: too many for a table")
-    grid, target = work.grid(leaf), work.grid(y)
+    grid, target = context.grid(leaf), context.grid(y)
     if max(-grid.quant_min, grid.quant_max) >= INT32:
         raise NoForm(f"reads {leaf.name!r}, whose range is not stated")
     scale = np.array([grid.scale[0] / target.scale[0]])
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
     offset = int(grid.zero_point[0])
-    sums = Sums(node, 0, low, high, scale, node.rule, None, lambda x, _: evaluate(found, x, work))
-    adds = work.form.rule in ("multiply_shift", "thresholds")  # the others have no place for the zero point
-    form = Form("thresholds") if offset and not adds else work.form
-    append(best(sums, y, work, form), sums, leaf.name, y, node, work)
+    sums = Sums(node, 0, low, high, scale, node.rule, None, lambda x, _: evaluate(found, x, context))
+    adds = context.form.rule in ("multiply_shift", "thresholds")  # the others have no place for the zero point
+    form = Form("thresholds") if offset and not adds else context.form
+    append(best(sums, y, context, form), sums, leaf.name, y, node, context)
 
 
 # Two inputs
 
 
-def _is_plain_sum(node: Node, work: Work) -> bool:
+def _is_plain_sum(node: Node, context: Context) -> bool:
     """Whether integers that mean themselves are added, and neither rounded nor clamped."""
-    if node.operator not in ("Add", "Sub") or not all(work.tensors[name].quantization for name in node.inputs):
+    if node.operator not in ("Add", "Sub") or not all(context.tensors[name].quantization for name in node.inputs):
         return False
-    tensors = [work.tensors[name] for name in (*node.inputs, *node.outputs)]
-    grids = [work.grid(tensor) for tensor in tensors]
+    tensors = [context.tensors[name] for name in (*node.inputs, *node.outputs)]
+    grids = [context.grid(tensor) for tensor in tensors]
     if any(grid.scale != (1.0,) or any(grid.zero_point) for grid in grids) or DTYPES[tensors[-1].dtype].bits <= SMALL:
         return False
-    low, high = _sum_range(node, work)
+    low, high = _sum_range(node, context)
     within = grids[-1].quant_min <= low <= high <= grids[-1].quant_max
     return within and max(-low, high) <= EXACT_IN_FLOAT32
 
 
-def _sum_range(node: Node, work: Work) -> tuple[int, int]:
-    (a, b), sign = (_bounds(work.tensors[name], work) for name in node.inputs), -1 if node.operator == "Sub" else 1
+def _sum_range(node: Node, context: Context) -> tuple[int, int]:
+    (a, b), sign = (
+        (_bounds(context.tensors[name], context) for name in node.inputs),
+        -1 if node.operator == "Sub" else 1,
+    )
     ends = sorted(sign * bound for bound in b)
     return a[0] + ends[0], a[1] + ends[1]
 
 
-def _bounds(tensor: Tensor, work: Work) -> tuple[int, int]:
+def _bounds(tensor: Tensor, context: Context) -> tuple[int, int]:
     """The least and the greatest integer that a tensor may hold."""
     if tensor.is_constant and tensor.array.size:
         return int(tensor.array.min()), int(tensor.array.max())
-    grid = work.grid(tensor)
+    grid = context.grid(tensor)
     return grid.quant_min, grid.quant_max
 
 
-def _plain_sum(node: Node, work: Work) -> None:
-    y = work.tensors[node.outputs[0]]
-    grid = work.grid(y)
-    low, high = _sum_range(node, work)
+def _plain_sum(node: Node, context: Context) -> None:
+    y = context.tensors[node.outputs[0]]
+    grid = context.grid(y)
+    low, high = _sum_range(node, context)
     output = replace(y, dtype="int32", quantization=replace(grid, quant_min=min(low, 0), quant_max=max(high, 0)))
-    _put("qfmt.WeightedSum", node.inputs, output, {"weights": (1, -1 if node.operator == "Sub" else 1)}, node, work)
+    _put("qfmt.WeightedSum", node.inputs, output, {"weights": (1, -1 if node.operator == "Sub" else 1)}, node, context)
 
 
-def _of_two(node: Node, found: Region, work: Work) -> None:
+def _of_two(node: Node, found: Region, context: Context) -> None:
     a, b = found.leaves
-    whole = pair_table(found, work)
-    first, second = (_values(leaf, work) for leaf in (a, b))
-    inner = whole[np.ix_(*(_places(leaf, work) for leaf in (a, b)))].astype(np.int64)
-    if node.operator == "Mul" and len(found.nodes) == 1 and _as_product(node, found, first, second, inner, work):
+    whole = pair_table(found, context)
+    first, second = (_values(leaf, context) for leaf in (a, b))
+    inner = whole[np.ix_(*(_places(leaf, context) for leaf in (a, b)))].astype(np.int64)
+    if node.operator == "Mul" and len(found.nodes) == 1 and _as_product(node, found, first, second, inner, context):
         return
-    if not _as_sum(node, found, first, second, inner, work):
-        name = work.free(f"{found.output.name}.table")
-        work.add(Tensor.constant(name, whole, dtype=found.output.dtype))
-        _put("qfmt.PairTable", (a.name, b.name, name), found.output, {}, node, work)
+    if not _as_sum(node, found, first, second, inner, context):
+        name = context.free(f"{found.output.name}.table")
+        context.add(Tensor.constant(name, whole, dtype=found.output.dtype))
+        _put("qfmt.PairTable", (a.name, b.name, name), found.output, {}, node, context)
 
 
-def _values(leaf: Tensor, work: Work) -> Integers:
-    grid = work.grid(leaf)
+def _values(leaf: Tensor, context: Context) -> Integers:
+    grid = context.grid(leaf)
     return np.arange(grid.quant_min, grid.quant_max + 1, dtype=np.int64)
 
 
-def _places(leaf: Tensor, work: Work) -> Integers:
+def _places(leaf: Tensor, context: Context) -> Integers:
     minimum = DTYPES[leaf.dtype].minimum
     assert minimum is not None
-    return _values(leaf, work) - int(minimum)
+    return _values(leaf, context) - int(minimum)
 
 
-def _as_product(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, work: Work) -> bool:
+def _as_product(
+    node: Node, found: Region, first: Integers, second: Integers, inner: Integers, context: Context
+) -> bool:
     """Whether the output is a function of the product of the centred integers, which then is lowered."""
-    grids = [work.grid(work.tensors[name]) for name in node.inputs]
-    target = work.grid(found.output)
+    grids = [context.grid(context.tensors[name]) for name in node.inputs]
+    target = context.grid(found.output)
     centred = [values - int(grid.zero_point[0]) for values, grid in zip((first, second), grids, strict=True)]
     products = np.multiply.outer(*centred).ravel()
     scale = grids[0].scale[0] * grids[1].scale[0] / target.scale[0]
-    name = work.free(f"{found.output.name}.sums")
+    name = context.free(f"{found.output.name}.sums")
     adding = replace(node, outputs=(name,), rule="exact")
     sums = _paired(adding, products, inner.ravel(), scale, node)
     try:
-        requantized(sums, found.output.name, node, work)
+        requantized(sums, found.output.name, node, context)
     except NoForm:
         return False
     return True
 
 
-def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, work: Work) -> bool:
+def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, context: Context) -> bool:
     """Whether the output is a function of a weighted sum, which then is lowered: by the first weights that make a line
     equal. Where none do, thresholds: what is behind a sum may be any monotone function, which no line comes near."""
-    rule = work.form.rule if work.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
-    form = Form(rule, work.form.bits, exact=True)
-    work.budget.spend(inner.size // PAIRS)
+    rule = context.form.rule if context.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
+    form = Form(rule, context.form.bits, exact=True)
+    context.budget.spend(inner.size // PAIRS)
     like: Sums | None = None
-    name = work.free(f"{found.output.name}.sums")
+    name = context.free(f"{found.output.name}.sums")
     for pair in weights(inner):
         sums = _weighted(node, found, pair, np.add.outer(first * pair[0], second * pair[1]), inner, name)
         try:
-            compared = best(sums, found.output, work, form)
+            compared = best(sums, found.output, context, form)
         except NoForm:
             continue
         like = like or sums
         if rule != "thresholds" and (compared.row >= 0).any():  # no line is equal
             continue
-        if work.form.rule not in FIXED:
+        if context.form.rule not in FIXED:
             break
-        if fixed := _in_form(sums, compared.lines, found, work):
+        if fixed := _in_form(sums, compared.lines, found, context):
             sums, compared = fixed
             break
     else:
         if like is None:
             return False
-        sums, compared = like, best(like, found.output, work, Form("thresholds"))
-    work.put(sums.node, [work.computed(found.output, name, "int32", None)])
-    append(compared, sums, name, found.output, node, work)
+        sums, compared = like, best(like, found.output, context, Form("thresholds"))
+    context.put(sums.node, [context.computed(found.output, name, "int32", None)])
+    append(compared, sums, name, found.output, node, context)
     return True
 
 
-def _in_form(sums: Sums, lines: Lines, found: Region, work: Work) -> tuple[Sums, Requantization] | None:
+def _in_form(sums: Sums, lines: Lines, found: Region, context: Context) -> tuple[Sums, Requantization] | None:
     """The same with a constant among the sums, in a form that adds none of its own; None where it cannot be had."""
     pair = sums.node.ints("weights")
     reach = sum(abs(weight) << DTYPES[leaf.dtype].bits for weight, leaf in zip(pair, found.leaves, strict=True))
-    chosen = weighting(work.form.rule, lines, reach)
+    chosen = weighting(context.form.rule, lines, reach)
     if chosen is None or sums.pairs is None:
         return None
     factor, constant, multiplier = chosen
     values = sums.pairs[0] * factor + constant
     inputs, factors = sums.node.inputs, tuple(weight * factor for weight in pair)
     if constant:
-        inputs, factors = (*inputs, _one(found.output, work)), (*factors, constant)
+        inputs, factors = (*inputs, _one(found.output, context)), (*factors, constant)
     adding = replace(sums.node, inputs=inputs, attributes={"weights": factors})
     low, high = np.array([values.min()]), np.array([values.max()])
     pairs = values, sums.pairs[1]
     own = replace(sums, node=adding, low=low, high=high, multiplier=np.array([multiplier]), pairs=pairs)
-    compared = best(own, found.output, work, work.form._replace(exact=False))
+    compared = best(own, found.output, context, context.form._replace(exact=False))
     return None if compared.differs.any() else (own, compared)
 
 
-def _one(like: Tensor, work: Work) -> str:
+def _one(like: Tensor, context: Context) -> str:
     """A constant of one element, 1, which broadcasts to a tensor."""
     name = "one" if like.shape else "one.scalar"
-    if name not in work.tensors or not work.tensors[name].is_constant:
-        name = work.add(Tensor.constant(work.free(name), np.ones((1,) if like.shape else (), np.int8)))
+    if name not in context.tensors or not context.tensors[name].is_constant:
+        name = context.add(Tensor.constant(context.free(name), np.ones((1,) if like.shape else (), np.int8)))
     return name
 
 

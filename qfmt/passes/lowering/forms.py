@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .fits import LARGEST_SHIFT, Floats, Lines, exact_lines, lines_at, nearest_lines, thresholds_of
-from .steps import Integers, Steps, differing, largest_difference
+from .lines import LARGEST_SHIFT, Floats, Lines, exact_lines, lines_at, nearest_lines, thresholds_of
+from .step_functions import Integers, StepFunction, differing, largest_difference
 
 MULTIPLY_ADD_DIVIDE = "multiply_add_divide"
 FORMS = (
@@ -50,7 +50,7 @@ class Requantization(NamedTuple):
     largest: int
 
 
-def fit(steps: Steps, form: Form) -> Requantization:
+def fit(steps: StepFunction, form: Form) -> Requantization:
     """The parameters of the form that differ on the fewest reachable sums."""
     if form.rule == "thresholds":
         return _by_thresholds(steps)
@@ -87,27 +87,27 @@ def joined(parts: list[Requantization]) -> Requantization:
     )
 
 
-def _by_thresholds(steps: Steps) -> Requantization:
+def _by_thresholds(steps: StepFunction) -> Requantization:
     none = np.zeros(len(steps.low), np.int64)
     differs = _of_thresholds(steps)
     row = np.arange(len(none))
     return Requantization("thresholds", Lines(none, none, none), row, steps.above, *differs)
 
 
-def _with_rows(steps: Steps, rule: str, lines: Lines, equal: Flags) -> Requantization:
+def _with_rows(steps: StepFunction, rule: str, lines: Lines, equal: Flags) -> Requantization:
     """Lines where they are equal, thresholds for the other channels."""
     others = ~equal
     row = np.where(equal, -1, np.cumsum(others) - 1)
     return Requantization(rule, lines, row, steps.above[others], *_of_thresholds(steps))
 
 
-def _of_thresholds(steps: Steps) -> tuple[Integers, int]:
+def _of_thresholds(steps: StepFunction) -> tuple[Integers, int]:
     """On how many sums thresholds differ, and by how much: none, but where equal sums have several outputs."""
     counts = differing(steps, steps.above)
     return counts, largest_difference(steps, steps.above, counts)
 
 
-def _filled(steps: Steps, lines: Lines, equal: Flags, bits: int) -> Lines:
+def _filled(steps: StepFunction, lines: Lines, equal: Flags, bits: int) -> Lines:
     """Lines where they are equal, the nearest for the other channels."""
     if equal.all():
         return lines
@@ -117,7 +117,7 @@ def _filled(steps: Steps, lines: Lines, equal: Flags, bits: int) -> Lines:
     return lines
 
 
-def _common(steps: Steps, bits: int) -> Lines:
+def _common(steps: StepFunction, bits: int) -> Lines:
     """Lines of one shift, which is what all channels divide by: of some shifts that with the fewest differences."""
     lines, equal = exact_lines(steps, bits)
     limit = 1 << min(bits, 31)
@@ -139,7 +139,7 @@ def _common(steps: Steps, bits: int) -> Lines:
     return found[1]
 
 
-def _rounded(steps: Steps, form: Form) -> Lines:
+def _rounded(steps: StepFunction, form: Form) -> Lines:
     """The nearest multiplier of all its bits, or power of two; half a unit is added. No search, as engines do it."""
     count = len(steps.low)
     if form.rule == "power_of_two":
@@ -162,7 +162,7 @@ def quantized_multiplier(real: Floats, bits: int = 31) -> tuple[Integers, Intege
     return np.minimum(whole, (1 << bits) - 1), np.clip(shift, 0, LARGEST_SHIFT)
 
 
-def _compared(steps: Steps, rule: str, lines: Lines) -> Requantization:
+def _compared(steps: StepFunction, rule: str, lines: Lines) -> Requantization:
     theirs = thresholds_of(steps, lines, "double" if rule == "fixed_point_double" else "")
     counts = differing(steps, theirs)
     none = np.empty((0, len(steps.levels)), np.int64)

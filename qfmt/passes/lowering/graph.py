@@ -12,13 +12,14 @@ from ...budget import Budget
 from ...errors import NoIntegerFormError
 from ...interpreter import check_versions, execute
 from ...model import DTYPES, INT32, Graph, Model, Node, Tensor
-from ...ops import OPERATORS, Operand, Quantized, Trait, has
+from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.geometry import UncountedError, mean_sizes
 from ...ops.registry import SUM_RULES
 from ..edits import only_read, without_unread
-from ..likely import shape_options
+from ..likely_shapes import shape_options
+from .boundary import distinct_outputs, is_input, last_integers, move_integers, output, take_input, with_integer_fill
+from .context import Context, NoForm
 from .elements import by_element, regridded, tabled
-from .ends import apart, is_input, last_integers, move_integers, output, take_input, with_integer_fill
 from .forms import MULTIPLY_ADD_DIVIDE, Form
 from .means import mean
 from .products import product
@@ -26,7 +27,6 @@ from .regions import SEVERAL, integers, is_by_element, is_move
 from .requantizing import requantized
 from .resizing import by_sizes, is_nearest
 from .sums import Sums
-from .work import NoForm, Work
 
 RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 
@@ -35,10 +35,10 @@ def lowered(model: Model, form: Form, budget: Budget) -> Graph:
     """The integer-only graph. Raises NoIntegerFormError with every node that has no integer form."""
     check_versions(model)
     with np.errstate(all="ignore"):
-        return _lowered(model, Work(model, form, budget))
+        return _lowered(model, Context(model, form, budget))
 
 
-def _lowered(model: Model, work: Work) -> Graph:
+def _lowered(model: Model, context: Context) -> Graph:
     reasons: dict[str, list[str]] = {}
     failed: list[Node] = []
     waiting: list[Node] = []
@@ -50,38 +50,38 @@ def _lowered(model: Model, work: Work) -> Graph:
         if node.operator.endswith(RECURRENT):
             failed.append(node)
             _note(reasons, "computes real numbers step by step", node)
-        if _waits(node, work):
+        if _waits(node, context):
             waiting.append(node)
-            move_integers(node, work)
+            move_integers(node, context)
             continue
-        work.budget.visit(node, work.tensors)
+        context.budget.visit(node, context.tensors)
         try:
-            _lower(node, work)
+            _lower(node, context)
         except NoForm as error:
             failed.append(error.node or node)
             _note(reasons, error.what, failed[-1])
             unknown_shape |= error.unknown_shape
-    outputs = [output(name, work) for name in model.graph.outputs]
-    for name in filter(work.is_real, outputs):
-        if name in work.producer:
-            failed.append(work.producer[name])
+    outputs = [output(name, context) for name in model.graph.outputs]
+    for name in filter(context.is_real, outputs):
+        if name in context.producer:
+            failed.append(context.producer[name])
             _note(reasons, "outputs real numbers", failed[-1])
         else:
-            what = "a constant" if work.tensors[name].is_constant else "an input"
+            what = "a constant" if context.tensors[name].is_constant else "an input"
             reasons.setdefault(f"is an output of real numbers, and {what}", []).append(name)
     if reasons:
         for node in filter(_is_obstacle, waiting):  # the walk names the last one before some integers
             failed.append(node)
             _note(reasons, SEVERAL, node)
-        ends = last_integers(work, model.graph.outputs, failed)
+        ends = last_integers(context, model.graph.outputs, failed)
         raise NoIntegerFormError(reasons, hint=_hint(model, unknown_shape, ends))
-    inputs = [name for name in model.graph.inputs if not work.is_real(name)] + work.taken
+    inputs = [name for name in model.graph.inputs if not context.is_real(name)] + context.taken
     order: dict[str | None, int] = {name: place for place, name in enumerate(model.graph.inputs)}
-    inputs.sort(key=lambda name: order[work.taken_from.get(name, name)])
-    outputs = apart(model.graph.outputs, outputs, work)
-    nodes = without_unread(work.nodes, outputs)
+    inputs.sort(key=lambda name: order[context.taken_from.get(name, name)])
+    outputs = distinct_outputs(model.graph.outputs, outputs, context)
+    nodes = without_unread(context.nodes, outputs)
     graph = replace(model.graph, inputs=tuple(inputs), outputs=tuple(outputs), nodes=nodes)
-    return only_read(replace(graph, tensors=work.tensors))
+    return only_read(replace(graph, tensors=context.tensors))
 
 
 def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
@@ -126,9 +126,9 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     return f"state the sizes of the {noun}, as in `{options}`" if options else f"state the sizes of the {noun}"
 
 
-def _waits(node: Node, work: Work) -> bool:
+def _waits(node: Node, context: Context) -> bool:
     """Whether a node outputs only real numbers: their final readers look for the integers that they come from."""
-    return all(work.is_real(name) for name in node.outputs)
+    return all(context.is_real(name) for name in node.outputs)
 
 
 def _is_obstacle(node: Node) -> bool:
@@ -137,52 +137,52 @@ def _is_obstacle(node: Node) -> bool:
     return not fits and not node.operator.endswith(RECURRENT)
 
 
-def _lower(node: Node, work: Work) -> None:
+def _lower(node: Node, context: Context) -> None:
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise NoForm("is not known")
     given = [name for name in node.inputs if name]
-    quantized = [work.tensors[name].quantization is not None for name in given]
-    if node.operator == "QuantizeLinear" and is_input(node.inputs[0], work):
-        take_input(node, work)
+    quantized = [context.tensors[name].quantization is not None for name in given]
+    if node.operator == "QuantizeLinear" and is_input(node.inputs[0], context):
+        take_input(node, context)
     elif node.rule in SUM_RULES:
-        work.put(node)
-    elif operator.quantized is Quantized.INTEGERS or node.rule == MULTIPLY_ADD_DIVIDE:
-        _keep_integers(node, work)
+        context.put(node)
+    elif operator.takes_integers or node.rule == MULTIPLY_ADD_DIVIDE:
+        _keep_integers(node, context)
     elif has(node, Trait.PRODUCT) and node.rule in REQUANTIZE:
-        _put_sums(product(node, work), node, work)
+        _put_sums(product(node, context), node, context)
     elif has(node, Trait.MEAN) and node.rule in {**MEAN, **QUANTIZE}:
-        _put_sums(mean(node, work), node, work)
+        _put_sums(mean(node, context), node, context)
     elif node.operator == "Concat" and node.rule:
-        _concat(node, work)
-    elif _moves(node, work):
-        work.put(by_sizes(with_integer_fill(node, work), work))
+        _concat(node, context)
+    elif _moves(node, context):
+        context.put(by_sizes(with_integer_fill(node, context), context))
     elif node.rule or node.operator == "Clip":
-        by_element(node, work)
+        by_element(node, context)
     elif node.operator in ("ArgMax", "ArgMin"):
-        _position(node, work)
-    elif not any(map(work.is_real, (*given, *node.outputs))) and (has(node, Trait.SIZES) or not any(quantized)):
-        work.put(node)
+        _position(node, context)
+    elif not any(map(context.is_real, (*given, *node.outputs))) and (has(node, Trait.SIZES) or not any(quantized)):
+        context.put(node)
     else:
         raise NoForm("reads real numbers")
 
 
-def _moves(node: Node, work: Work) -> bool:
+def _moves(node: Node, context: Context) -> bool:
     """Whether a node only moves integers, or clamps them at the zero point."""
     if is_nearest(node):
-        x, y = (work.tensors[name] for name in (node.inputs[0], node.outputs[0]))
+        x, y = (context.tensors[name] for name in (node.inputs[0], node.outputs[0]))
         return x.quantization is not None and x.quantization.same_grid(y.quantization)
-    if not has(node, Trait.MOVES) or node.operator == "Clip":
+    if not has(node, Trait.ANY_MOVE) or node.operator == "Clip":
         return False
-    return not any(map(work.is_computed, node.inputs))
+    return not any(map(context.is_computed, node.inputs))
 
 
-def _keep_integers(node: Node, work: Work) -> None:
+def _keep_integers(node: Node, context: Context) -> None:
     """A node that computes on integers; what networks have of them as floats becomes integers."""
     inputs = list(node.inputs)
     for place, name in enumerate(inputs):
-        tensor = work.tensors[name] if name else None
-        if tensor is None or not work.is_real(name):
+        tensor = context.tensors[name] if name else None
+        if tensor is None or not context.is_real(name):
             continue
         if not tensor.is_constant:
             raise NoForm(f"reads real numbers, {name!r}")
@@ -190,42 +190,42 @@ def _keep_integers(node: Node, work: Work) -> None:
         if not (np.abs(values) < 2.0**53).all() or not (values == np.rint(values)).all():
             raise NoForm(f"has a constant {name!r} that is not whole")
         narrow = np.abs(values).max(initial=0) <= INT32
-        if name not in work.made_whole:
+        if name not in context.made_whole:
             array = values.astype(np.int32 if narrow else np.int64)
-            work.made_whole[name] = work.constant(f"{name}.integers", array)
-        inputs[place] = work.made_whole[name]
-    if work.is_real(node.outputs[0]):
+            context.made_whole[name] = context.constant(f"{name}.integers", array)
+        inputs[place] = context.made_whole[name]
+    if context.is_real(node.outputs[0]):
         raise NoForm("outputs real numbers")
-    work.put(replace(node, inputs=tuple(inputs)))
+    context.put(replace(node, inputs=tuple(inputs)))
 
 
-def _position(node: Node, work: Work) -> None:
+def _position(node: Node, context: Context) -> None:
     """The place of the largest integer is that of the largest number: a Table gives integers without a quantization."""
-    source = work.producer.get(node.inputs[0])
+    source = context.producer.get(node.inputs[0])
     dequantized = source is not None and source.operator == "DequantizeLinear"
     name = source.inputs[0] if source is not None and dequantized else node.inputs[0]
-    x = work.tensors[name]
-    if work.grid(x).is_per_channel:
+    x = context.tensors[name]
+    if context.grid(x).is_per_channel:
         raise NoForm("has an input that is quantized per channel")
-    real = dequantize(np.unique(integers(x)).astype(work.kind(x)), work.grid(x))
+    real = dequantize(np.unique(integers(x)).astype(context.kind(x)), context.grid(x))
     if not (np.diff(real) > 0).all():
         raise NoForm("has an input with different integers whose real numbers are equal in float32")
-    plain = work.computed(x, work.free(f"{name}.integers"), x.dtype, None)
-    tabled(name, integers(x).astype(work.kind(x)), plain, None, node, work)
-    work.put(replace(node, inputs=(plain.name,)))
+    plain = context.computed(x, context.free(f"{name}.integers"), x.dtype, None)
+    tabled(name, integers(x).astype(context.kind(x)), plain, None, node, context)
+    context.put(replace(node, inputs=(plain.name,)))
 
 
-def _put_sums(sums: Sums, node: Node, work: Work) -> None:
-    y = work.tensors[node.outputs[0]]
-    if _are_the_output(sums, y, work):
-        work.put(replace(sums.node, outputs=(y.name,)))
+def _put_sums(sums: Sums, node: Node, context: Context) -> None:
+    y = context.tensors[node.outputs[0]]
+    if _are_the_output(sums, y, context):
+        context.put(replace(sums.node, outputs=(y.name,)))
     else:
-        requantized(sums, y.name, node, work)
+        requantized(sums, y.name, node, context)
 
 
-def _are_the_output(sums: Sums, y: Tensor, work: Work) -> bool:
+def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
     """Whether the stated rule changes nothing: one unit, and float32 holds every sum."""
-    grid = work.grid(y)
+    grid = context.grid(y)
     if y.dtype != "int32" or any(grid.zero_point) or not sums.whole or sums.evaluate is None:
         return False
     low, high = int(sums.low.min()), int(sums.high.max())
@@ -238,21 +238,21 @@ def _are_the_output(sums: Sums, y: Tensor, work: Work) -> bool:
     return bool((sums.evaluate(tried, slice(0, count)) == tried).all())
 
 
-def _concat(node: Node, work: Work) -> None:
+def _concat(node: Node, context: Context) -> None:
     """Inputs of other grids are brought to that of the output first, by tables."""
-    y = work.tensors[node.outputs[0]]
-    work.grid(y)
+    y = context.tensors[node.outputs[0]]
+    context.grid(y)
     inputs = []
     for name in node.inputs:
-        x = work.tensors[name]
-        grid = work.grid(x)
+        x = context.tensors[name]
+        grid = context.grid(x)
         if grid.is_per_channel:
             raise NoForm("has an input that is quantized per channel")
         values = integers(x)
-        given = Operand(values.astype(work.kind(x)), grid)
+        given = Operand(values.astype(context.kind(x)), grid)
         (moved,) = execute(replace(node, attributes={"axis": 0}), [given], [replace(y, shape=(len(values),))])
         if x.dtype == y.dtype and (moved == values).all() and grid.same_grid(y.quantization):
             inputs.append(name)
         else:
-            inputs.append(regridded(name, y, moved, node, work))
-    work.put(replace(node, inputs=tuple(inputs)))
+            inputs.append(regridded(name, y, moved, node, context))
+    context.put(replace(node, inputs=tuple(inputs)))

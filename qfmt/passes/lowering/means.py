@@ -12,10 +12,10 @@ import numpy as np
 from ...arithmetic import MEAN, clamp, f32, named, quantize
 from ...model import DTYPES, INT32, Node, Quantization
 from ...ops.geometry import UncountedError, mean_sizes
+from .context import Context, NoForm
 from .requantizing import FOUND
-from .steps import Array, Integers, differing, levels_of, search
+from .step_functions import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, Sums, unit_of
-from .work import NoForm, Work
 
 MOST_SUMS = 1 << 23
 """Of windows of different sizes all sums are listed, if they are no more."""
@@ -24,14 +24,14 @@ SUM_BYTES = 16
 """Bytes that a sum takes which is listed."""
 
 
-def mean(node: Node, work: Work) -> Sums:
+def mean(node: Node, context: Context) -> Sums:
     """AveragePool, GlobalAveragePool, qfmt.AdaptiveAveragePool, ReduceMean: sums of q - zx, times L / n.
 
     By a quantize rule the mean is one of real numbers, rounded in an order that is not known: then all sums are counted
     whose output depends on it (`unsure`).
     """
-    x, y = work.tensors[node.inputs[0]], work.tensors[node.outputs[0]]
-    xq, yq = work.grid(x), work.grid(y)
+    x, y = context.tensors[node.inputs[0]], context.tensors[node.outputs[0]]
+    xq, yq = context.grid(x), context.grid(y)
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
     if node.rule in MEAN and not xq.same_grid(yq):
@@ -39,7 +39,7 @@ def mean(node: Node, work: Work) -> Sums:
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"sums integers of more than {FACTOR_BITS} bits")
     try:
-        counts = mean_sizes(node, work.tensors, work.budget)
+        counts = mean_sizes(node, context.tensors, context.budget)
     except UncountedError as error:
         raise NoForm(error.what, unknown_shape=error.is_open) from None
     if not counts or not all(counts):
@@ -48,8 +48,8 @@ def mean(node: Node, work: Work) -> Sums:
         listed = sum(counts) * (xq.quant_max - xq.quant_min)
         if listed > MOST_SUMS:
             raise NoForm("has windows with too many possible sums to compare each of them")
-        work.budget.allocate(SUM_BYTES * listed)
-    work.budget.spend(len(counts) * (yq.quant_max - yq.quant_min) // FOUND)
+        context.budget.allocate(SUM_BYTES * listed)
+    context.budget.spend(len(counts) * (yq.quant_max - yq.quant_min) // FOUND)
     multiple, zero = lcm(*counts), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
     if node.attributes.get("count_include_pad"):
@@ -57,12 +57,12 @@ def mean(node: Node, work: Work) -> Sums:
     least, most = min(0, low) * multiple, max(0, high) * multiple
     if max(-least, most) >= INT32:
         raise NoForm(f"sums may reach {least:,} or {most:,}, outside int32")
-    rounded = _stated_mean(node.rule, xq, yq, work.kind(y))
+    rounded = _stated_mean(node.rule, xq, yq, context.kind(y))
     unsure = 0
     if node.rule not in MEAN:
         unsure = sum(_unsure(rounded, low * n, high * n, n, xq.scale[0] / n, yq) for n in counts)
     lows, highs = np.array([low * multiple]), np.array([high * multiple])
-    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), rule="exact")
+    adding = replace(node, outputs=(context.free(f"{y.name}.sums"),), rule="exact")
     unit = unit_of(np.array([xq.scale[0] / multiple]), 0, lows, highs)
     scale = np.array([xq.scale[0] / multiple / yq.scale[0]])
     if len(counts) == 1:

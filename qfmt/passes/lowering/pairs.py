@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .steps import Integers
+from .step_functions import Integers
 
 LARGEST_DENOMINATOR = 1 << 20
 

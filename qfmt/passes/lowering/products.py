@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
 from ...model import DTYPES, INT32, Node, Quantization, Tensor
 from ...ops.accumulation import columns, in_units_of_sums, inner_size
-from .steps import Array, Integers
+from .context import Context, NoForm
+from .step_functions import Array, Integers
 from .sums import FACTOR_BITS, Sums, unit_of
-from .work import NoForm, Work
 
 
-def product(node: Node, work: Work) -> Sums:
+def product(node: Node, context: Context) -> Sums:
     """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul by a requantize rule."""
-    x, w, y = (work.tensors[name] for name in (*node.inputs[:2], node.outputs[0]))
-    xq, wq, yq = _grids(node, x, w, y, work)
+    x, w, y = (context.tensors[name] for name in (*node.inputs[:2], node.outputs[0]))
+    xq, wq, yq = _grids(node, x, w, y, context)
     if not w.is_constant:
-        return _of_inputs(node, xq, wq, yq, work)
+        return _of_inputs(node, xq, wq, yq, context)
     weights, scale, zero = columns(node, _centred(w)), _scales(node, wq), int(xq.zero_point[0])
     at = f32(xq.scale[0]) * scale.astype(f32)
     _check_scales(at, yq)
-    bias, real = _bias(node, work, xq, scale, at, len(weights))
+    bias, real = _bias(node, context, xq, scale, at, len(weights))
     least, most = _met(node, xq)
     low, high = _reach(weights, least - zero, most - zero, bias)
     folded = bias - zero * weights.sum(1)
@@ -39,13 +39,13 @@ def product(node: Node, work: Work) -> Sums:
     def evaluate(sums: Integers, some: slice) -> Array:
         scales = scale[some, None] if wq.is_per_channel else scale.reshape(())
         exact, added = (sums, None) if real is None else (sums - bias[some, None], real[some, None])
-        return requantize(exact, added, xq.scale[0], scales, yq, work.kind(y), node.rule)
+        return requantize(exact, added, xq.scale[0], scales, yq, context.kind(y), node.rule)
 
-    axis = 1 if node.operator.startswith("Conv") else work.last_axis(y) if len(weights) > 1 else 0
-    inputs = [x.name, _weight(w, work) if folds else w.name]
+    axis = 1 if node.operator.startswith("Conv") else context.last_axis(y) if len(weights) > 1 else 0
+    inputs = [x.name, _weight(w, context) if folds else w.name]
     if (kept := folded if folds else bias).any():
-        inputs.append(_bias_tensor(node, work, kept, "folded" if folds else "integers"))
-    name, rule = work.free(f"{y.name}.sums"), "folded" if folds else "exact"
+        inputs.append(_bias_tensor(node, context, kept, "folded" if folds else "integers"))
+    name, rule = context.free(f"{y.name}.sums"), "folded" if folds else "exact"
     adding = replace(node, inputs=tuple(inputs), outputs=(name,), rule=rule)
     # No product of scales is rounded to float32: TFLite's multipliers are made so.
     multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
@@ -63,13 +63,15 @@ def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> b
     return bool((units == np.rint(units)).all()) and max(-low.min(), high.max()) <= EXACT_IN_FLOAT32
 
 
-def _grids(node: Node, x: Tensor, w: Tensor, y: Tensor, work: Work) -> tuple[Quantization, Quantization, Quantization]:
+def _grids(
+    node: Node, x: Tensor, w: Tensor, y: Tensor, context: Context
+) -> tuple[Quantization, Quantization, Quantization]:
     """The quantizations of input, weight and output; NoForm where sums of integers cannot be made of them."""
     if node.rule not in REQUANTIZE:
         raise NoForm("multiplies real numbers")
     if node.operator == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
         raise NoForm("scales its product by real numbers")
-    xq, wq, yq = (work.grid(tensor) for tensor in (x, w, y))
+    xq, wq, yq = (context.grid(tensor) for tensor in (x, w, y))
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
     if max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > FACTOR_BITS:
@@ -120,10 +122,10 @@ def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> b
 
 
 def _bias(
-    node: Node, work: Work, xq: Quantization, scale: Array, at: Array, count: int
+    node: Node, context: Context, xq: Quantization, scale: Array, at: Array, count: int
 ) -> tuple[Integers, Array | None]:
     """The bias as integers in units of sums; and as real numbers, unless the rule adds those integers."""
-    tensor = work.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
+    tensor = context.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
     if tensor is None:
         return np.zeros(count, np.int64), None
     if not tensor.is_constant:
@@ -153,17 +155,17 @@ def _centred(w: Tensor) -> Integers:
     return array - w.quantization.zero_points(array.ndim).astype(np.int64)
 
 
-def _weight(w: Tensor, work: Work) -> str:
+def _weight(w: Tensor, context: Context) -> str:
     """The weight less its zero points, which `folded` does not know."""
     assert w.quantization is not None
     if not any(w.quantization.zero_point):
         return w.name
     centred = _centred(w)
-    name = work.free(f"{w.name}.centred")
+    name = context.free(f"{w.name}.centred")
     dtype = next(each for each in ("int8", "int16") if _holds(each, centred))
     limits, zero = DTYPES[dtype], (0,) * len(w.quantization.zero_point)
     grid = replace(w.quantization, zero_point=zero, quant_min=limits.minimum, quant_max=limits.maximum, names=("", ""))
-    work.add(Tensor.constant(name, centred.astype(dtype), grid))
+    context.add(Tensor.constant(name, centred.astype(dtype), grid))
     return name
 
 
@@ -171,17 +173,17 @@ def _holds(dtype: str, values: Integers) -> bool:
     return DTYPES[dtype].holds(values.min(initial=0), values.max(initial=0))
 
 
-def _bias_tensor(node: Node, work: Work, values: Integers, word: str) -> str:
+def _bias_tensor(node: Node, context: Context, values: Integers, word: str) -> str:
     has_own = len(node.inputs) > 2 and node.inputs[2]
-    name = work.free(f"{node.inputs[2]}.{word}" if has_own else f"{node.outputs[0]}.bias")
-    work.add(Tensor.constant(name, values.astype(np.int32)))
+    name = context.free(f"{node.inputs[2]}.{word}" if has_own else f"{node.outputs[0]}.bias")
+    context.add(Tensor.constant(name, values.astype(np.int32)))
     return name
 
 
-def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization, work: Work) -> Sums:
+def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization, context: Context) -> Sums:
     """MatMul of two computed tensors."""
-    a, b = (work.tensors[name] for name in node.inputs[:2])
-    y = work.tensors[node.outputs[0]]
+    a, b = (context.tensors[name] for name in node.inputs[:2])
+    y = context.tensors[node.outputs[0]]
     if node.operator != "MatMul" or bq.is_per_channel:
         raise NoForm("has weights that are not constant")
     length = inner_size(a.shape, b.shape)
@@ -196,9 +198,9 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
     _check_scales(at, yq)
 
     def evaluate(sums: Integers, _: slice) -> Array:
-        return requantize(sums, None, aq.scale[0], np.array(bq.scale[0]), yq, work.kind(y), node.rule)
+        return requantize(sums, None, aq.scale[0], np.array(bq.scale[0]), yq, context.kind(y), node.rule)
 
     lows, highs = np.array([low]), np.array([high])
-    adding = replace(node, outputs=(work.free(f"{y.name}.sums"),), rule="exact")
+    adding = replace(node, outputs=(context.free(f"{y.name}.sums"),), rule="exact")
     unit = unit_of(np.array([at]), 0, lows, highs)
     return Sums(adding, 0, lows, highs, np.array([float(at) / yq.scale[0]]), node.rule, unit, evaluate)

@@ -17,8 +17,8 @@ from ...interpreter import execute
 from ...model import DTYPES, Node, Shape, Tensor
 from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.shapes import broadcast, broadcast_pair
-from .steps import Array, Integers
-from .work import NoForm, Work
+from .context import Context, NoForm
+from .step_functions import Array, Integers
 
 TABLE_BITS = 8
 
@@ -45,31 +45,31 @@ class Region:
     reached: set[str] = field(default_factory=set)
 
 
-def region(node: Node, work: Work) -> Region:
+def region(node: Node, context: Context) -> Region:
     """What a node with a quantized output computes; NoForm, naming the node, if that is not a function of elements."""
-    found = Region(work.tensors[node.outputs[0]])
-    _grow(found, node, work)
+    found = Region(context.tensors[node.outputs[0]])
+    _grow(found, node, context)
     for leaf in found.leaves:
-        work.grid(leaf)
+        context.grid(leaf)
         if leaf.quantization is not None and leaf.quantization.is_per_channel:
             raise NoForm(f"reads {leaf.name!r}, which is quantized per channel", node=node)
-    _check_sizes(found, work)
+    _check_sizes(found, context)
     return found
 
 
-def _check_sizes(found: Region, work: Work) -> None:
+def _check_sizes(found: Region, context: Context) -> None:
     """NoForm where a constant adds dimensions, or elements, to those of the leaves: a table adds none."""
     known: Shape = ()
     for leaf in found.leaves:
         known = None if known is None or leaf.shape is None else broadcast_pair(known, leaf.shape)
     for node in found.nodes:
-        constants = [work.tensors[name] for name in node.inputs if name and work.tensors[name].is_constant]
+        constants = [context.tensors[name] for name in node.inputs if name and context.tensors[name].is_constant]
         for shape in (each.shape or () for each in constants if OPERATORS[node.operator].shape is broadcast):
             if len(shape) > 1 if known is None else broadcast_pair(known, shape) != known:
                 raise NoForm("has a constant of real numbers that may add dimensions or elements", node=node)
 
 
-def _grow(found: Region, node: Node, work: Work) -> None:
+def _grow(found: Region, node: Node, context: Context) -> None:
     """Add a node, after those that it depends on through real numbers."""
     if node.outputs[0] in found.reached:
         return
@@ -77,38 +77,38 @@ def _grow(found: Region, node: Node, work: Work) -> None:
     if len(found.reached) > MOST_NODES:
         raise NoForm(f"computes real numbers with more than {MOST_NODES} operators", node=node)
     if not is_by_element(node):
-        source = _computing(node, work)
+        source = _computing(node, context)
         if is_by_element(source) or is_move(source):
             raise NoForm("moves real numbers", node=node)
         raise NoForm(SEVERAL, node=source)
     for place, name in enumerate(node.inputs):
         if not name:
             continue
-        tensor = work.tensors[name]
-        if tensor.is_constant and _fits(found, node, place, tensor, work):
+        tensor = context.tensors[name]
+        if tensor.is_constant and _fits(found, node, place, tensor, context):
             continue
         if tensor.quantization is not None:
             if all(leaf.name != name for leaf in found.leaves):
                 found.leaves.append(tensor)
         elif tensor.is_constant:
             raise NoForm(f"has a constant of real numbers for each position, {name!r}", node=node)
-        elif name in work.producer:
-            _grow(found, work.producer[name], work)
+        elif name in context.producer:
+            _grow(found, context.producer[name], context)
         else:
             raise NoForm(f"reads real numbers, {name!r}", node=node)
     found.nodes.append(node)
 
 
-def _computing(node: Node, work: Work) -> Node:
+def _computing(node: Node, context: Context) -> Node:
     """The node whose numbers a node moves, if it only moves some."""
-    while is_move(node) and node.inputs and (source := work.producer.get(node.inputs[0])) is not None:
+    while is_move(node) and node.inputs and (source := context.producer.get(node.inputs[0])) is not None:
         node = source
     return node
 
 
 def is_move(node: Node) -> bool:
     """Whether a node moves numbers, or clamps them."""
-    return has(node, Trait.MOVES)
+    return has(node, Trait.ANY_MOVE)
 
 
 def is_by_element(node: Node) -> bool:
@@ -116,7 +116,7 @@ def is_by_element(node: Node) -> bool:
     return has(node, Trait.ELEMENTWISE) and len(node.outputs) == 1
 
 
-def _fits(found: Region, node: Node, place: int, tensor: Tensor, work: Work) -> bool:
+def _fits(found: Region, node: Node, place: int, tensor: Tensor, context: Context) -> bool:
     """Whether a constant is one for all elements, or differs along one axis of the output, the same for all."""
     sizes = [size for size in tensor.shape or () if size != 1]
     if not sizes:
@@ -141,51 +141,51 @@ def integers(tensor: Tensor) -> Integers:
     return np.clip(dtype.every().astype(np.int64), grid.quant_min, grid.quant_max)
 
 
-def table(found: Region, work: Work) -> Array:
+def table(found: Region, context: Context) -> Array:
     """The outputs for all integers of the leaf: [2^bits], or [C, 2^bits] where constants differ along an axis."""
     (leaf,) = found.leaves
     values = integers(leaf)
     if found.axis is None:
-        return _run(found, {leaf.name: values.reshape(-1, 1)}, work).reshape(-1)
+        return _run(found, {leaf.name: values.reshape(-1, 1)}, context).reshape(-1)
     rank = max(2, len(found.output.shape or ()))
     channel = found.axis + rank - len(found.output.shape or ())
     along = 1 if channel == 0 else 0
     shape = [len(values) if axis == along else found.count if axis == channel else 1 for axis in range(rank)]
     given = np.broadcast_to(values.reshape([-1 if axis == along else 1 for axis in range(rank)]), shape)
-    result = np.moveaxis(_run(found, {leaf.name: given}, work), (channel, along), (0, 1))
+    result = np.moveaxis(_run(found, {leaf.name: given}, context), (channel, along), (0, 1))
     return np.ascontiguousarray(result.reshape(found.count, len(values)))
 
 
-def pair_table(found: Region, work: Work) -> Array:
+def pair_table(found: Region, context: Context) -> Array:
     """The outputs for all pairs of integers of two leaves, [2^bits, 2^bits]."""
     a, b = found.leaves
     first, second = integers(a), integers(b)
-    result = _run(found, {a.name: first[:, None], b.name: second[None, :]}, work)
+    result = _run(found, {a.name: first[:, None], b.name: second[None, :]}, context)
     return np.broadcast_to(result, (*result.shape[:-2], len(first), len(second))).reshape(len(first), len(second))
 
 
-def evaluate(found: Region, x: Integers, work: Work) -> Array:
+def evaluate(found: Region, x: Integers, context: Context) -> Array:
     """The outputs for some integers of the only leaf, of any shape."""
     (leaf,) = found.leaves
-    return _run(found, {leaf.name: x}, work)
+    return _run(found, {leaf.name: x}, context)
 
 
-def _run(found: Region, given: dict[str, Any], work: Work) -> Array:
-    values = {name: array.astype(work.kind(work.tensors[name])) for name, array in given.items()}
+def _run(found: Region, given: dict[str, Any], context: Context) -> Array:
+    values = {name: array.astype(context.kind(context.tensors[name])) for name, array in given.items()}
     elements = prod(np.broadcast_shapes(*(array.shape for array in given.values())))
-    work.budget.allocate(RESULT * elements)
+    context.budget.allocate(RESULT * elements)
     for node in found.nodes:
-        work.budget.spend(NODE + elements // ELEMENTS)
-        operands = [_operand(name, values, work) for name in node.inputs]
-        outputs = [work.tensors[name] for name in node.outputs]
+        context.budget.spend(NODE + elements // ELEMENTS)
+        operands = [_operand(name, values, context) for name in node.inputs]
+        outputs = [context.tensors[name] for name in node.outputs]
         values.update(zip(node.outputs, execute(node, operands, outputs), strict=True))
     result: Array = values[found.output.name]
     return result
 
 
-def _operand(name: str, values: dict[str, Any], work: Work) -> Operand | None:
+def _operand(name: str, values: dict[str, Any], context: Context) -> Operand | None:
     if not name:
         return None
-    tensor = work.tensors[name]
+    tensor = context.tensors[name]
     array: Any = values[name] if not tensor.is_constant or name in values else tensor.array
     return Operand(array, tensor.quantization)

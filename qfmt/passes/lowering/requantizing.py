@@ -9,11 +9,11 @@ import numpy as np
 
 from ...model import INT32, Node, Tensor
 from ...ops import OPERATORS
-from .fits import Lines
+from .context import Context, NoForm
 from .forms import MULTIPLY_ADD_DIVIDE, Form, Requantization, fit, joined
-from .steps import Integers, Steps, levels_of, of_pairs, search
+from .lines import Lines
+from .step_functions import Integers, StepFunction, levels_of, of_pairs, search
 from .sums import Sums
-from .work import NoForm, Work
 
 LEVELS = 1 << 16
 PAIRS, FOUND = 10, 4
@@ -23,25 +23,25 @@ CELLS = 1 << 20
 """How many thresholds are looked for at a time."""
 
 
-def requantized(sums: Sums, output: str, like: Node, work: Work, form: Form | None = None) -> None:
+def requantized(sums: Sums, output: str, like: Node, context: Context, form: Form | None = None) -> None:
     """Append the node that adds up, and what makes output integers of its sums; nothing more if they are the same."""
-    y = work.tensors[output]
-    found = best(sums, y, work, form or work.form)
+    y = context.tensors[output]
+    found = best(sums, y, context, form or context.form)
     name = sums.node.outputs[0]
-    work.put(sums.node, [work.computed(y, name, "int32", sums.unit)])
-    append(found, sums, name, y, like, work)
+    context.put(sums.node, [context.computed(y, name, "int32", sums.unit)])
+    append(found, sums, name, y, like, context)
 
 
-def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
+def best(sums: Sums, y: Tensor, context: Context, form: Form) -> Requantization:
     """The parameters for all channels; those of a common shift are found for all at once."""
-    grid = work.grid(y)
+    grid = context.grid(y)
     if grid.quant_max - grid.quant_min > LEVELS:
         raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
     if grid.quant_min == grid.quant_max:
         return _constant(len(sums.low), form)
     zero_point = int(grid.zero_point[0])
     if sums.pairs is not None:
-        work.budget.spend(len(sums.pairs[0]) // PAIRS)
+        context.budget.spend(len(sums.pairs[0]) // PAIRS)
         limits = grid.quant_min, grid.quant_max
         steps = of_pairs(*sums.pairs, limits, float(sums.multiplier[0]), zero_point, nearly=sums.nearly)
         if steps is None:
@@ -52,7 +52,7 @@ def best(sums: Sums, y: Tensor, work: Work, form: Form) -> Requantization:
         return _unsure(found, sums)
     levels = levels_of(grid.quant_min, grid.quant_max)
     count = len(sums.low)
-    work.budget.spend(count * len(levels) // FOUND)
+    context.budget.spend(count * len(levels) // FOUND)
     step = max(1, CELLS // len(levels)) if form.rule != MULTIPLY_ADD_DIVIDE else count
     parts = [slice(start, start + step) for start in range(0, count, step)]
     return _unsure(joined([fit(_steps(sums, levels, part, zero_point), form) for part in parts]), sums)
@@ -70,17 +70,17 @@ def _unsure(found: Requantization, sums: Sums) -> Requantization:
     return found._replace(differs=found.differs + sums.unsure, largest=max(found.largest, min(sums.unsure, 1)))
 
 
-def _steps(sums: Sums, levels: Integers, part: slice, zero_point: int) -> Steps:
+def _steps(sums: Sums, levels: Integers, part: slice, zero_point: int) -> StepFunction:
     assert sums.evaluate is not None
     evaluate = sums.evaluate
     arguments = sums.low[part], sums.high[part], levels, sums.multiplier[part], zero_point
     return search(lambda x: evaluate(x, part), *arguments)
 
 
-def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
+def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, context: Context) -> None:
     """The node that requantizes `source` to y, with its constants."""
     if found.rule == MULTIPLY_ADD_DIVIDE:
-        _append_shift(found, sums, source, y, like, work)
+        _append_shift(found, sums, source, y, like, context)
         return
     by_row = found.row >= 0
     arrays: dict[str, Any] = {}
@@ -100,14 +100,14 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
         if uses_lines:
             arrays["row"] = found.row.astype(np.int32)
     words = ("multiplier", "shift", "add", "thresholds", "row")
-    names = [work.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in words]
+    names = [context.constant(f"{y.name}.{word}", arrays[word]) if word in arrays else "" for word in words]
     while not names[-1]:
         names.pop()
     attributes = {
         "axis": sums.axis,
         **_known(found, sums),
     }
-    work.put(_node("qfmt.Requantize", (source, *names), y.name, rule, attributes, like), [y])
+    context.put(_node("qfmt.Requantize", (source, *names), y.name, rule, attributes, like), [y])
 
 
 def _known(found: Requantization, sums: Sums) -> dict[str, Any]:
@@ -121,19 +121,19 @@ def _known(found: Requantization, sums: Sums) -> dict[str, Any]:
     }
 
 
-def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, work: Work) -> None:
+def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, context: Context) -> None:
     """floor((x·mul + add) / div + 1/2): div a power of two, half of which the addend leaves to the rule."""
     shift = int(found.lines.shift[0])
     rank = len(y.shape or ())
     spread = [-1 if axis == sums.axis and len(sums.low) > 1 else 1 for axis in range(rank)][sums.axis :]
     mul = found.lines.multiplier.astype(np.int32).reshape(spread)
     add = (found.lines.add - ((1 << shift) >> 1)).reshape(spread)
-    names = [work.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
+    names = [context.constant(f"{y.name}.{word}", array) for word, array in (("multiplier", mul), ("add", add))]
     attributes: dict[str, Any] = {"div": 1 << shift, **_known(found, sums)}
     node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, attributes, like)
     if source == sums.node.outputs[0]:
-        work.add(replace(work.tensors[source], quantization=None))  # RequantShift takes off zero points
-    work.put(node, [y])
+        context.add(replace(context.tensors[source], quantization=None))  # RequantShift takes off zero points
+    context.put(node, [y])
 
 
 def _node(

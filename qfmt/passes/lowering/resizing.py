@@ -9,7 +9,7 @@ import numpy as np
 
 from ...model import Node
 from ...ops.resize import LARGEST, neighbours
-from .work import Work
+from .context import Context
 
 CROPS = "tf_crop_and_resize"
 RULE = "interpolate"
@@ -23,14 +23,14 @@ def is_nearest(node: Node) -> bool:
     return is_resize and attributes["coordinate_transformation_mode"] != CROPS
 
 
-def by_sizes(node: Node, work: Work) -> Node:
+def by_sizes(node: Node, context: Context) -> Node:
     """A Resize by the nearest neighbour that names sizes where it named factors, if it takes the same elements then.
 
     Sizes that are not known stay: only a factor of 1 lets a dimension alone.
     """
     if not is_nearest(node) or len(node.inputs) < 3 or not node.inputs[2] or any(node.inputs[3:]):
         return node
-    x, scales = (work.tensors[name] for name in (node.inputs[0], node.inputs[2]))
+    x, scales = (context.tensors[name] for name in (node.inputs[0], node.inputs[2]))
     if x.shape is None or not scales.is_constant:
         return node
     attributes: dict[str, Any] = dict(node.attributes)
@@ -48,5 +48,5 @@ def by_sizes(node: Node, work: Work) -> Node:
             return node
         sizes.append(len(wanted))
     attributes["axes"] = () if list(factors) == list(range(len(x.shape))) else tuple(factors)
-    name = work.constant(f"{node.outputs[0]}.sizes", np.array(sizes, np.int64))
+    name = context.constant(f"{node.outputs[0]}.sizes", np.array(sizes, np.int64))
     return replace(node, inputs=(node.inputs[0], "", "", name), attributes=attributes)

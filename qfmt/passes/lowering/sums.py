@@ -9,8 +9,8 @@ import numpy as np
 
 from ...arithmetic import f32
 from ...model import Node, Quantization
-from .fits import Floats
-from .steps import Array, Integers
+from .lines import Floats
+from .step_functions import Array, Integers
 
 FACTOR_BITS = 16
 """The most that integers may have which are multiplied, or added up."""

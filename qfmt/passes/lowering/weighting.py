@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...model import INT32
-from .fits import Lines
+from .lines import Lines
 
 FIXED = ("fixed_point_single", "fixed_point_double", "power_of_two")
 FINEST = 24

@@ -13,7 +13,7 @@ import qfmt
 from cases.onnx_nodes import QUANTIZED, quantized_node
 from cases.operators import CASES
 from qfmt.model import Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS
 from support import onnx_kernels
 from support import onnx_witness as witness
 
@@ -33,7 +33,7 @@ FLOATS_ONLY = {"GlobalMaxPool"}
 WRITTEN |= {
     name: name
     for name in QUANTIZED
-    if OPERATORS[name].quantized is Quantized.MOVES and not OPERATORS[name].integer and name not in FLOATS_ONLY
+    if OPERATORS[name].moves and not OPERATORS[name].integer and name not in FLOATS_ONLY
 }
 
 

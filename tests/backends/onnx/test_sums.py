@@ -52,7 +52,7 @@ def sums_of(name: str, rule: str, rng: Random) -> tuple[Model, dict[str, Array]]
             values = rng.integers(-999, 999, shape).astype(np.int32) if bias else each
             tensors.append(Tensor.constant(at, values))
         else:
-            weight = index == 1 and entry.quantized.name == "ACCUMULATES"
+            weight = index == 1 and entry.accumulates
             values, q = integers_like(rng, each)
             q = None if weight and rule == "folded" else q
             if weight:

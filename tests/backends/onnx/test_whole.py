@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-<<<<<<< HEAD:tests/test_to_onnx_whole.py
-import onnx_kernels
-import onnx_witness
-=======
->>>>>>> tests:tests/backends/onnx/test_whole.py
 import pytest
 from onnx import TensorProto, helper
 
@@ -20,7 +15,7 @@ from cases.one_node import single
 from networks.integer import grid, network, node
 from qfmt.errors import QfmtError
 from qfmt.model import DTYPES, Model, Quantization, Tensor, numpy_dtype
-from support import onnx_witness
+from support import onnx_kernels, onnx_witness
 from support.counts import tell
 from support.paths import INTEGER_SUITE
 

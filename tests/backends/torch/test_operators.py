@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from cases.operators import CASES
 from cases.torch_nodes import KINDS, Array, one_node
+from qfmt.backends.torch.spelled import Kernel
 from qfmt.errors import QfmtError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS, Quantized
+from qfmt.ops import OPERATORS
+from qfmt.ops.spelling import parsed
 
 pytestmark = pytest.mark.usefixtures("fbgemm")
 
@@ -36,7 +41,7 @@ EXCUSED = {
 """Where an engine is torch's own, and torch is off."""
 
 
-QUANTIZED = {name for name in CASES if OPERATORS[name].quantized not in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)}
+QUANTIZED = {name for name in CASES if not OPERATORS[name].is_real}
 RUN = [(kind, name) for kind in KINDS for name in sorted(QUANTIZED if kind != "float" else CASES)]
 RUN = [(kind, name) for kind, name in RUN if name != "qfmt.Requantize"]  # has no case without integers
 
@@ -151,3 +156,11 @@ def test_constants_of_any_size_on_either_side(name: str, rule: str, own: str) ->
                 same, total = same + int((off == 0).sum()), total + off.size
     print(f"{name} with {own or 'real'} constants: {same} of {total} outputs equal")
     assert total
+
+
+def test_what_follows_a_default_is_given_by_name() -> None:
+    call = "aten::embedding(weight:data, indices, padding_idx:_=-1, scale_grad_by_freq:axis, sparse:_=False)"
+    parameters = {each.torch_name: each for each in parsed(call)[1]}
+    kernel = Kernel(torch.ops.aten.embedding.default, OPERATORS["Gather"], parameters)
+    site: Any = SimpleNamespace(attribute={"axis": 1}.__getitem__)
+    assert kernel.arguments(site, ["x", "i"]) == (["x", "i"], {"scale_grad_by_freq": 1})

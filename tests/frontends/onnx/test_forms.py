@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_kernels
 import pytest
 from onnx import TensorProto, numpy_helper, version_converter
 
@@ -36,77 +35,6 @@ f32 = np.float32
 MS = "com.microsoft"
 
 
-<<<<<<< HEAD:tests/test_onnx_forms.py
-def compare(
-    source: onnx.ModelProto, folder: Path, *, steps: int = 0, share: float = 1.0, witness: Any = runtime, seeds: int = 3
-) -> Model:
-    """The model from the file, after all outputs were compared: at least that share equal, the others `steps` off.
-
-    Where kernels of ONNX Runtime saturate, sums are those of the kernel that gives most outputs.
-    """
-    model = through_file(qfmt.convert(source), folder)
-    equal = total = 0
-    for seed in range(seeds):
-        inputs = random_inputs(source, seed)
-        wanted = dict(zip(model.graph.outputs, witness(source, inputs), strict=True))
-        runs = (model.run(inputs), *onnx_kernels.saturated(model, inputs))
-        got = max(runs, key=lambda run: sum(np.count_nonzero(run[name] == want) for name, want in wanted.items()))
-        for value, want in zip(source.graph.output, wanted.values(), strict=True):
-            y = got[value.name]
-            assert (y.dtype, y.shape) == (want.dtype, want.shape), value.name
-            same = (y == want) | (np.isnan(want) if want.dtype.kind == "f" else False)
-            if want.dtype.kind == "f" and steps == 0 and share < 1:
-                same |= np.isclose(y, want, rtol=1e-5, atol=1e-6)
-            elif steps:
-                assert np.abs(y.astype(np.float64) - want.astype(np.float64)).max() <= steps
-            equal, total = equal + int(same.sum()), total + want.size
-    print(f"{equal} of {total} outputs equal; {dict(operators(model))}")
-    assert equal >= share * total
-    return model
-
-
-def q(x: str, name: str, y: str, domain: str = "", **attributes: Any) -> onnx.NodeProto:
-    return node("QuantizeLinear", [x, f"{name}.s", f"{name}.z"], [y], domain=domain, **attributes)
-
-
-def dq(x: str, name: str, y: str, domain: str = "", **attributes: Any) -> onnx.NodeProto:
-    return node("DequantizeLinear", [x, f"{name}.s", f"{name}.z"], [y], domain=domain, **attributes)
-
-
-def grids(**named: tuple[Any, Any]) -> dict[str, np.ndarray]:
-    """name → (scale, zero point): the two constants of each."""
-    result = {}
-    for name, (scale, point) in named.items():
-        result[f"{name}.s"], result[f"{name}.z"] = np.asarray(scale, f32), np.asarray(point)
-    return result
-
-
-def conv_net(rng: np.random.Generator, *, relu: bool = True, bias: str = "int32") -> onnx.ModelProto:
-    """x → Q → DQ → Conv (per channel) → Relu → Q → DQ → y, with u8 activations and s8 weights."""
-    sw = rng.uniform(0.001, 0.02, 4).astype(f32)
-    constants = {
-        **grids(x=(0.05, np.uint8(117)), w=(sw, np.zeros(4, np.int8)), y=(0.11, np.uint8(40))),
-        "w": rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
-        "b.s": f32(0.05) * sw,
-        "b.z": np.zeros(4, np.int32),
-        "b": rng.integers(-2000, 2000, 4).astype(np.int32),
-        "fb": rng.normal(0, 1, 4).astype(f32),
-    }
-    last = "c"
-    nodes = [q("x", "x", "xq"), dq("xq", "x", "xd"), dq("w", "w", "wd", axis=0)]
-    if bias == "int32":
-        nodes.append(dq("b", "b", "bd", axis=0))
-    names = ["xd", "wd"] + {"int32": ["bd"], "float": ["fb"], "none": []}[bias]
-    nodes.append(node("Conv", names, ["c"], "conv", pads=[1, 1, 1, 1]))
-    if relu:
-        nodes.append(node("Relu", ["c"], ["r"]))
-        last = "r"
-    nodes += [q(last, "y", "yq"), dq("yq", "y", "y")]
-    return proto(nodes, {"x": (FLOAT, [2, 3, 9, 9])}, ["y"], constants)
-
-
-=======
->>>>>>> tests:tests/frontends/onnx/test_forms.py
 # -- Q and DQ --------------------------------------------------------------------------------------------------
 
 

@@ -20,10 +20,10 @@ from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import requantizations
-from qfmt.passes.lowering.fits import addends, exact_lines
 from qfmt.passes.lowering.forms import FORMS, NARROWED, quantized_multiplier
+from qfmt.passes.lowering.lines import addends, exact_lines
 from qfmt.passes.lowering.pairs import between, ratios, weights
-from qfmt.passes.lowering.steps import Steps, of_pairs, search
+from qfmt.passes.lowering.step_functions import StepFunction, of_pairs, search
 from support.counts import tell
 
 f32 = np.float32
@@ -147,7 +147,7 @@ def test_sums_in_reach_are_all_that_inputs_give(seed: int, rule: str, wide: bool
     assert tuple(sums.max(0)) == node.attributes["reach_high"]
 
 
-def steps_of(rng: np.random.Generator) -> tuple[Steps, np.ndarray]:
+def steps_of(rng: np.random.Generator) -> tuple[StepFunction, np.ndarray]:
     """A random function of steps over few sums, and what it gives."""
     low, count = int(rng.integers(-500, 500)), int(rng.integers(1, 120))
     x = np.arange(low, low + count)
@@ -188,7 +188,7 @@ def test_a_line_is_found_where_there_is_one(seed: int) -> None:
         assert least is None or lines.multiplier[0] <= least
 
 
-def _ends(found: Steps, m: int, shift: int) -> tuple[int, ...]:
+def _ends(found: StepFunction, m: int, shift: int) -> tuple[int, ...]:
     """The addends at both ends of what the levels allow, whether they allow any."""
     least, most = addends(found, np.array([m]), np.array([shift]))
     return int(least[0]), int(most[0])

@@ -108,7 +108,7 @@ def _pad(call: Call, a: Any) -> Any:
     return call("aten::pad", a.input, list(a.pad), a.mode, a.value)
 
 
-@_functions("gelu(input, approximate='none')")
+@_functions("gelu(input, *, approximate='none')")
 def _gelu(call: Call, a: Any) -> Any:
     return call("aten::gelu", a.input, approximate=a.approximate)
 

@@ -220,12 +220,6 @@ def _plus(lift: Builder, x: TensorValue, q: Quantization, addend: float) -> Any:
     return lift.emit("Add", [x, added], quantization=quantization, rule="sum")
 
 
-@lifts("aten::relu")
-def relu(lift: Builder, self: Any) -> Any:
-    x = lift.tensor(self)
-    return lift.emit("Relu", [x], quantization=arguments.grid(x))
-
-
 @lifts("aten::relu6", "quantized::relu6")
 def relu6(lift: Builder, self: Any) -> Any:
     return clamp(lift, self, 0.0, 6.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ....errors import ControlFlowError
 from ....model import Model
-from ....passes.likely import EXAMPLES
+from ....passes.likely_shapes import EXAMPLES
 from ...content import sha256_of
 from ...options import Options
 from ..network import Network

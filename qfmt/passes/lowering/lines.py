@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .steps import Array, Integers, Steps, differing
+from .step_functions import Array, Integers, StepFunction, differing
 
 Floats = NDArray[np.float64]
 LARGEST_SHIFT = 62
@@ -28,7 +28,7 @@ class Lines(NamedTuple):
     add: Integers
 
 
-def exact_lines(steps: Steps, bits: int) -> tuple[Lines, NDArray[np.bool_]]:
+def exact_lines(steps: StepFunction, bits: int) -> tuple[Lines, NDArray[np.bool_]]:
     """For each channel the line of the smallest multiplier below 2^bits that is equal everywhere; and whether there is
     one. Verified in integers."""
     left, right = slopes(steps)
@@ -57,7 +57,7 @@ def exact_lines(steps: Steps, bits: int) -> tuple[Lines, NDArray[np.bool_]]:
     return found, done
 
 
-def slopes(steps: Steps) -> tuple[Floats, Floats]:
+def slopes(steps: StepFunction) -> tuple[Floats, Floats]:
     """The open interval of real slopes with which a line can be equal, per channel; left ≥ right: there is none.
 
     Newton's method from both sides, which on a concave function of straight pieces ends after a few of them. It ends at
@@ -87,7 +87,7 @@ def slopes(steps: Steps) -> tuple[Floats, Floats]:
 class _Gap:
     """g(σ) of the module's docstring, with the levels that bound it."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: StepFunction) -> None:
         self.level = (steps.levels - steps.zero_point).astype(np.float64)
         self.above, self.below = steps.above.astype(np.float64), steps.under.astype(np.float64)
         self.never, self.always = steps.above > steps.high[:, None], steps.under < steps.low[:, None]
@@ -117,7 +117,7 @@ class _Gap:
         return np.where(bounded, root, np.inf)
 
 
-def addends(steps: Steps, multiplier: Integers, shift: Integers) -> tuple[Integers, Integers]:
+def addends(steps: StepFunction, multiplier: Integers, shift: Integers) -> tuple[Integers, Integers]:
     """The least and the greatest addend with which the line is equal; least > greatest: there is none."""
     level = (steps.levels - steps.zero_point) << np.minimum(shift, 40)[:, None]
     far = shift > 40  # only where a single level or two are reachable; as Python's integers
@@ -139,12 +139,12 @@ def _middle(least: Integers, most: Integers) -> Integers:
     return least + ((most - least) >> 1)
 
 
-def _magnitude(steps: Steps, multiplier: Integers) -> Integers:
+def _magnitude(steps: StepFunction, multiplier: Integers) -> Integers:
     largest = np.maximum(np.abs(steps.low), np.abs(steps.high))
     return np.where(largest * multiplier.astype(np.float64) < SAFE, largest * multiplier, SAFE)
 
 
-def thresholds_of(steps: Steps, lines: Lines, rounding: str = "") -> Integers:
+def thresholds_of(steps: StepFunction, lines: Lines, rounding: str = "") -> Integers:
     """The least x with (x·m + add) >> shift ≥ level, for all levels [C, K]: what the lines make of each sum.
 
     `rounding` "double": the addend is 2^(shift-1) + 2^30, or - 2^30 for negative x, if shift > 31.
@@ -158,7 +158,7 @@ def thresholds_of(steps: Steps, lines: Lines, rounding: str = "") -> Integers:
     return np.where(negative < 0, negative, np.maximum(_least(level, m, s, add + nudge, steps), 0))
 
 
-def _least(level: Integers, m: Array, s: Array, add: Array, steps: Steps) -> Integers:
+def _least(level: Integers, m: Array, s: Array, add: Array, steps: StepFunction) -> Integers:
     """ceil((level·2ˢ - add) / m). A level that 62 - s bits do not hold is never reached, or always."""
     room = np.left_shift(np.int64(1), np.maximum(LARGEST_SHIFT - s, 0))
     within = np.clip(level, -room, room) << s
@@ -167,7 +167,7 @@ def _least(level: Integers, m: Array, s: Array, add: Array, steps: Steps) -> Int
     return np.where(level >= room, never, np.where(level <= -room, always, least))
 
 
-def nearest_lines(steps: Steps, bits: int) -> Lines:
+def nearest_lines(steps: StepFunction, bits: int) -> Lines:
     """Lines that differ on few reachable sums: of some slopes and addends the ones with the fewest."""
     left, right = slopes(steps)
     limit = 1 << min(bits, 31)
@@ -181,7 +181,7 @@ def nearest_lines(steps: Steps, bits: int) -> Lines:
 
 
 def _better(
-    steps: Steps, best: Lines, fewest: Integers, multiplier: Integers, shift: Integers
+    steps: StepFunction, best: Lines, fewest: Integers, multiplier: Integers, shift: Integers
 ) -> tuple[Lines, Integers]:
     """The best lines and on how many sums each differs, after some with other multipliers were tried."""
     for add in _addends_near(steps, multiplier, shift):
@@ -202,7 +202,7 @@ def _near(slope: Floats, limit: int) -> list[tuple[Integers, Integers]]:
     return [(np.clip(down + i, 1, limit - 1), shift.astype(np.int64)) for i in (0, 1)]
 
 
-def _addends_near(steps: Steps, multiplier: Integers, shift: Integers) -> list[Integers]:
+def _addends_near(steps: StepFunction, multiplier: Integers, shift: Integers) -> list[Integers]:
     """The addend that violates the bounds of all levels least, and the one half-way between most of them."""
     least, most = addends(steps, multiplier, shift)
     level = (steps.levels - steps.zero_point)[None, :].astype(np.float64)
@@ -216,7 +216,7 @@ def _addends_near(steps: Steps, multiplier: Integers, shift: Integers) -> list[I
     return [np.clip(_middle(least, most), -(SAFE >> 1), SAFE >> 1), median, half]
 
 
-def lines_at(steps: Steps, shift: int, limit: int) -> Lines:
+def lines_at(steps: StepFunction, shift: int, limit: int) -> Lines:
     """Lines of one shift, and multipliers below `limit`, that differ on few reachable sums, or none."""
     left, right = slopes(steps)
     inside = np.ldexp(np.floor(np.ldexp(left, shift)) + 1, -shift)

@@ -25,7 +25,7 @@ class NoForm(QfmtError):
         self.unknown_shape = unknown_shape
 
 
-class Work:
+class Context:
     """The graph before (`tensors`, `producer`), and after: `nodes`, and all `tensors` that they name."""
 
     def __init__(self, model: Model, form: Form, budget: Budget | None = None) -> None:

@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class StepFunction:
     """A monotone function of sums to output integers, channel by channel (C of them).
 
     `low`, `high` [C]: the least and the greatest sum that is reachable. `levels` [K]: output integers, one apart.
@@ -43,7 +43,7 @@ class Steps:
         """`below`, whether it is stored or follows."""
         return self.above - 1 if self.below is None else self.below
 
-    def some(self, channels: Any) -> Steps:
+    def some(self, channels: Any) -> StepFunction:
         """The same of some channels: a slice, a mask or numbers."""
         below = None if self.below is None else self.below[channels]
         low, high, above, multiplier = (each[channels] for each in (self.low, self.high, self.above, self.multiplier))
@@ -57,7 +57,7 @@ def search(
     levels: Integers,
     multiplier: NDArray[np.float64],
     zero_point: int,
-) -> Steps:
+) -> StepFunction:
     """The steps of a monotone function: for each channel and level the least x in [low, high] with that or more.
 
     `evaluate` takes x [C, n] to outputs [C, n]. The search begins around what real numbers would give, and is a
@@ -82,7 +82,7 @@ def search(
         open_ = left < right
         right = np.where(open_ & enough, middle, right)
         left = np.where(open_ & ~enough, middle + 1, left)
-    return Steps(low, high, levels, left, multiplier, zero_point)
+    return StepFunction(low, high, levels, left, multiplier, zero_point)
 
 
 def of_pairs(
@@ -93,7 +93,7 @@ def of_pairs(
     zero_point: int,
     *,
     nearly: bool = False,
-) -> Steps | None:
+) -> StepFunction | None:
     """The steps of a function given by all its pairs; None if it is not monotone, or not a function.
 
     `limits` are the least and greatest output that there could be, reached or not. `nearly`: if it is none, the steps
@@ -115,7 +115,7 @@ def of_pairs(
     low, high = points[:1], points[-1:]
     padded = np.concatenate([low - 1, points, high + 1])
     above, below = padded[at + 1][None], padded[at][None]
-    return Steps(low, high, levels, above, np.array([multiplier]), zero_point, below, pairs)
+    return StepFunction(low, high, levels, above, np.array([multiplier]), zero_point, below, pairs)
 
 
 def levels_of(low: int, high: int) -> Integers:
@@ -123,7 +123,7 @@ def levels_of(low: int, high: int) -> Integers:
     return np.arange(min(low + 1, high), high + 1, dtype=np.int64)
 
 
-def differing(steps: Steps, other: Integers) -> Integers:
+def differing(steps: StepFunction, other: Integers) -> Integers:
     """How many reachable sums give something else by other thresholds `other` [C, K], channel by channel; of pairs, how
     many of these.
 
@@ -138,7 +138,7 @@ def differing(steps: Steps, other: Integers) -> Integers:
     return np.asarray(np.maximum(ends - np.maximum(starts, covered), 0).sum(axis=1))
 
 
-def largest_difference(steps: Steps, other: Integers, counts: Integers) -> int:
+def largest_difference(steps: StepFunction, other: Integers, counts: Integers) -> int:
     """By how much reachable sums differ at most; `counts` as `differing` gives them."""
     theirs = np.clip(other, steps.low[:, None], steps.high[:, None] + 1)
     if steps.pairs is not None:
@@ -153,7 +153,7 @@ def largest_difference(steps: Steps, other: Integers, counts: Integers) -> int:
     return largest
 
 
-def _apart(steps: Steps, theirs: Integers) -> Integers:
+def _apart(steps: StepFunction, theirs: Integers) -> Integers:
     assert steps.pairs is not None
     values, outputs, _ = steps.pairs
     got: Integers = steps.levels[0] - 1 + np.searchsorted(theirs[0], values, "right")

@@ -15,7 +15,7 @@ from ..rules.quantization import SCALE_DTYPES
 QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 
 
-class Stated:
+class QdqGrids:
     """What each of these nodes states: the grid of its integers, if a tensor can have it as its quantization.
 
     None if scales are computed, are not positive finite numbers, or do not fit the tensor as far as that is known.
@@ -31,13 +31,13 @@ class Stated:
         attributes = tuple(sorted(node.attributes.items()))
         key = (data.dtype, data.shape, data.is_constant, node.inputs[1:], attributes)
         if key not in self._found:
-            grid = _stated_grid(node, data, self.tensors)
+            grid = _grid(node, data, self.tensors)
             names = (node.inputs[1], (*node.inputs[2:], "")[0])
             self._found[key] = grid and replace(grid, names=names)
         return self._found[key]
 
 
-def _stated_grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantization | None:
+def _grid(node: Node, data: Tensor, tensors: Mapping[str, Tensor]) -> Quantization | None:
     scale = tensors[node.inputs[1]]
     points = tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
     limits = DTYPES[data.dtype]

@@ -18,7 +18,7 @@ FILLS = {"Pad": 2}
 """Operators that move numbers and put in one of their own: which input that is."""
 
 
-def quantize_earlier(graph: Graph) -> Graph:
+def hoist_quantizers(graph: Graph) -> Graph:
     """The graph with every QuantizeLinear as early as it gives the same integers.
 
     It stays where the moved number is read by others, too, or is stored, or has been quantized already.
