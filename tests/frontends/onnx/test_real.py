@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnxruntime
-import processor
 import pytest
 import torch
 
 import qfmt
 from qfmt.compare import Report
 from qfmt.ops import OPERATORS
+from support import processor
 from support.counts import tell
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import processor
 import pytest
 import torch
 
@@ -16,6 +15,7 @@ import qfmt
 from networks.exported import FORMS, NETWORKS, built, inputs_of, quantized, saved
 from networks.pytorch import flat, quiet
 from qfmt import Model
+from support import processor
 
 QUICK = {
     ("conv", "training"),
