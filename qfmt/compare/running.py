@@ -48,6 +48,12 @@ class SideBySide:
         self.model, self.engine = model, engine
         self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
         self.outputs = {name: OutputFindings() for name in model.graph.outputs}
+        self._copies = {
+            node.outputs[0]: node.inputs[0]
+            for node in model.nodes
+            if node.operator == "Identity" and node.inputs[0] in self.outputs and node.outputs[0] in self.outputs
+        }
+        """Outputs that the source lists twice: a file has a copy of them."""
         self.compared: set[str] = set()
         """Outputs that the source has, too; they may have no elements."""
         self._constants: dict[str, Array] = {}
@@ -57,6 +63,7 @@ class SideBySide:
 
         Where it has nothing, because one call of the source became several nodes, ours is passed on.
         """
+        theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
         agreed = set(inputs)

@@ -68,7 +68,7 @@ def convert(
         return model
     from .. import __version__
     from .options import Options
-    from .sources import IN_MEMORY, sniff
+    from .sources import object_reader, sniff
 
     given = engine, input_shapes, input_quantization
     if isinstance(source, str | PathLike):
@@ -86,9 +86,9 @@ def convert(
 
             converted = with_file(converted, prepared)
     else:
-        found = next((each for each in IN_MEMORY if each.takes(source)), None)
-        if found is None:
+        reader = object_reader(source)
+        if reader is None:
             hint = "pass the path of a file, a module of torch, or an onnx.ModelProto"
             raise SourceError(f"cannot convert a {type(source).__name__}", hint=hint)
-        converted = found.reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
+        converted = reader.convert_object(source, Options.checked(*given), example_inputs, prepared)
     return converted.replace(producer=f"qfmt {__version__}")

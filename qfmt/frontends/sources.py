@@ -60,17 +60,6 @@ class Source(NamedTuple):
         return cast(FileReader, import_module(self.module, __package__))
 
 
-class Memory(NamedTuple):
-    """A source in memory: the module that converts its objects, and which objects these are."""
-
-    module: str
-    takes: Callable[[Any], bool]
-
-    @property
-    def reader(self) -> ObjectReader:
-        return cast(ObjectReader, import_module(self.module, __package__))
-
-
 class Kind(NamedTuple):
     """A kind of file: a key for programs, a name for people; if it cannot be converted, what to do."""
 
@@ -106,10 +95,11 @@ ONNX = Source("ONNX", ".onnx.source")
 
 SOURCES = (TORCHSCRIPT, SAVED, EXPORTED, SAFETENSORS, ONNX)
 
-IN_MEMORY = (
-    Memory(ONNX.module, lambda source: type(source).__name__ == "ModelProto"),
-    Memory(".torch.memory.source", _is_torch),
-)
+IN_MEMORY: dict[str, Callable[[Any], bool]] = {
+    ".onnx.source": lambda source: type(source).__name__ == "ModelProto",
+    ".torch.memory.source": _is_torch,
+}
+"""Modules that convert what is in memory, and which objects each takes."""
 
 *_FIRST, _LAST = (source.files for source in SOURCES)
 READABLE = f"qfmt reads {', '.join(_FIRST)} and {_LAST} files"
@@ -174,3 +164,9 @@ def sniff(path: str | PathLike[str]) -> Kind:
     """
     content = Content(path)
     return next(kind for kind in KINDS.values() if kind.is_it(content))
+
+
+def object_reader(source: Any) -> ObjectReader | None:
+    """The module that converts an object in memory, if one does."""
+    modules = (module for module, takes in IN_MEMORY.items() if takes(source))
+    return next((cast(ObjectReader, import_module(module, __package__)) for module in modules), None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -228,3 +229,13 @@ def test_operators_without_a_reference_are_named_not_blamed(tmp_path: Path) -> N
     report = qfmt.verify(path, qfmt.convert(path))
     assert report.ok and len(report.nodes) == 3
     assert [note for note in report.notes if "no reference for ai.onnx.Det" in note]
+
+
+def test_what_is_an_output_twice_is_compared_under_both_names(tmp_path: Path) -> None:
+    path, text = tmp_path / "m.onnx", "agraph (float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
+    model = qfmt.convert(path)
+    assert model.graph.outputs == ("y", "y_1")
+    report = qfmt.verify(path, model)
+    assert report.ok
+    assert [(found.name, found.outputs, found.equal) for found in report.outputs] == [("y", 8, 8), ("y_1", 8, 8)]

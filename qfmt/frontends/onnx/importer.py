@@ -62,8 +62,10 @@ class Importer(Emitter):
         """The graph with every node of ONNX turned into nodes of qfmt. SourceError for what is wrong, placed."""
         for node in graph:
             self._node(node)
-        outputs = tuple(self._output(value.name or "") for value in graph.outputs)
-        return Graph(self.inputs, outputs, self.nodes, self.tensors, graph.name or "")
+        outputs: list[str] = []
+        for value in graph.outputs:
+            outputs.append(self._output(value.name or "", outputs))
+        return Graph(self.inputs, tuple(outputs), self.nodes, self.tensors, graph.name or "")
 
     def _node(self, node: ir.Node) -> None:
         domain = DOMAINS.get(node.domain, node.domain)
@@ -108,9 +110,13 @@ class Importer(Emitter):
             return
         self.opaque(call)
 
-    def _output(self, name: str) -> str:
-        """An output under its own name, which may be only another name of an input, a constant, another output."""
+    def _output(self, name: str, earlier: Sequence[str]) -> str:
+        """An output under its own name, which may be only another name of an input, a constant, another output; under
+        a new name if it is an output already."""
         source = self.names.get(name, name)
+        if name in earlier:
+            source, name = name, self.fresh(name)
+            self.outputs.add(name)
         if source != name and name not in self.tensors:
             self.call_ = Call("Identity", "", 1, (source,), (name,), {}, "")
             self.emit("Identity", [source], [name])

@@ -69,7 +69,7 @@ class Lifter:
             hint = "`qfmt ops` lists what is supported"
             raise UnsupportedOperatorsError(lift.unsupported_calls, hint=hint)
         check_unchanged("the result", outputs)
-        keys = tuple(lift.tensor(value).key for value in outputs)
+        keys = self._distinct(outputs)
         nodes = without_unread(lift.nodes, keys)
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)} | {*keys, *lift.inputs}
         names = self.names = name_tensors(nodes, used, lift.wanted)
@@ -83,6 +83,17 @@ class Lifter:
             },
         )
         return Model(graph, engine=lift.engine, **description)
+
+    def _distinct(self, outputs: Sequence[Any]) -> tuple[str, ...]:
+        """The keys of the outputs; one that is an output already is copied, and has a name of its own."""
+        lift, keys = self.builder, dict[str, None]()
+        lift.place, lift.target = Place("", "", 0, ""), "output"
+        for value in outputs:
+            key = lift.tensor(value).key
+            if key in keys:
+                key = lift.emit("Identity", [value], fold=False).key
+            keys[key] = None
+        return tuple(keys)
 
     def _holds_unsupported(self, values: Sequence[Any]) -> bool:
         """Whether a result of an unsupported call is among the values; the same list may be in them very often."""

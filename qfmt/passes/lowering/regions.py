@@ -41,7 +41,6 @@ class Region:
     leaves: list[Tensor] = field(default_factory=list)
     axis: int | None = None
     count: int = 1
-    is_large: bool = False
     reached: set[str] = field(default_factory=set)
 
 

@@ -16,6 +16,7 @@ from qfmt.frontends.torch.lifts import LIFTS, Meaning
 from qfmt.frontends.torch.values import InputSpec, Refine
 from qfmt.ops import OPERATORS
 from qfmt.ops.spelling import MISSING, parsed, spellings
+from qfmt.passes.lowering import lower_integer
 
 HERE = Place("", "", 0, "")
 IMAGE = InputSpec("x", ("N", 3, "H", "W"))
@@ -285,3 +286,19 @@ def test_every_engine_has_rules_for_what_is_rounded(engine: str) -> None:
     lifter = inputs.lift(convolves, engine, [InputSpec("x")]).lifter
     expected = [OPERATORS[node.operator].engines[engine] for node in lifter.builder.nodes]
     assert [node.rule for node in lifter.builder.nodes] == expected
+
+
+def test_what_is_an_output_twice_has_two_names() -> None:
+    lifter = Lifter("fbgemm")
+    x = lifter.builder.add_input(InputSpec("x", (1, 3, 8, 8)))
+    grid = (0.1, 7, 13)
+    y = lifter.call("aten::quantize_per_tensor", (x, *grid), {}, HERE)
+    y = lifter.call("quantized::conv2d", (y, packed_conv("c"), 0.25, 7), {}, at("conv"))
+    y = lifter.call("aten::dequantize", (y,), {}, HERE)
+    model = lifter.finish([y, x, y, x])
+    assert model.graph.outputs == ("dequantize", "x", "output", "output_1")
+    outputs = model.run({"x": np.ones((1, 3, 8, 8), np.float32)})
+    assert list(outputs) == list(model.graph.outputs)
+    np.testing.assert_array_equal(outputs["output"], outputs["dequantize"])
+    integer = lower_integer(lifter.finish([y, y]), exact=True)
+    assert len(set(integer.graph.outputs)) == len(integer.graph.outputs) == 2

@@ -71,7 +71,7 @@ def test_real_mobilenet(shared_data: Path) -> None:
     torch.manual_seed(1)
     image = torch.randn(1, 3, 224, 224)
     archive, notes = Archive(path), Notes()
-    assert archive.input_names == ("X",)
+    assert [argument.name for argument in archive.inputs] == ["X"]
     evaluate(archive, notes, [Unknown()])
     module = torch.jit.load(path)
     kinds = Counter(node.kind() for node in module.graph.nodes() if node.kind().startswith(("quantized", "aten")))

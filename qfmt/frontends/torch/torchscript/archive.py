@@ -93,10 +93,6 @@ class Archive:
         """What `forward` takes, without `self`."""
         return tuple(Argument(*argument) for argument in self.forward.signature()[1:])
 
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        return tuple(argument.name for argument in self.inputs)
-
     def example_inputs(self) -> Sequence[Any]:
         """What a traced module was traced with (PyTorch 2.x keeps it); tensors have a shape but no data.
 
