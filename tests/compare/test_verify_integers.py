@@ -276,8 +276,10 @@ def lowered_to_the_end(model: Model, **options: Any) -> Model:
     ("form", "bits"), [("qdq u8u8 per channel", 32), ("qdq s8s8 per channel", 8), ("qoperator u8s8", 32)]
 )
 def test_onnx(form: str, bits: int, tmp_path: Path) -> None:
-    onnx_networks = pytest.importorskip("onnx_networks")
-    source = onnx_networks.static("cnn", form, tmp_path)
+    pytest.importorskip("onnxruntime")
+    from networks import onnx_runtime
+
+    source = onnx_runtime.static("cnn", form, tmp_path)
     lowered = lowered_to_the_end(qfmt.convert(source), bits=bits, exact=bits > 8)
     report = told(f"{form}, {bits} bits", qfmt.verify(source, lowered))
     assert report.ok and report.engine == "onnxruntime" and total(report, "equal") > 1000
@@ -304,8 +306,10 @@ def test_integers_beside_what_they_were_exported_to(digits: Model, exact: Model,
 
 
 def test_an_exported_program(tmp_path: Path) -> None:
-    exported_networks = pytest.importorskip("exported_networks")
-    source = exported_networks.saved("conv", tmp_path)
+    pytest.importorskip("torchao")
+    from networks import exported
+
+    source = exported.saved("conv", tmp_path)
     report = told("torch.export", qfmt.verify(source, lowered_to_the_end(qfmt.convert(source), exact=True)))
     assert report.ok and report.engine == "pt2e" and total(report, "equal") > 1000
 
@@ -314,6 +318,8 @@ def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
     """What is moved as real numbers in the source is moved as integers in the file, under names of its own."""
     import torch
     from torch import nn
+
+    from networks import pytorch
 
     class Moved(nn.Module):
         def __init__(self) -> None:
@@ -324,16 +330,15 @@ def test_moved_inputs_and_outputs(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.dequant(self.conv(self.quant(x.permute(0, 3, 1, 2)))).flatten(1)
 
-    networks = pytest.importorskip("networks")
     torch.manual_seed(0)
     x = torch.randn(2, 8, 8, 3)
-    with networks.quiet():
+    with pytorch.quiet():
         module = Moved().eval()
         module.qconfig = torch.ao.quantization.get_default_qconfig("fbgemm")
         torch.ao.quantization.prepare(module, inplace=True)
         module(x)
         torch.ao.quantization.convert(module, inplace=True)
-        source = networks.save_as(module, (x,), "trace", tmp_path / "m.pt")
+        source = pytorch.save_as(module, (x,), "trace", tmp_path / "m.pt")
     lowered = lower_integer(qfmt.convert(source))
     assert any(name.endswith(".quantized") for name in (*lowered.graph.inputs, *lowered.graph.outputs))
     report = told("moved", qfmt.verify(source, lowered))
