@@ -1,4 +1,4 @@
-"""The lines whose digest is the content id of a model (spec.md, "Content id").
+"""The lines whose digest is the content id of a model (docs/spec/writing.md, "Content id").
 
 No line is ever built as a whole: the same long name may stand in one thousands of times.
 """

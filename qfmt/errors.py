@@ -134,7 +134,7 @@ class SourceError(QfmtError):
 
 
 class BudgetError(SourceError):
-    """Converting a source would take time or memory out of proportion to its size: see spec.md, "Security"."""
+    """Converting a source would take time or memory out of proportion to it; docs/spec/conversions.md, "Budget"."""
 
 
 class UnsafePickleError(SourceError):

@@ -127,7 +127,7 @@ class Node:
     """One operation. `operator` is ONNX's name, or `qfmt.Name` for what ONNX lacks.
 
     An absent optional input is the empty name. `rule` names the rounding rule by which the
-    outputs are computed (spec.md, "Arithmetic"); it is empty where nothing is rounded.
+    outputs are computed (docs/spec/running.md); it is empty where nothing is rounded.
     `scope` and `source_operator` say where the node came from: the module path, and the operator there.
     """
 

@@ -1,4 +1,4 @@
-"""The reference interpreter: each node as spec.md states it, NumPy only. Exact before fast."""
+"""The reference interpreter: each node as docs/spec/operators.md states it, NumPy only. Exact before fast."""
 
 from __future__ import annotations
 

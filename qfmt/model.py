@@ -82,8 +82,8 @@ class Vector:
 class Model:
     """A network: its graph, where it came from, and the engine whose rules its nodes state.
 
-    `source` describes what was converted (keys of spec.md, "Source keys"); `metadata` is the user's. `vectors` are
-    inputs with the outputs of the network for them (`with_vectors` creates them, `qfmt run --vectors` replays them).
+    `source` describes what was converted (docs/spec/conversions.md, "Source keys"); `metadata` is the user's. `vectors`
+    are inputs with the outputs of the network for them (`with_vectors` makes them, `qfmt run --vectors` replays them).
     """
 
     graph: Graph
@@ -272,7 +272,8 @@ class Model:
     def content_id(self) -> bytes:
         """32 bytes that identify what the network computes: equal for equal names, types, quantization and data.
 
-        Producer, source, metadata, test vectors, aliases and scopes are not included. Defined in spec.md, "Content id".
+        Producer, source, metadata, test vectors, aliases and scopes are not included. Defined in docs/spec/writing.md,
+        "Content id".
         """
         from .content import content_digest
 

@@ -1,4 +1,4 @@
-"""Rewrite the generated parts of spec.md; `--check` says whether they are current.
+"""Rewrite the generated parts of spec.md and docs/spec; `--check` says whether they are current.
 
     python tools/generate_spec.py            # rewrite
     python tools/generate_spec.py --check    # exit 1 and name the parts that are stale
@@ -32,7 +32,9 @@ from qfmt.ops.registry import _DEFAULTS as USUAL  # noqa: E402
 from qfmt.ops.registry import DYNAMIC_RULES, QUANTIZE_RULES, REQUANTIZE_RULES, AttributeSpec  # noqa: E402
 from qfmt.rules import RULES  # noqa: E402
 
-SPEC = ROOT / "spec.md"
+PAGES = (ROOT / "spec.md", *sorted((ROOT / "docs" / "spec").glob("*.md")))
+"""The specification."""
+
 PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 FAMILIES = {
@@ -46,8 +48,6 @@ FAMILIES = {
     "embedding": "Tables",
     "creation": "Creating numbers",
     "quantization": "Into and out of integers",
-    "requantization": "Integers only",
-    "rescaling": "Rescaling of integers",
     "elementwise": "Elements",
     "functions": "Functions of elements",
     "logic": "Logic",
@@ -62,6 +62,9 @@ FAMILIES = {
     "selection": "Parts and joins",
     "indexing": "Elements by index",
 }
+
+INTEGER_FAMILIES = {"requantization": "Integers only", "rescaling": "Rescaling of integers"}
+"""Those of the page of integer-only networks, beside the integer rules."""
 
 WAYS = {
     Quantized.FLOAT_ONLY: "float only",
@@ -124,7 +127,8 @@ def schema_tables() -> str:
 
 
 def _here(comment: str) -> str:
-    return comment.replace('spec.md, "', '"')
+    """A comment of the schema as it stands in spec.md, with links."""
+    return re.sub(r"docs/spec/([\w-]+)\.md", r"[\g<0>](\g<0>)", comment)
 
 
 def _type(field: Field) -> str:
@@ -162,10 +166,14 @@ def operators() -> str:
     for way, (names, engines) in USUAL.items():
         if names:
             lines.append(f"- *{WAYS[way]}* may state {_rule_names(names, engines)}")
-    lines += ["", "This applies to every entry that does not list its rules.", ""]
-    for family, title in FAMILIES.items():
+    return "\n".join([*lines, "", "This applies to every entry that does not list its rules.", "", families(FAMILIES)])
+
+
+def families(titles: Mapping[str, str]) -> str:
+    lines = []
+    for family, title in titles.items():
         members = [operator for operator in OPERATORS.values() if operator.family == family]
-        lines += [f"### {title}", "", *(_operator(operator) for operator in members)]
+        lines += [f"## {title}", "", *(_operator(operator) for operator in members)]
     return "\n".join(lines)
 
 
@@ -175,7 +183,7 @@ def _operator(operator: Operator) -> str:
     head = f"`{left}` → `{right}` · version {operator.version} · {WAYS[operator.quantized]}"
     if operator.dtype != "same":
         head += f" · output {', '.join(_output(operator, word) for word in operator.dtype.split())}"
-    lines = [f"#### {operator.name}", "", head, "", operator.meaning, ""]
+    lines = [f"### {operator.name}", "", head, "", operator.meaning, ""]
     if operator.integer is not None and operator.integer.__doc__:
         lines += [f"On integers: {_paragraph(operator.integer.__doc__)}", ""]
     if operator.sums is not None:
@@ -240,28 +248,30 @@ PARTS: dict[str, Callable[[], str]] = {
     "validity rules": lambda: rules(RULES),
     "content id": content_id,
     "operators": operators,
+    "integer operators": lambda: families(INTEGER_FAMILIES),
 }
 
 
 def generated(text: str) -> str:
-    """The specification with its generated parts made anew."""
+    """A page with its generated parts made anew."""
     return PART.sub(lambda part: f"{part[1]}{PARTS[part[2]]()}{part[4]}", text)
 
 
-def stale(text: str) -> list[str]:
-    """The names of the parts that are not current, or missing."""
-    found = {name: body for _, name, body, _ in PART.findall(text)}
+def stale(texts: Iterable[str]) -> list[str]:
+    """The names of the parts that are not current, or on none of the pages."""
+    found = {name: body for text in texts for _, name, body, _ in PART.findall(text)}
     return [name for name, make in PARTS.items() if found.get(name) != make()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is not current")
-    text = SPEC.read_text(encoding="utf-8")
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     if not parser.parse_args().check:
-        SPEC.write_text(generated(text), encoding="utf-8")
-    elif names := stale(text):
-        raise SystemExit(textwrap.fill(f"spec.md is not current, run tools/generate_spec.py: {', '.join(names)}"))
+        for page, text in texts.items():
+            page.write_text(generated(text), encoding="utf-8")
+    elif names := stale(texts.values()):
+        raise SystemExit(textwrap.fill(f"Parts are not current, run tools/generate_spec.py: {', '.join(names)}"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every rounding rule, once. Formulas as in spec.md, "Arithmetic"; everything else calls these.
+"""Every rounding rule, once. Formulas as in docs/spec/running.md and integer-only.md; everything else calls these.
 
 `f32` is rounding to float32, `rint` rounding half to even, `clamp` to [quant_min, quant_max] of the
 result. `s` and `z` are scale and zero point. A fused multiply-add rounds once.

@@ -192,7 +192,7 @@ FORMULAS = {
     "thresholds": "quant_min + the number of thresholds that x reaches",
     "multiply_add_divide": "zero point + floor((x · multiplier + add) / div + 1/2)",
 }
-"""What spec.md, "Integer rules", says, before the clamp."""
+"""What docs/spec/integer-only.md, "Integer rules", says, before the clamp."""
 
 FEW = 6
 """The most thresholds that are printed; `--json` has all of them."""

@@ -1,4 +1,4 @@
-"""Equal, off by one at a rounding tie, wrong: the classes of spec.md, "Comparing two results".
+"""Equal, off by one at a rounding tie, wrong: the classes of docs/spec/conversions.md, "Comparing two results".
 
 A tie is proven: the value before the rounding is computed exactly (in float64, from the same operands) and must lie
 half-way between the two integers, up to the rounding errors of the float32 operations that led to it. Outputs of

@@ -35,9 +35,9 @@ class NodeComparison:
 
     `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
     "source → file", what the file states differently: rule, attributes, scales. `saturated`
-    outputs are those at which torch's own kernel overflows, and which are right in the file (spec.md, "Requantize
-    rules"); `stated` ones follow from what the file states: a rule of another engine than the one that was there, or,
-    in an integer-only file, that they may differ (`differs`).
+    outputs are those at which torch's own kernel overflows, and which are right in the file
+    (docs/spec/conversions.md, "Kernels that saturate"); `stated` ones follow from what the file states: a rule of
+    another engine than the one that was there, or, in an integer-only file, that they may differ (`differs`).
     """
 
     name: str

@@ -1,7 +1,7 @@
 """What an operator is, and the table of all of them.
 
 An operator is defined in one place: a function decorated with `@operator`. The function is its exact
-reference on real numbers (NumPy, float32), its docstring is its meaning in spec.md, and the decorator
+reference on real numbers (NumPy, float32), its docstring is its meaning in docs/spec/operators.md, and the decorator
 says the rest: signature, attributes, shape rule, what happens on quantized tensors, and, as plain data,
 how each ecosystem spells it.
 """
@@ -203,7 +203,7 @@ ShapeRule = Callable[[Inference], list[Shape]]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One entry of the table; see the module docstring and spec.md, "Operators"."""
+    """One entry of the table; see the module docstring and docs/spec/operators.md."""
 
     name: str
     version: int

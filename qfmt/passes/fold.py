@@ -2,7 +2,7 @@
 
 What an operator computes on quantized tensors is stated by its entry (`Quantized`) and by the rounding rule of its
 node. A sandwich around an operator that computes on real numbers is exactly that with the rule "divide"; one around an
-operator that adds up products is that but for rounding ties (spec.md, "Arithmetic": `integer_bias`).
+operator that adds up products is that but for rounding ties (docs/spec/running.md: `integer_bias`).
 """
 
 from __future__ import annotations

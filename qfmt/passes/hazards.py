@@ -24,8 +24,9 @@ KERNELS: Mapping[str, tuple[PairSums, ...]] = {
     "onnxruntime": (TAPS_FIRST, CHANNELS_FIRST),
 }
 """Engine → its kernels that add up pairs in int16, where the processor has no VNNI. Measured by recomputation, bit by
-bit (spec.md, "Requantize rules"). MLAS of ONNX Runtime multiplies in the order of fbgemm in QLinearConv and
-MatMulInteger, and in ConvInteger channel by channel. Engines that are not here, as qnnpack, have none."""
+bit (docs/spec/conversions.md, "Kernels that saturate"). MLAS of ONNX Runtime multiplies in the order of fbgemm in
+QLinearConv and MatMulInteger, and in ConvInteger channel by channel. Engines that are not here, as qnnpack, have
+none."""
 
 WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1,), "ConvTranspose": (1,), "qfmt.Linear": (1,), "Gemm": (1,), "MatMul": (1,),

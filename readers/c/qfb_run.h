@@ -1,4 +1,4 @@
-/* qfb_run.h: runs integer-only networks (spec.md, "Integer-only models"), by integer arithmetic alone. C99, no other
+/* qfb_run.h: runs integer-only networks (docs/spec/integer-only.md), by integer arithmetic alone. C99, no other
  * library, no allocation. Compile the files of run/ with your program.
  *
  *     qfb_plan plan;

@@ -1,4 +1,6 @@
-"""docs/: examples print what the pages say, links lead somewhere, and engines do what the tables say of them."""
+"""docs/: examples print what the pages say, engines do what the tables say of them, and what any page or comment of the
+project links to or cites is there.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,13 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INTEGERS = (ROOT / "docs" / "integers.md").read_text(encoding="utf-8")
 
+EVERY_PAGE = sorted(
+    page
+    for folder in (".", "docs", "docs/spec", "examples", "readers", "schema", "tests/golden")
+    for page in (ROOT / folder).glob("*.md" if folder in (".", "docs", "docs/spec") else "**/*.md")
+    if "node_modules" not in page.parts
+)
+
 PARTS = ("bias.folded", "multiplier", "shift", "add")
 
 
@@ -38,10 +47,43 @@ def test_the_examples_of_a_page_print_what_it_says(page: Path, monkeypatch: pyte
         assert readme.fixed(said) == readme.fixed(printed), "python tools/readme.py writes it anew"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def headings(page: Path) -> set[str]:
+    return set(re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as GitHub makes them parts of an address."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings(page)}
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            there = page.parent / target if target else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+def test_what_is_cited_is_there() -> None:
+    """`spec.md, "Rules"` in a text or comment names a heading of that page, and `docs/spec/…` a page."""
+    suffixes = {".py", ".md", ".c", ".h", ".ts", ".fbs"}
+    folders = [ROOT / name for name in ("docs", "qfmt", "readers", "schema", "tests", "tools")]
+    paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.*"))]
+    cited = 0
+    for path in paths:
+        if path.suffix not in suffixes or {"released", "node_modules"} & set(path.parts):
+            continue
+        text = re.sub(r"\n\s*(?:///?|\*|#)?\s*", " ", path.read_text(encoding="utf-8"))
+        for name, title in re.findall(r"((?:docs/)?[\w/-]*\.md)`?(?:\]\([^)]*\))?,? \(?\"([A-Z][^\"]*)\"", text):
+            page = next((place / name for place in (ROOT, path.parent) if (place / name).is_file()), None)
+            assert page is not None, f"{path}: {name}"
+            assert title in headings(page), f"{path}: {name}, {title!r}"
+            cited += 1
+        for name in re.findall(r"\bdocs/spec/[\w-]+\.md", text):
+            assert (ROOT / name).is_file(), f"{path}: {name}"
+    tell(f"{cited} sections are cited by page and title")
+    assert cited > 20
 
 
 def test_the_numbers_in_the_text_are_those_of_the_network() -> None:

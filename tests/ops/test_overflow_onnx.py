@@ -1,4 +1,7 @@
-"""ONNX Runtime's integer kernels: exact, or saturating as spec.md says; with factors of one type exact everywhere."""
+"""ONNX Runtime's integer kernels: exact, or saturating as docs/spec/conversions.md says.
+
+With factors of one type they are exact everywhere.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ PRODUCTS = list(products())
 
 
 def stated(product: Product) -> str:
-    """The order of its sums on an x86 processor with AVX2 and without VNNI, as spec.md says."""
+    """The order of its sums on an x86 processor with AVX2 and without VNNI, as docs/spec/conversions.md says."""
     if product.row.startswith("ConvInteger"):
         return CHANNELS if product.column == SIGNED_BY_UNSIGNED else EXACT
     exact = product.column != UNSIGNED_BY_SIGNED or "depthwise" in product.row

@@ -69,7 +69,7 @@ def any_int32(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def formula(rule: str, x: int, m: int, shift: int, add: int) -> int:
-    """The rules as spec.md has them, in Python's whole numbers."""
+    """The rules as docs/spec/integer-only.md has them, in Python's whole numbers."""
     half = 2 ** (shift - 1) if shift else 0
     if rule == "multiply_shift":
         return (x * m + add) // 2**shift

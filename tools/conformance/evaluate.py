@@ -1,4 +1,4 @@
-"""A second evaluation of the networks of the suite, from their JSON: written from spec.md, with nothing of qfmt.
+"""A second evaluation of the networks of the suite, from their JSON: written from docs/spec, with nothing of qfmt.
 
 `outputs(twin, vector)` gives what the JSON of a test vector has to say. Loops over fractions and integers of any size:
 slow, and plain enough to be read beside the specification.

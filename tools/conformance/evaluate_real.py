@@ -1,4 +1,4 @@
-"""The second evaluation: rules that go through float32, rounded as spec.md states them, on fractions."""
+"""The second evaluation: rules that go through float32, rounded as docs/spec/running.md states them, on fractions."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ QUANTIZE = {
     "reciprocal_fma": "round(fma(real, 1 / SCALE, ZERO_POINT))",
     "premultiplied": "round(real * (1 / SCALE)) + ZERO_POINT",
 }
-"""spec.md, "Quantize rules", as C may say it in a comment."""
+"""docs/spec/running.md, "Quantize rules", as C may say it in a comment."""
 
 ROUND = "each step in IEEE binary32, halves to even"
 

@@ -1,10 +1,10 @@
 """Products of integers of one type: uint8 by uint8, int8 by int8.
 
 ONNX Runtime multiplies uint8 by int8 with instructions that saturate where an x86 processor has no VNNI; products of
-one type are exact everywhere (spec.md, "Requantize rules"). Its optimizations turn int8 activations between Q and DQ
-into uint8, and leave the weights: so activations inside the network become uint8 here, then weights get the type of
-their input. To change the type, 128 is added to the integers and to their zero point, or taken off: the real numbers
-stay the same, and so does what the network computes.
+one type are exact everywhere (docs/spec/conversions.md, "Kernels that saturate"). Its optimizations turn int8
+activations between Q and DQ into uint8, and leave the weights: so activations inside the network become uint8 here,
+then weights get the type of their input. To change the type, 128 is added to the integers and to their zero point, or
+taken off: the real numbers stay the same, and so does what the network computes.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Importer(Emitter):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the file should say of the conversion: source keys of spec.md; "" for what need not be said."""
+        """What the file should say of the conversion: source keys (docs/spec/conversions.md); "" if nothing."""
         of_integers = any(node.op_type.startswith("QLinear") or node.op_type == "QGemm" for node in self.model.graph)
         return {"assumed_types": ", ".join(self._assumed), "onnx_form": "qoperator" if of_integers else ""}
 

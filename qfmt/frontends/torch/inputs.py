@@ -42,7 +42,7 @@ class Lifted(NamedTuple):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the file should say of that: source keys of spec.md."""
+        """What the file should say of that: docs/spec/conversions.md, "Source keys"."""
         ranks = ", ".join(f"{name}={rank}" for name, rank in self.assumed.items())
         return {"assumed_ranks": ranks} if ranks else {}
 

@@ -1,5 +1,5 @@
-/* Resize by nearest neighbour. Which element is nearest is defined in float32 (spec.md, "Resize"), operation by
- * operation; here float32 is computed with integers: a number is mantissa * 2^exponent, rounded to 24 bits, halves to
+/* Resize by nearest neighbour. Which element is nearest is defined in float32 (docs/spec/operators.md, "Resize"),
+ * operation by operation; here float32 is computed with integers: a number is mantissa * 2^exponent, rounded to 24 bits, halves to
  * even. Sizes are below 2^24 and scales between 2^-24 and 2^24, so that nothing gets too large or too small. */
 #include "node.h"
 

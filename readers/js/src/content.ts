@@ -1,5 +1,5 @@
-// The content id: what a network computes, whoever converted it (spec.md, "Content id"). A line is words, each preceded by
-// its length in bytes, so that no two lists of words look alike.
+// The content id: what a network computes, whoever converted it (docs/spec/writing.md, "Content id"). A line is words, each
+// preceded by its length in bytes, so that no two lists of words look alike.
 
 import { hex, sha256 } from "./digest.js";
 import { QfbError } from "./errors.js";

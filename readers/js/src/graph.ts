@@ -26,7 +26,7 @@ export interface Node {
   readonly outputs: readonly string[];
   /** By name, sorted. */
   readonly attributes: ReadonlyMap<string, Attribute>;
-  /** The rounding rule of the outputs (spec.md, "Arithmetic"); "" where nothing is rounded. */
+  /** The rounding rule of the outputs (docs/spec/running.md); "" where nothing is rounded. */
   readonly rule: string;
   readonly name: string;
   /** The module path of the source that it came from. */

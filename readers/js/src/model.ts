@@ -51,7 +51,7 @@ export class Model {
   /** The engine whose rules the nodes state. */
   readonly engine: string;
   readonly minorVersion: number;
-  /** Where the model came from (keys: spec.md, "Source keys"). */
+  /** Where the model came from (keys: docs/spec/conversions.md, "Source keys"). */
   readonly source: ReadonlyMap<string, string>;
   /** The user's own pairs. */
   readonly metadata: ReadonlyMap<string, string>;

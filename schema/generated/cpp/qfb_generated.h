@@ -1077,7 +1077,7 @@ inline ::flatbuffers::Offset<Attribute> CreateAttributeDirect(
       strings__);
 }
 
-/// One operation. Operators are listed in spec.md, "Operators".
+/// One operation. Operators are listed in docs/spec/operators.md.
 struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef NodeBuilder Builder;
   struct Traits;
@@ -1113,7 +1113,7 @@ struct Node FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *attributes() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::Attribute>> *>(VT_ATTRIBUTES);
   }
-  /// The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
+  /// The rounding rule of the outputs, as named in docs/spec/running.md. Absent if nothing is
   /// rounded. Rule V47.
   const ::flatbuffers::String *rule() const {
     return GetPointer<const ::flatbuffers::String *>(VT_RULE);
@@ -1687,7 +1687,7 @@ struct Model FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::String *engine() const {
     return GetPointer<const ::flatbuffers::String *>(VT_ENGINE);
   }
-  /// Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
+  /// Where the model came from (keys: docs/spec/conversions.md, "Source keys"), sorted by key. Rules F11, V36.
   const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *source() const {
     return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<qfb::KeyValue>> *>(VT_SOURCE);
   }

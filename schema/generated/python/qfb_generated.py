@@ -984,7 +984,7 @@ def AttributeEnd(builder):
 
 
 
-# One operation. Operators are listed in spec.md, "Operators".
+# One operation. Operators are listed in docs/spec/operators.md.
 class Node(object):
     __slots__ = ['_tab']
 
@@ -1105,7 +1105,7 @@ class Node(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         return o == 0
 
-    # The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
+    # The rounding rule of the outputs, as named in docs/spec/running.md. Absent if nothing is
     # rounded. Rule V47.
     # Node
     def Rule(self):
@@ -1695,7 +1695,7 @@ class Model(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
+    # Where the model came from (keys: docs/spec/conversions.md, "Source keys"), sorted by key. Rules F11, V36.
     # Model
     def Source(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))

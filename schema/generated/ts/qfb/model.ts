@@ -102,7 +102,7 @@ engine(optionalEncoding?:any):string|Uint8Array|null {
 }
 
 /**
- * Where the model came from (keys: spec.md, "Source keys"), sorted by key. Rules F11, V36.
+ * Where the model came from (keys: docs/spec/conversions.md, "Source keys"), sorted by key. Rules F11, V36.
  */
 source(index: number, obj?:KeyValue):KeyValue|null {
   const offset = this.bb!.__offset(this.bb_pos, 16);

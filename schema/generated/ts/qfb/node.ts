@@ -8,7 +8,7 @@ import { Attribute } from '../qfb/attribute.js';
 
 
 /**
- * One operation. Operators are listed in spec.md, "Operators".
+ * One operation. Operators are listed in docs/spec/operators.md.
  */
 export class Node {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -97,7 +97,7 @@ attributesLength():number {
 }
 
 /**
- * The rounding rule of the outputs, as named in spec.md, "Arithmetic". Absent if nothing is
+ * The rounding rule of the outputs, as named in docs/spec/running.md. Absent if nothing is
  * rounded. Rule V47.
  */
 rule():string|null
