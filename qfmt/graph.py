@@ -68,7 +68,7 @@ class Tensor:
         Raises QfmtError for what cannot be stored: another dtype than the array has, integers that do not fit.
         """
         stored = StoredArray.of(array, dtype, where=name)
-        return cls(name, *stored, quantization, aliases)
+        return cls(name, stored.dtype, stored.shape, stored.data, quantization, aliases)
 
     @property
     def is_constant(self) -> bool:

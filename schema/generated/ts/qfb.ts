@@ -2,9 +2,9 @@
 
 /* eslint-disable @typescript-eslint/no-unused-vars, @typescript-eslint/no-explicit-any, @typescript-eslint/no-non-null-assertion */
 
+export { Array } from './qfb/array.js';
 export { Attribute } from './qfb/attribute.js';
 export { AttributeType } from './qfb/attribute-type.js';
-export { Blocks } from './qfb/blocks.js';
 export { Buffer } from './qfb/buffer.js';
 export { DType } from './qfb/dtype.js';
 export { Digest } from './qfb/digest.js';
