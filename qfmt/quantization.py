@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import nan, prod
 from typing import TYPE_CHECKING, Any, overload
 
 from .arrays import DTYPES, Data, StoredArray, first_holding, numpy_dtype
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 ZERO_POINTS = ("uint8", "int8", "uint16", "int16", "int32")
 """The types of integer zero points: the first that holds them all is the one they are stored in."""
+
+
+PARAMETERS = ("scale", "zero_point", "offset", "table", "group_index")
+"""The arrays of a quantization, in the order of the schema."""
+
+INLINE = 4096
+"""The most bytes of an array that lies in the metadata of a file; larger ones lie in its data segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +88,27 @@ class Parameter(StoredArray, Sequence["float"]):
         return iter(self.numbers())
 
     def numbers(self) -> tuple[float, ...]:
-        """All of them in order: int for integer types, otherwise float, exactly."""
-        if (code := _CODES.get(self.dtype)) and self.quantization is None:
-            return struct.unpack(f"<{len(self)}{code}", self.data.view())
-        kept = self.real.reshape(-1)
-        return tuple((kept if self.quantization is None and DTYPES[self.dtype].is_integer else kept.astype(float)).tolist())
+        """All of them in order, as real numbers, exactly: int for integer types, otherwise float."""
+        if self.quantization is None:
+            return self.stored_numbers()
+        return tuple(self.real.astype(float).reshape(-1).tolist())
+
+    def stored_numbers(self) -> tuple[float, ...]:
+        """The numbers as they are stored, which are codes if they are quantized."""
+        view, count = self.data.view(), len(self)
+        if code := _CODES.get(self.dtype):
+            return struct.unpack(f"<{count}{code}", view)
+        if self.dtype == "bfloat16":  # the upper half of a float32
+            halves = struct.unpack(f"<{count}H", view)
+            return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
+        if self.dtype == "float8_e8m0fnu":
+            return tuple(nan if exponent == 255 else 2.0 ** (exponent - 127) for exponent in view)
+        array = self.array.reshape(-1)
+        return tuple((array if DTYPES[self.dtype].is_integer else array.astype(float)).tolist())
+
+    def copied(self) -> Parameter:
+        """The same with bytes of its own."""
+        return replace(self, data=Bytes(bytes(self.data.view())))
 
     @property
     def real(self) -> NDArray[Any]:
@@ -95,6 +118,11 @@ class Parameter(StoredArray, Sequence["float"]):
         from .arithmetic import dequantize
 
         return dequantize(self.array, self.quantization)
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether a file has it in its metadata: if it is small."""
+        return self.data.nbytes <= INLINE
 
     @property
     def is_integer(self) -> bool:
@@ -164,18 +192,20 @@ class Quantization:
         quant_min: int,
         quant_max: int,
         axis: int | None = None,
+        scale_dtype: str = "",
         *,
         observed: Observed | None = None,
         names: tuple[str, str] = ("", ""),
     ) -> Quantization:
         """One scale and zero point, or, with an axis, one for each slice along it.
 
-        Raises QfmtError for what cannot be stored.
+        Scales are stored as `scale_dtype`, or in their own type; Python's floats as float32 if that holds them all
+        exactly, otherwise as float64. Raises QfmtError for what cannot be stored.
         """
         import numpy as np
 
         lead = () if axis is None else (1,) * axis
-        scales = Parameter.of_values(scale)
+        scales = Parameter.of_values(np.asarray(scale, numpy_dtype(scale_dtype)) if scale_dtype else scale)
         one = len(scales) == 1 and axis is None
         scales = replace(scales, shape=() if one else (*lead, len(scales)))
         points = zero_points_of(np.asarray(zero_point), scales)
@@ -183,10 +213,13 @@ class Quantization:
         return cls(scales, points, quant_min, quant_max, block, observed=observed, names=names)
 
     @classmethod
-    def per_tensor(cls, scale: ArrayLike, zero_point: float, dtype: str, *, quant_min: int | None = None) -> Quantization:
+    def per_tensor(
+        cls, scale: float, zero_point: float, dtype: str, *, quant_min: int | None = None, scale_dtype: str = ""
+    ) -> Quantization:
         """One scale and zero point for the whole tensor, over the full range of `dtype`."""
         limits = DTYPES[dtype]
-        return cls.of(scale, zero_point, limits.minimum if quant_min is None else quant_min, limits.maximum)
+        low = limits.minimum if quant_min is None else quant_min
+        return cls.of(scale, zero_point, low, limits.maximum, None, scale_dtype)
 
     @classmethod
     def of_blocks(
@@ -228,6 +261,11 @@ class Quantization:
         return quantization_text(self)
 
     @property
+    def scale_dtype(self) -> str:
+        """The type of the scales in the source."""
+        return self.scale.dtype
+
+    @property
     def axis(self) -> int | None:
         """The dimension that the scales run along, if they are per channel."""
         return len(self.block) - 1 if self.block[-1:] == (1,) and not any(self.block[:-1]) else None
@@ -244,12 +282,56 @@ class Quantization:
     @property
     def is_affine(self) -> bool:
         """Whether it is per tensor or per channel, and nothing but scales and zero points counts."""
+        return self.is_plain and not self.is_blocked
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but scales and zero points counts."""
         extras = (self.offset, self.table, self.group_index, self.scale.quantization)
-        return not self.is_blocked and not any(each is not None for each in extras)
+        return all(each is None for each in extras)
+
+    @property
+    def first_code(self) -> int:
+        """The integer that the first element of the table is for."""
+        assert self.table is not None
+        return -len(self.table) // 2 if self.quant_min < 0 else 0
 
     @property
     def has_float_zero_points(self) -> bool:
         return not self.zero_point.is_integer
+
+    def parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """Its arrays and those of a second level, in the order of the schema: "scale", "scale.scale", "zero_point", …"""
+        for name in PARAMETERS:
+            each: Parameter | None = getattr(self, name)
+            if each is not None:
+                yield f"{prefix}{name}", each
+                if each.quantization is not None:
+                    yield from each.quantization.parameters(f"{prefix}{name}.")
+
+    @property
+    def each_zero_point(self) -> tuple[float, ...]:
+        """The zero points, flat, one for each scale."""
+        points = self.zero_point.numbers()
+        return points * len(self.scale) if len(points) == 1 else points
+
+    def along(self, axis: int | None) -> Quantization:
+        """The same, per channel along another axis: of a transposed tensor."""
+        if axis is None or not self.is_per_channel:
+            return self
+        shape = (*(1 for _ in range(axis)), len(self.scale))
+        moved = [replace(each, shape=shape) if each.shape else each for each in (self.scale, self.zero_point)]
+        return replace(self, scale=moved[0], zero_point=moved[1], block=(*(0 for _ in range(axis)), 1))
+
+    def shifted(self, offset: int) -> Quantization:
+        """The same real numbers for integers that are larger by `offset`."""
+        points = zero_points_of(self.zero_point.array.astype("int64") + offset, self.scale)
+        return replace(self, zero_point=points, quant_min=self.quant_min + offset, quant_max=self.quant_max + offset)
+
+    def block_sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The elements of a block of a tensor of that shape, along each dimension."""
+        given = (*self.block, *(0 for _ in shape[len(self.block) :]))
+        return tuple(block or size for block, size in zip(given, shape, strict=True))
 
     def same_grid(self, other: Quantization | None) -> bool:
         """Whether an integer means the same real number here and there."""

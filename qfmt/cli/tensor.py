@@ -53,13 +53,12 @@ def _quantization_lines(model: Model, tensor: Tensor, quantization: Quantization
     limits = DTYPES[tensor.dtype]
     low, high = real_range(quantization)
     yield "per", quantization_cells(quantization)[-1]
-    if quantization.blocks is None:
-        yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
-        yield "zero point", span(quantization.zero_point)
+    if quantization.is_blocked:
+        yield "scale", _of_blocks(quantization.scale)
     else:
-        yield "scale", _of_blocks(quantization.blocks.scale)
-        own = quantization.blocks.zero_point
-        yield "zero point", span(quantization.zero_point) if own is None else _of_blocks(own)
+        yield "scale", f"{_first(quantization.scale)} ({quantization.scale_dtype} in the source)"
+    zero_point = quantization.zero_point
+    yield "zero point", _of_blocks(zero_point) if quantization.is_blocked and zero_point.shape else span(zero_point)
     yield "quant_min", f"{quantization.quant_min} ({tensor.dtype} starts at {limits.minimum})"
     yield "quant_max", f"{quantization.quant_max} ({tensor.dtype} ends at {limits.maximum})"
     yield "can hold", f"{number(low)}..{number(high)}, as (q - zero point) · scale"

@@ -15,7 +15,7 @@ from ..frontends import engine_of
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
-from ..model import Model
+from ..model import Model, Quantization
 from . import random_inputs
 from .beside import BesideRule, completed
 from .difference import Pairing, node_name, read_by
@@ -106,7 +106,8 @@ class Comparison:
             different, _ = values_differ(read, mine)
             words = [f"{who} {different} different values"] if different else []
         if tensor.quantization is not None and (theirs.is_quantized or not self.integer_only):
-            stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
+            limits = tensor.quantization.quant_min, tensor.quantization.quant_max
+            stated = Quantization.of(theirs.scale, theirs.zero_point, *limits, theirs.axis)
             words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
         if not weight.ok:  # what differs from the conversion has been said
             words = []
@@ -175,7 +176,7 @@ class Comparison:
         if not self.foreign or (grid is None) == (own is None):
             return value
         if grid is None:
-            return None if own is None or own.is_blocked else Computed(dequantize(value.array, own))
+            return None if own is None or not own.is_affine else Computed(dequantize(value.array, own))
         return integers_of(value.array, self.file.tensors[name])
 
     def report(self, path: Path) -> Report:

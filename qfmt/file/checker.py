@@ -171,7 +171,7 @@ def _check_vectors(model: Model, container: Container, damaged: set[int], used: 
     for index in range(len(model.vectors)):
         with _collecting(found, container, f"test vector {index}"):
             vector = model.vectors[index]
-            own = {data.index for *_, (_, _, data) in vector.stored(model.graph) if isinstance(data, Stored)}
+            own = {value.data.index for *_, value in vector.stored(model.graph) if isinstance(value.data, Stored)}
             used |= own
             if not own & damaged:
                 found.add(vector_data_violations(vector, model.graph, f"test vector {index}"))

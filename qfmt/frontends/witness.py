@@ -46,9 +46,9 @@ def is_array(value: Any) -> bool:
 def computed(array: Array, tensor: Tensor) -> Computed:
     """What was computed for a tensor, with what the tensor says that it means."""
     grid = tensor.quantization
-    if grid is None or grid.is_blocked:
+    if grid is None or not grid.is_affine:
         return Computed(array)
-    return Computed(array, grid.scale, tuple(int(point) for point in grid.zero_point), grid.axis)
+    return Computed(array, grid.scale.numbers(), tuple(int(point) for point in grid.zero_point), grid.axis)
 
 
 OFF_GRID = 2.0**-10
@@ -60,11 +60,11 @@ def integers_of(array: Array, tensor: Tensor) -> Computed | None:
     import numpy as np
 
     grid = tensor.quantization
-    if grid is None or grid.is_blocked or array.dtype.kind != "f":
+    if grid is None or not grid.is_affine or array.dtype.kind != "f":
         return None
     integers = quantize(array.astype(np.float32), grid, numpy_dtype(tensor.dtype), "divide")
     apart = np.abs(dequantize(integers, grid).astype(np.float64) - array)
-    if not (apart <= OFF_GRID * grid.scales(array.ndim)).all():
+    if not (apart <= OFF_GRID * grid.scales(array.shape)).all():
         return None
     return computed(integers, tensor)
 

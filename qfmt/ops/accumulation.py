@@ -27,7 +27,7 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
         return operand.array.astype(dtype)
     if operand.quantization.has_float_zero_points:
         raise QfmtError("cannot sum integers whose zero points are floats")
-    zero_points = operand.quantization.zero_points(operand.array.ndim)
+    zero_points = operand.quantization.zero_points(operand.array.shape)
     return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 
 
@@ -65,7 +65,9 @@ def requantize_sums(
     along = _along(acc, channels)
     scales = _scales(w.quantization, along, repeat)
     bias = None
-    if b is not None and in_units_of_sums(b.quantization, x.quantization.scale[0], w.quantization.scale * repeat):
+    if b is not None and in_units_of_sums(
+        b.quantization, x.quantization.scale[0], w.quantization.scale.numbers() * repeat
+    ):
         acc = acc + _spread(b.array.astype(np.float64), along)
     elif b is not None:
         bias = _spread(real(b), along)
@@ -83,7 +85,7 @@ def real_sums(
         raise QfmtError("needs a quantized weight")
     along = _along(acc, channels)
     bias = None if b is None else real(b).reshape(along)
-    scale = x.quantization.scales(acc.ndim)
+    scale = x.quantization.scales(acc.shape)
     return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, repeat), rule)
 
 

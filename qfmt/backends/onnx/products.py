@@ -41,7 +41,7 @@ def transposed_weight(site: Site, index: int) -> ir.Value:
     tensor = site.tensor(index)
     if tensor.quantization is None:
         return site.emit("Transpose", real_weight(site, index), perm=[1, 0])
-    if tensor.quantization.is_blocked:
+    if not tensor.quantization.is_affine:
         return site.emit("Transpose", site.real(index), perm=[1, 0])
     axis = None if tensor.quantization.axis is None else 1 - tensor.quantization.axis
     return grids.dequantized(site.builder, tensor, site.emit("Transpose", site.stored(index), perm=[1, 0]), axis)
@@ -68,7 +68,7 @@ def bias(site: Site) -> ir.Value | None:
     if np.array_equal(whole.astype(f32) * unit, values) or np.abs(whole).max(initial=0) > INT32:
         return site.real(2)
     axis = 0 if unit.size > 1 else None
-    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -INT32 - 1, INT32, axis)
+    grid = Quantization.of(unit, 0, -INT32 - 1, INT32, axis)
     name = site.builder.fresh(f"{b.name}_quantized")
     return site.builder.added(Tensor.constant(name, whole.astype(np.int32), grid))
 

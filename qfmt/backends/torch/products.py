@@ -220,7 +220,7 @@ def is_added(s: Site) -> bool:
     if x is None or w is None:
         return False
     groups = int(s.attribute("group")) if s.node.operator == "ConvTranspose" else 1
-    return in_units_of_sums(bias.quantization, x.scale[0], w.scale * groups) and bias.dtype == "int32"
+    return in_units_of_sums(bias.quantization, x.scale[0], w.scale.numbers() * groups) and bias.dtype == "int32"
 
 
 def real_bias(s: Site) -> Tensor | None:

@@ -14,7 +14,7 @@ import numpy as np
 from ...arithmetic import dequantize
 from ...arrays import Array
 from ...errors import MissingPackageError, RunError, SourceError
-from ...model import Model, Quantization, Tensor, numpy_dtype
+from ...model import Model, Parameter, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
 from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
@@ -106,7 +106,7 @@ class Witness:
                 grid, quantization = self._grid(tensor, name), tensor.quantization
                 if array is None or (array.dtype, array.shape) != (numpy_dtype(tensor.dtype), tensor.shape):
                     continue  # packed or laid out in another way: the nodes tell
-                if quantization is None or (quantization.blocks is None and grid is not None):
+                if quantization is None or (quantization.is_affine and grid is not None):
                     yield name, Computed(array, *(grid or ()))
 
     def _batches(self) -> Iterator[list[str]]:
@@ -234,9 +234,9 @@ def in_terms_of_onnx(file: Model) -> Model:
     tensors = dict(file.graph.tensors)
     for name, tensor in tensors.items():
         grid = tensor.quantization
-        if grid is not None and grid.scale_dtype == "float64" and grid.blocks is None:
-            scale = tuple(float(np.float32(each)) for each in grid.scale)
-            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale, scale_dtype="float32"))
+        if grid is not None and grid.scale_dtype == "float64" and grid.is_affine:
+            scale = Parameter.of_values(grid.scale.array.astype(np.float32))
+            tensors[name] = replace(tensor, quantization=replace(grid, scale=scale))
     readers = Counter(name for node in file.nodes for name in node.inputs)
     for node in file.nodes:
         if node.rule == "integer_bias" and len(node.inputs) > 2 and readers[node.inputs[2]] == 1:
@@ -246,7 +246,7 @@ def in_terms_of_onnx(file: Model) -> Model:
                 whole = np.rint(bias.array.astype(np.float32) / at).astype(np.int32)
                 axis = 0 if at.size > 1 else None
                 limits = np.iinfo(np.int32)
-                grid = Quantization(tuple(at.tolist()), (0,) * at.size, int(limits.min), int(limits.max), axis)
+                grid = Quantization.of(at, 0, int(limits.min), int(limits.max), axis)
                 tensors[bias.name] = Tensor.constant(bias.name, whole, grid, aliases=bias.aliases)
     return file.replace(graph=replace(file.graph, tensors=tensors))
 
