@@ -122,7 +122,7 @@ def archived(**changes: Any) -> Model:
 
 POINTS = StoredArray.of(np.arange(4, dtype=np.int8).reshape(2, 2, 1, 1))
 COMPUTED = Quantization.of_blocks("int8", (3, 4), (2, 2), np.array([1, 2, -1, 1], np.float32))
-ACTIVATION = Quantization((0.05000000074505806,), (3,), 3, 255)
+ACTIVATION = Quantization.of((0.05000000074505806,), (3,), 3, 255)
 
 BROKEN: list[tuple[str, Model]] = [
     ("V1", tensor("y", name="")),
@@ -170,8 +170,8 @@ BROKEN: list[tuple[str, Model]] = [
     ("V23", weight(quant_min=-129)),
     ("V23", weight(quant_min=128, quant_max=127)),
     ("V23", weight(quant_max=None)),
-    ("V24", tensor("y", quantization=Quantization((1.0,), (0,), 0, 0))),
-    ("V24", tensor("größe", quantization=Quantization((1.0,), (0,), 0, 0))),
+    ("V24", tensor("y", quantization=Quantization.of((1.0,), (0,), 0, 0))),
+    ("V24", tensor("größe", quantization=Quantization.of((1.0,), (0,), 0, 0))),
     ("V25", weight(observed=Observed("", (0.0,), (1.0,)))),
     ("V25", weight(observed=Observed("a", (0.0,), ()))),
     ("V25", weight(observed=Observed("a", (0.0,) * 3, (1.0,) * 3))),
@@ -180,17 +180,17 @@ BROKEN: list[tuple[str, Model]] = [
     ("V25", weight(observed=Observed("a", (0.0,), (1.0,), 3, None))),
     ("V26", weight(quant_min=-126)),
     ("V26", weight(quant_max=-100)),
-    ("V26", tensor("constant.int4", quantization=Quantization((1.0,), (0,), -7, 7))),
+    ("V26", tensor("constant.int4", quantization=Quantization.of((1.0,), (0,), -7, 7))),
     ("V20", dequantized(by_blocks(scale_dtype="int8"))),
     ("V20", dequantized(by_blocks(scale=(1.0,)))),
     ("V22", dequantized(by_blocks(zero_point=()))),
     ("V22", dequantized(by_blocks(zero_point=(1, 2)))),
     ("V22", dequantized(by_blocks(points=POINTS, zero_point=(0,)))),
-    ("V22", tensor("constant.float8_e5m2", quantization=Quantization((1.0,), (1,), -8, 57344))),
-    ("V22", tensor("constant.float8_e5m2", quantization=Quantization((1.0,), (0.0,), -8, 57344))),
-    ("V23", tensor("constant.float8_e4m3fn", quantization=Quantization((1.0,), (0,), -448, 449))),
-    ("V24", tensor("constant.float16", quantization=Quantization((1.0,), (0,), 0, 0))),
-    ("V26", tensor("constant.float8_e4m3fn", quantization=Quantization((1.0,), (0,), -448, 447))),
+    ("V22", tensor("constant.float8_e5m2", quantization=Quantization.of((1.0,), (1,), -8, 57344))),
+    ("V22", tensor("constant.float8_e5m2", quantization=Quantization.of((1.0,), (0.0,), -8, 57344))),
+    ("V23", tensor("constant.float8_e4m3fn", quantization=Quantization.of((1.0,), (0,), -448, 449))),
+    ("V24", tensor("constant.float16", quantization=Quantization.of((1.0,), (0,), 0, 0))),
+    ("V26", tensor("constant.float8_e4m3fn", quantization=Quantization.of((1.0,), (0,), -448, 447))),
     ("V27", dequantized(by_blocks(blocks={"shape": (1, 0, 3, 3)}))),
     ("V27", dequantized(by_blocks(blocks={"shape": (1, 4, 3, 3)}))),
     ("V27", dequantized(by_blocks(blocks={"shape": (1, 2, 3)}))),
@@ -282,7 +282,7 @@ BROKEN: list[tuple[str, Model]] = [
         "V46",
         extended(
             Node("Shape", ("x",), ("z",), {"start": 0, "end": 4}, version=23),
-            Tensor("z", "int32", (4,), None, Quantization((1.0,), (0,), 0, 9)),
+            Tensor("z", "int32", (4,), None, Quantization.of((1.0,), (0,), 0, 9)),
         ),
     ),
     ("V47", node(1, rule="")),
@@ -291,7 +291,7 @@ BROKEN: list[tuple[str, Model]] = [
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V52", weight(scale=(0.5, 1.0, 2.0), zero_point=(0, 0, 0), axis=1)),
-    ("V52", tensor("x/quantized", quantization=Quantization((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
+    ("V52", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
     ("V50", vector({"y": POINTS})),
     ("V50", vector({"x": IMAGE, "y": POINTS})),
     ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),
@@ -342,7 +342,7 @@ def test_valid_models_of_every_kind_break_none(model: Model) -> None:
 
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
-    wrong = Quantization((0.0,), (300,), 5, 2)
+    wrong = Quantization.of((0.0,), (300,), 5, 2)
     tensors = {
         "a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong),
         "b": Tensor("b", "bool", (1,), ArrayData(np.full(1, 7, np.uint8))),
@@ -457,7 +457,7 @@ def test_scales_that_tensors_share_are_looked_at_once() -> None:
     """Else a file of 600 KB, 3,000 tensors with 30,000 scales, would take seconds."""
     weights = np.zeros((4, 2), np.int8)
     for scales, broken in ((Counted((1.0, 2.0, 3.0, 4.0)), set()), (Counted((1.0, 2.0, 0.0, 4.0)), {"V20"})):
-        shared = Quantization(scales, Counted((0, 0, 0, 0)), -128, 127, 0)
+        shared = Quantization.of(scales, Counted((0, 0, 0, 0)), -128, 127, 0)
         tensors = {f"t{i}": Tensor.constant(f"t{i}", weights, shared) for i in range(100)}
         Counted.looks = 0
         found = violations(Model(Graph((), (), (), tensors)))

@@ -370,7 +370,7 @@ def test_an_overflow_of_fbgemm_is_computed_bit_by_bit(kernel: tuple[int, ...], s
     output = Tensor("y", "uint8", None, quantization=Quantization.per_tensor(4.0, 120, "uint8"))
     operands = [
         Operand(x, Quantization.per_tensor(0.125, 9, "uint8")),
-        Operand(w, Quantization(tuple(scales.tolist()), tuple(points.tolist()), -128, 127, 0)),
+        Operand(w, Quantization.of(tuple(scales.tolist()), tuple(points.tolist()), -128, 127, 0)),
         Operand(bias, None),
     ]
     attributes = {"kernel_shape": kernel, "strides": (stride,) * rank, "pads": (*pads, *pads)}

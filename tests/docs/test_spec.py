@@ -214,7 +214,7 @@ def test_the_reader_knows_nothing_of_qfmt() -> None:
 
 def everything() -> Model:
     """Each element type, kind of shape, quantization, attribute and absent thing that the format can say."""
-    tensors = [Tensor("x", "uint8", ("N", None, 3), None, Quantization((0.1,), (7,), 7, 255, None, "float64"))]
+    tensors = [Tensor("x", "uint8", ("N", None, 3), None, Quantization.of((0.1,), (7,), 7, 255, None, "float64"))]
     tensors += [Tensor("unknown rank", "float32", None), Tensor("y", "int8", (), aliases=("a", "b.ü"))]
     generator = np.random.default_rng(1)
     for entry in DTYPES.values():
@@ -226,9 +226,9 @@ def everything() -> Model:
             scales = tuple(0.25 * (i + 1) for i in range(shape[0]))
             low, high = max(entry.minimum, -2), min(entry.maximum, 1)
             observed = Observed("MinMaxObserver", (-1.5,), (2.0,))
-            grid = Quantization(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed)
+            grid = Quantization.of(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed)
         tensors.append(Tensor.constant(f"constant {entry.name}", array, grid, dtype=entry.name))
-    rows = Quantization((0.5, 0.25, 1.0), (7.5, -0.0, 3.0), 0, 15, 0)
+    rows = Quantization.of((0.5, 0.25, 1.0), (7.5, -0.0, 3.0), 0, 15, 0)
     tensors.append(Tensor.constant("embedding", np.arange(15).reshape(3, 5), rows, dtype="uint4"))
     tensors += [by_blocks("blocks", 7), by_blocks("blocks with zero points", np.arange(6).reshape(3, 2))]
     tensors.append(Tensor.constant("scalar", np.float32(0.1)))

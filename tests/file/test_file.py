@@ -439,7 +439,7 @@ def test_modes_and_links(tmp_path: Path) -> None:
 
 
 def test_an_invalid_model_is_not_written(tmp_path: Path) -> None:
-    wrong = Quantization((0.0,), (300,), 5, 2)
+    wrong = Quantization.of((0.0,), (300,), 5, 2)
     tensors = {"a": Tensor("a", "uint8", (2,), ArrayData(np.zeros(2, np.uint8)), wrong)}
     with pytest.raises(ValidityError) as caught:
         Model(Graph(("a",), (), (), tensors)).save(tmp_path / "m.qfb")

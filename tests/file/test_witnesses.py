@@ -215,7 +215,7 @@ def generated_lines(data: bytes) -> Iterator[str]:
     for tensor in elements(graph, "Tensors"):
         dims, aliases = (several(elements(tensor, field), text) for field in ("Dims", "Aliases"))
         yield f"tensor {text(tensor.Name())} {tensor.Dtype()} {scalars(tensor, 'Shape')} {dims} {aliases}"
-        if (q := tensor.Quantization()) is not None:
+        if (q := tensor.Quantization.of()) is not None:
             limits = f"{optional(q.QuantMin())} {optional(q.QuantMax())} {optional(q.Axis())} {q.ScaleDtype()}"
             zero_points = scalars(q, "ZeroPoint" if q.ZeroPointFloatIsNone() else "ZeroPointFloat")
             yield f"  quantization {scalars(q, 'Scale')} {zero_points} {limits}"

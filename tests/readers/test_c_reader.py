@@ -252,10 +252,10 @@ def _with(data: bytes, at: int, value: int) -> bytes:
 
 def _with_vectors(path: Path) -> bytes:
     """A file with two test vectors: sizes with names, packed values, an output that is an input."""
-    channels = Quantization((0.5, 0.25), (3, 4), 0, 200, axis=1)
+    channels = Quantization.of((0.5, 0.25), (3, 4), 0, 200, axis=1)
     tensors = [
         Tensor("x", "uint8", ("N", 2), None, channels),
-        Tensor("z", "int4", ("N",), None, Quantization((1.0,), (0,), -8, 7)),
+        Tensor("z", "int4", ("N",), None, Quantization.of((1.0,), (0,), -8, 7)),
         Tensor("y", "int32", ("M", "N")),
     ]
     nodes = (Node("vendor.A", ("x", "z"), ("y",)),)

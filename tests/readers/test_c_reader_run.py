@@ -245,7 +245,7 @@ def _known_about(model: Model) -> list[Any]:
 def linear(count: int, weight: int = 127, rows: int = 1) -> Model:
     """x · w, with one weight for all."""
     tensors = [
-        Tensor("x", "uint8", ("N", count), None, Quantization((1.0,), (0,), 0, 255)),
+        Tensor("x", "uint8", ("N", count), None, Quantization.of((1.0,), (0,), 0, 255)),
         Tensor.constant("w", np.full((rows, count), weight, np.int8)),
         Tensor("y", "int32", ("N", rows)),
     ]
@@ -333,7 +333,7 @@ def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_run_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    bytes_, grid = Quantization((1.0,), (0,), 0, 255), Quantization((1.0,), (0,), 0, 10)
+    bytes_, grid = Quantization.of((1.0,), (0,), 0, 255), Quantization.of((1.0,), (0,), 0, 10)
     narrow = [Tensor("x", "uint8", (12,), None, grid), Tensor("y", "uint8", (12,), None, grid)]
     wide = [Tensor("x", "float32", (12,)), Tensor("y", "uint8", (12,), None, bytes_)]
     linear(4).save(tmp_path / "m.qfb")

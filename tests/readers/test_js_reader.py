@@ -122,13 +122,13 @@ def _quantized(name: str, chance: np.random.Generator) -> Tensor:
     shape, scales = (3, 5, 7), tuple(np.exp(chance.normal(0, 30, 5)).astype(np.float32).astype(float).tolist())
     if not entry.is_integer:
         codes = chance.integers(0, 1 << entry.bits, shape).astype(np.uint8)
-        grid = Quantization(scales, (0,) * 5, entry.minimum, entry.maximum, 1)
+        grid = Quantization.of(scales, (0,) * 5, entry.minimum, entry.maximum, 1)
         return Tensor.constant(f"quantized {name}", codes.view(getattr(ml_dtypes, name)), grid, dtype=name)
     values = chance.integers(entry.minimum, entry.maximum, shape, endpoint=True).astype(numpy_dtype(name))
     points: tuple[float, ...] = tuple(chance.integers(entry.minimum, min(entry.maximum, 2**31 - 1), 5).tolist())
     if name == "uint8":
         points = tuple(chance.normal(100, 50, 5).astype(np.float32).astype(float).tolist())
-    grid = Quantization(scales, points, entry.minimum, entry.maximum, 1)
+    grid = Quantization.of(scales, points, entry.minimum, entry.maximum, 1)
     return Tensor.constant(f"quantized {name}", values, grid, dtype=name)
 
 

@@ -145,7 +145,7 @@ def joined() -> Iterator[Case]:
     net = Network()
     net.input("x", "float32", (1, 2, 4, 4))
     net.node("QuantizeLinear", ["x"], "q", "uint8", U8, "reciprocal_fma")
-    net.constant("w", numbers(9, (2, 2, 3, 3), -127, 127), "int8", Quantization((0.0078125, 0.5), (0, 0), -127, 127, 0))
+    net.constant("w", numbers(9, (2, 2, 3, 3), -127, 127), "int8", Quantization.of((0.0078125, 0.5), (0, 0), -127, 127, 0))
     net.constant("b", np.array([0.5, -0.25]), "float32")
     shape = {"kernel_shape": (3, 3), "pads": (1,) * 4, "strides": (1, 1), "dilations": (1, 1)}
     net.node("Conv", ["q", "w", "b"], "conv", "uint8", grid(0.3, 0), "float_bias", **shape)

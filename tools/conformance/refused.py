@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .altered import Base, Record, blocks, graph, grid, node, root, setting, tensor, value, written
+from .altered import Base, Record, graph, grid, levels, node, numbers, root, setting, value, written
 from .containers import PRODUCER, patched
 
 
@@ -31,12 +31,9 @@ def cases(base: Base, whole: Base) -> Iterator[Refused]:
         "unused-bits", "V12", "Bits that no element uses are set", base.with_data(base.offset("g") + 7, b"\xff")
     )
     yield Refused(
-        "weight-range", "V26", "A weight of -128, where -127 is the least", base.with_data(base.offset("w"), b"\x80")
+        "weight-range", "V23", "A weight of -128, where -127 is the least", base.with_data(base.offset("w"), b"\x80")
     )
 
-    scale = base.record()
-    start = scale["buffers"][tensor(scale, "g")["quantization"]["blocks"]["scale"]]["offset"]
-    yield Refused("block-scale", "V29", "An infinite scale of a block", base.with_data(start, b"\x00\x7c"))
     for name, rule, about, change in INTEGERS:
         yield Refused(name, rule, about, whole.changed(change))
     for name, parameter, new, about in (
@@ -140,9 +137,8 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield table("size-names", "F12", "Three names for two sizes", setting("x", dims=["N", "", ""]))
     yield table("size-name-number", "F12", "A size with a name and a number", setting("x", shape=[2, 4]))
     yield table("no-quant-min", "F12", "A quantization without quant_min", grid("x", quant_min=None))
-    yield table("two-zero-points", "F12", "Zero points of two kinds", grid("x", zero_point_float=[0.5]))
-    yield table("no-block-scale", "F12", "Blocks without scales", blocks(scale=None))
-    yield table("block-dtype", "F12", "Zero points of blocks without a type", blocks(zero_point_dtype=0))
+    yield table("no-numbers", "F12", "A scale without bytes and without a buffer", numbers("x", "scale", bytes=None))
+    yield table("numbers-twice", "F12", "A scale with bytes and a buffer", numbers("x", "scale", buffer=0))
     kinds = [{"name": "a", "type": 9}], [{"name": "a", "type": 3}]
     yield table("attribute-type", "F12", "An attribute of an unknown type", node(2, attributes=kinds[0]))
     yield table("attribute-value", "F12", "An attribute without the value of its type", node(2, attributes=kinds[1]))
@@ -168,24 +164,46 @@ TENSORS: tuple[Change, ...] = (
     ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
 )
 
+FLOAT32 = 12
+
+
+def _floats(*values: float) -> dict[str, Any]:
+    return {"bytes": struct.pack(f"<{len(values)}f", *values), "shape": [len(values)] if len(values) > 1 else None}
+
+
 GRIDS: tuple[Change, ...] = (
-    ("scale-zero", "V20", "A scale of 0", grid("x", scale=[0.0])),
-    ("scale-infinite", "V20", "An infinite scale", grid("x", scale=[float("inf")])),
-    ("scale-nan", "V20", "A scale that is no number", grid("x", scale=[float("nan")])),
-    ("scale-float32", "V20", "A scale that is no float32", grid("x", scale=[0.1])),
-    ("axis", "V21", "An axis beyond the dimensions", grid("w", axis=2)),
-    ("scales", "V21", "Two scales for three slices", grid("w", scale=[0.5, 1.0], zero_point=[0, 0])),
-    ("zero-point", "V22", "A zero point outside uint8", grid("x", zero_point=[256])),
-    ("zero-points", "V22", "Two zero points for three scales", grid("w", zero_point=[0, 0])),
+    ("scale-dtype", "V20", "A scale of int32", numbers("x", "scale", dtype=6)),
+    ("scale-levels", "V20", "Scales with three levels", levels("x", 3)),
+    ("zero-points", "V20", "Two zero points for three scales", numbers("w", "zero_point", new=True, dtype=3,
+        bytes=b"\0\1", shape=[2])),
+    ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
+    ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
+        **_floats(*range(15)))),
+    ("number-bytes", "V10", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
+    ("axis", "V21", "Blocks of three dimensions in a tensor with two", grid("w", block=[0, 0, 1])),
+    ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
+    ("block-negative", "V21", "A block of -1", grid("w", block=[-1])),
+    ("block-size", "V21", "A block of the size of its dimension", grid("g", block=[1, 5])),
+    ("block-end", "V21", "Blocks that end with 0", grid("w", block=[1, 0])),
+    ("group-index", "V21", "A group index without groups", numbers("w", "group_index", new=True, dtype=3,
+        bytes=b"\0\0\0", shape=[3])),
+    ("scale-zero", "V22", "A scale of 0", numbers("x", "scale", **_floats(0.0))),
+    ("scale-negative", "V22", "A scale of -1", numbers("x", "scale", **_floats(-1.0))),
+    ("scale-infinite", "V22", "An infinite scale", numbers("x", "scale", **_floats(float("inf")))),
+    ("scale-nan", "V22", "A scale that is no number", numbers("x", "scale", **_floats(float("nan")))),
+    ("scale-float32", "V22", "A scale of float64 that is 0 in float32", numbers("x", "scale", dtype=13,
+        bytes=struct.pack("<d", 1e-60))),
+    ("zero-point", "V22", "A zero point outside uint8", numbers("x", "zero_point", dtype=5, bytes=b"\0\1")),
+    ("zero-point-dtype", "V22", "A zero point of int32 where uint8 holds it", numbers("x", "zero_point", dtype=6,
+        bytes=b"\7\0\0\0")),
+    ("zero-points-equal", "V22", "Three equal zero points", numbers("w", "zero_point", new=True, dtype=3,
+        bytes=b"\1\1\1", shape=[3])),
     ("quant-range", "V23", "quant_min above quant_max", grid("x", quant_min=9, quant_max=8)),
     ("quant-limit", "V23", "quant_max beyond the type", grid("x", quant_max=256)),
-    ("quantized-float", "V24", "A quantized float32", setting("b", quantization={
-        "scale": [1.0], "zero_point": [0], "quant_min": 0, "quant_max": 1})),
+    ("quantized-float", "V23", "A quantized float32", setting("b", quantization={
+        "scale": {"dtype": FLOAT32, "bytes": b"\0\0\x80?"}, "quant_min": 0, "quant_max": 1})),
     ("observed", "V25", "A minimum above its maximum", grid("x", observed={
         "observer": "MinMaxObserver", "minimum": [2.0], "maximum": [1.0]})),
-    ("block-size", "V27", "A block of 0", blocks(shape=[1, 0])),
-    ("block-count", "V27", "Fewer scales than blocks", blocks(shape=[1, 2])),
-    ("blocks-per-tensor", "V28", "One block, which is the tensor", blocks(shape=[3, 5])),
 )  # fmt: skip
 
 GRAPHS: tuple[Change, ...] = (
@@ -200,14 +218,15 @@ GRAPHS: tuple[Change, ...] = (
     ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
         {"name": "slope", "type": 1, "int_value": 1}])),
     ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
-    ("moved-grid", "V45", "An operator that moves integers, to another grid", grid("r", scale=[0.5])),
+    ("moved-grid", "V45", "An operator that moves integers, to another grid", numbers("r", "scale", **_floats(0.5))),
     ("rule", "V47", "A rounding rule that is not known", node(0, rule="nearest")),
-    ("weight-axis", "V52", "A weight with scales along its input channels", grid("w", scale=[0.5] * 4,
-        zero_point=[0] * 4, axis=1)),
+    ("weight-axis", "V52", "A weight with scales along its input channels", numbers("w", "scale", block=[0, 1],
+        bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
 )  # fmt: skip
 
 INTEGERS: tuple[Change, ...] = (
-    ("folded-zero-point", "V48", "By folded, a weight with a zero point", grid("w", zero_point=[1])),
+    ("folded-zero-point", "V48", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
+        bytes=b"\1")),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
     ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),

@@ -265,7 +265,7 @@ def test_requant_shift_in_standard_operators_is_exact(div: int, signed: int) -> 
 def test_windows_of_many_ones_are_not_written() -> None:
     """A kernel of ones for each channel is far larger than the file that asks for it."""
     side = 1 << 15
-    grid = qfmt.Quantization((0.5,), (0,), 0, 255)
+    grid = qfmt.Quantization.of((0.5,), (0,), 0, 255)
     window = {
         "ceil_mode": 0,
         "count_include_pad": 0,
