@@ -328,6 +328,10 @@ class Quantization:
         points = zero_points_of(self.zero_point.array.astype("int64") + offset, self.scale)
         return replace(self, zero_point=points, quant_min=self.quant_min + offset, quant_max=self.quant_max + offset)
 
+    def negated(self) -> Quantization:
+        """The same with scales of the other sign: of offsets that are subtracted."""
+        return replace(self, scale=Parameter.of_values(-self.scale.array))
+
     def block_sizes(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The elements of a block of a tensor of that shape, along each dimension."""
         given = (*self.block, *(0 for _ in shape[len(self.block) :]))

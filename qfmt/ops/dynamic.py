@@ -48,9 +48,7 @@ def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
     grids = [row.quantization for row in rows if row.quantization is not None]
     if not grids:
         return quantized_now(x, rule, reduce_range)
-    scales, points = (
-        [float(each[0]) for each in numbers] for numbers in zip(*((g.scale, g.zero_point) for g in grids))
-    )
+    scales, points = [grid.scale[0] for grid in grids], [int(grid.zero_point[0]) for grid in grids]
     limits = grids[0].quant_min, grids[0].quant_max
     return Operand(np.stack([row.array for row in rows]), Quantization.of(scales, points, *limits, 0, "float64"))
 

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from .reals import FORMATS, Real, f32, from_bits, to_bits
+from .reals import FORMATS, SMALL, Real, f32, from_bits, to_bits
 
 LIMITS = {f"{'u' * (not signed)}int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
           for bits in (2, 4, 8, 16, 32, 64) for signed in (True, False)}  # fmt: skip
@@ -106,7 +106,7 @@ def outputs(twin: dict[str, Any], vector: dict[str, Any]) -> dict[str, dict[str,
 
 def _value(tensor: dict[str, Any], shape: Sequence[int], items: Sequence[Any]) -> Value:
     dtype = tensor["dtype"]
-    decode = (lambda item: from_bits(item, dtype)) if dtype in FORMATS else int
+    decode = (lambda item: from_bits(item, dtype)) if dtype in (*FORMATS, *SMALL) else int
     assert len(items) == prod(shape)
     return Value(tuple(shape), [decode(item) for item in items], dtype, _grid(tensor["quantization"]))
 
@@ -130,7 +130,7 @@ def _grid(quantization: dict[str, Any] | None) -> Grid | None:
 def _numbers(stated: dict[str, Any]) -> list[Any]:
     """The numbers of an array of a quantization: exact, or in float32 if they are quantized themselves."""
     if stated["quantization"] is None:
-        return [from_bits(item, stated["dtype"]) if stated["dtype"] in FORMATS else int(item) for item in stated["values"]]
+        return [from_bits(item, stated["dtype"]) if isinstance(item, str) else int(item) for item in stated["values"]]
     from .evaluate_real import real
 
     codes = _value(stated, stated["shape"], stated["values"])

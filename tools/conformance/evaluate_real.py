@@ -227,7 +227,7 @@ def _dynamic_linear(operands: Operands, at: Attributes, rule: str, forms: list[F
     results: list[Fraction] = []
     for row in rows:
         s, z, low, high = dynamic_grid(row if at["per_token"] else x.items, rule, top)
-        grid = Grid([f32(s)], [z], low, high, None, [s])
+        grid = Grid([f32(s)], [z], low, high, (), (), [s])
         q = [quantize(value, grid, (0,), DYNAMIC_QUANTIZE.get(rule, "reciprocal")) for value in row]
         for m in range(w.shape[0]):
             place = (m, 0)

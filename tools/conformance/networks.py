@@ -69,7 +69,11 @@ class Network:
 
     def constant(self, name: str, values: Any, dtype: str, quantization: Quantization | None = None) -> str:
         array = np.asarray(values)
-        kept = array.astype(np.int64) if DTYPES[dtype].bits < 8 else array.astype(numpy_dtype(dtype))
+        kept = (
+            array.astype(np.int64)
+            if DTYPES[dtype].bits < 8 and DTYPES[dtype].is_integer
+            else array.astype(numpy_dtype(dtype))
+        )
         self.tensors[name] = Tensor.constant(name, kept, quantization, dtype=dtype)
         return name
 

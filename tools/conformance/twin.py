@@ -12,7 +12,19 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from qfmt.model import DTYPES, Attribute, Model, Node, Observed, Quantization, StoredArray, Tensor, attribute_kind
+from qfmt.model import (
+    DTYPES,
+    Attribute,
+    Model,
+    Node,
+    Observed,
+    Parameter,
+    Quantization,
+    StoredArray,
+    Tensor,
+    attribute_kind,
+)
+from qfmt.quantization import PARAMETERS
 
 Json = dict[str, Any]
 

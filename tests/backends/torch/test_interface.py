@@ -141,7 +141,9 @@ def test_names_that_are_no_attributes() -> None:
     names = [name or "_" for name in NAMES_OF_ALL_KINDS]
     values = np.random.default_rng(0).normal(size=(len(names), 3)).astype(np.float32)
     tensors = {name: Tensor.constant(name, value) for name, value in zip(names, values, strict=True)}
-    tensors["weight"] = Tensor.constant("weight", np.array([1, 2, 3], np.int8), Quantization.of((0.5,), (0,), -128, 127))
+    tensors["weight"] = Tensor.constant(
+        "weight", np.array([1, 2, 3], np.int8), Quantization.of((0.5,), (0,), -128, 127)
+    )
     nodes = [Node("DequantizeLinear", ("weight",), ("sum0",), version=23)]
     for index, name in enumerate(names[1:]):
         nodes.append(Node("Add", (f"sum{index}", name), (f"sum{index + 1}",), version=14))
