@@ -8,6 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
+from qfmt.arrays import Array
 from qfmt.model import DTYPES, Parameter, Quantization
 
 from .networks import Case, Network, channels, grid, numbers
@@ -66,14 +67,15 @@ def into() -> Iterator[Case]:
 def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     """What today's files have: name, what it is, element type, integers, quantization."""
     codes = numbers(11, (2, 16), 0, 15)
-    scales = np.array([[1.5, -0.25, 0, 4], [0.1, 100, -8, 0.5]], np.float16)
+    scales = np.array([[1.5, -0.25, 2, 4], [0.1, 100, -8, 0.5]], np.float16)
     of_rows = Quantization.of(np.array([0.0123, 0.25], np.float16), 0, 0, 63, 0)
     sub_scales = replace(Parameter.of_values(numbers(12, (2, 4), 0, 63).astype(np.uint8)), quantization=of_rows)
     mins = replace(Parameter.of_values(numbers(13, (2, 4), 0, 63).astype(np.uint8)), quantization=of_rows.negated())
     plain = Quantization.of_blocks("uint4", (2, 16), (1, 4), scales)
     yield "offset", "GGUF's Q4_1: d · q + m for groups of 4", "uint4", codes, replace(
         plain, offset=Parameter.of_values(scales[:, ::-1].copy()))  # fmt: skip
-    yield "levels", "GGUF's Q4_K: scales and offsets of 6 bits, with scales of float16 for a row", "uint4", codes, replace(
+    about = "GGUF's Q4_K: scales and offsets of 6 bits, with scales of float16 for a row"
+    yield "levels", about, "uint4", codes, replace(
         plain, scale=sub_scales, offset=mins)  # fmt: skip
     table = np.sort(np.random.default_rng(3).normal(0, 0.5, 16)).astype(np.float32)
     nf4 = replace(plain, scale=Parameter.of_values(scales.astype(np.float32)), table=Parameter.of_values(table))
@@ -82,8 +84,8 @@ def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     own = Quantization.of(np.array([0.5, 0.07], np.float32), 0, 0, 255, 0)
     own = replace(own, table=dynamic, offset=Parameter.of_values(np.float32(0.031)))
     absmax = replace(Parameter.of_values(numbers(14, (2, 4), 0, 255).astype(np.uint8)), quantization=own)
-    yield "double", "bitsandbytes' double quantization: scales by a table, a scale for a row and a mean", "uint4", codes, (
-        replace(nf4, scale=absmax))  # fmt: skip
+    about = "bitsandbytes' double quantization: scales by a table, a scale for a row and a mean"
+    yield "double", about, "uint4", codes, replace(nf4, scale=absmax)
     fp8 = np.array([[0.5, 448], [1.75, -(2**-9)]]).astype(ml_dtypes.float8_e4m3fn)
     block_scales = replace(Parameter.of_values(fp8), quantization=Quantization.of(0.0371, 0, -448, 448))
     grid = Quantization.of_blocks("float4_e2m1fn", (2, 16), (1, 8), fp8)
@@ -92,7 +94,7 @@ def forms() -> Iterator[tuple[str, str, str, Array, Quantization]]:
     points = numbers(15, (2, 4), 0, 15)
     index = Parameter.of_values(np.array([3, 0, 1, 1, 2, 0, 3, 3, 2, 2, 1, 0, 0, 1, 2, 3], np.uint8))
     yield "group-index", "GPTQ's g_idx: the group of each column", "uint4", codes, replace(
-        Quantization.of_blocks("uint4", (2, 16), (1, 4), scales, points), group_index=index)  # fmt: skip
+        Quantization.of_blocks("uint4", (2, 16), (1, 4), abs(scales), points), group_index=index)  # fmt: skip
 
 
 def out_of() -> Iterator[Case]:
