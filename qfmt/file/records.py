@@ -86,10 +86,7 @@ def parameter(record: Record, name: str, buffers: Buffers, level: int) -> Parame
     if any(size < 0 for size in sizes):
         raise FormatError(f"{name} has the shape {list(sizes)}", rule="V20")
     nested = record["quantization"] and quantization(record["quantization"], buffers, level + 1)
-    made = Parameter(dtype_name(record["dtype"]), sizes, Bytes(own) if own is not None else buffers(index), nested)
-    if made.nbytes_needed != made.data.nbytes:
-        raise FormatError(f"{name} has {made.data.nbytes} bytes, its shape needs {made.nbytes_needed}", rule="V10")
-    return made
+    return Parameter(dtype_name(record["dtype"]), sizes, Bytes(own) if own is not None else buffers(index), nested)
 
 
 def observation(record: Record) -> Observed:

@@ -179,7 +179,7 @@ GRIDS: tuple[Change, ...] = (
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
     ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
         **_floats(*range(15)))),
-    ("number-bytes", "V10", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
+    ("number-bytes", "V20", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
     ("axis", "V21", "Blocks of three dimensions in a tensor with two", grid("w", block=[0, 0, 1])),
     ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
     ("block-negative", "V21", "A block of -1", grid("w", block=[-1])),
