@@ -57,9 +57,9 @@ def _form(tensor: Tensor, quantization: Quantization) -> str:
 
 def _wrong_form(dtype: str, q: Quantization, shape: tuple[int, ...], level: int) -> str:
     """What is wrong with the arrays of a quantization, of which the scales have that shape."""
-    for name, each in q.parameters():
-        if each.nbytes_needed != each.data.nbytes:
-            return f"{name.replace('_', ' ')} of shape {list(each.shape)} has {each.data.nbytes} bytes"
+    for name, stored in q.parameters():
+        if stored.nbytes_needed != stored.data.nbytes:
+            return f"{name.replace('_', ' ')} of shape {list(stored.shape)} has {stored.data.nbytes} bytes"
     for what, each, plain in (("scale", q.scale, SCALE_DTYPES), ("offset", q.offset, FLOATS)):
         if each is None:
             continue

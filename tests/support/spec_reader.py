@@ -27,9 +27,11 @@ DTYPES = {
 TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
     "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
-    "Array": "dtype:B shape:[q] bytes:b buffer:I? quantization:Quantization",
-    "Quantization": "block:[q] scale:Array! zero_point:Array offset:Array table:Array group_index:Array quant_min:q? "
-    "quant_max:q? observed:Observed scale_name:s zero_point_name:s",
+    "Numbers": "dtype:B shape:[q] bytes:b buffer:I?",
+    "SecondLevel": "block:[q] scale:Numbers! zero_point:Numbers offset:Numbers table:Numbers",
+    "Array": "dtype:B shape:[q] bytes:b buffer:I? quantization:SecondLevel",
+    "Quantization": "block:[q] scale:Array! zero_point:Numbers offset:Array table:Numbers group_index:Numbers "
+    "quant_min:q? quant_max:q? observed:Observed scale_name:s zero_point_name:s",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
     "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] rule:s name:s scope:s "
@@ -74,8 +76,8 @@ class Array:
             self.digest = self.digest or hashlib.sha256(self.data).hexdigest()
         self.numbers: list[Array] = []
         for key in ("scale", "zero_point", "offset", "table", "group_index") if self.quantization is not None else ():
-            if (each := self.quantization[key]) is not None:
-                check(level < 2 and (each["bytes"] is None) != (each["buffer"] is None), "bytes or a buffer; two levels")
+            if (each := self.quantization.get(key)) is not None:
+                check((each["bytes"] is None) != (each["buffer"] is None), "bytes or a buffer")
                 self.numbers.append(Array(each, buffers, key, level + 1))
 
     def values(self) -> list[Any]:
@@ -90,7 +92,8 @@ class Array:
         """Those of its quantization."""
         if (q := self.quantization) is None:
             return []
-        lines = [words("quantization", self.level + 1, q["quant_min"], q["quant_max"], *(q["block"] or ()))]
+        limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])
+        lines = [words(*limits, *(q["block"] or ()))]
         for each in self.numbers:
             lines += [words(each.name, each.dtype, *each.shape, each.digest), *each.content_lines()]
         return lines

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .altered import Base, Record, graph, grid, levels, node, numbers, root, setting, value, written
+from .altered import Base, Record, graph, grid, node, numbers, root, setting, value, written
 from .containers import PRODUCER, patched
 
 
@@ -173,7 +173,6 @@ def _floats(*values: float) -> dict[str, Any]:
 
 GRIDS: tuple[Change, ...] = (
     ("scale-dtype", "V20", "A scale of int32", numbers("x", "scale", dtype=6)),
-    ("scale-levels", "V20", "Scales with three levels", levels("x", 3)),
     ("zero-points", "V20", "Two zero points for three scales", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\0\1", shape=[2])),
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
