@@ -66,8 +66,9 @@ def quantization(record: Record, buffers: Buffers) -> Quantization:
 def _quantization(record: Record, limits: tuple[int, int], buffers: Buffers) -> Quantization:
     """What a Quantization and a SecondLevel have in common."""
     given = {name: parameter(record[name], name, buffers) for name in PARAMETERS if record.get(name) is not None}
-    others = (given.get(name) for name in ("offset", "table", "group_index"))
-    return Quantization(given["scale"], given.get("zero_point", NO_ZERO_POINT), *limits, record["block"] or (), *others)
+    scale, zero_point = given["scale"], given.get("zero_point", NO_ZERO_POINT)
+    offset, table, group_index = (given.get(name) for name in ("offset", "table", "group_index"))
+    return Quantization(scale, zero_point, *limits, record["block"] or (), offset, table, group_index)
 
 
 def parameter(record: Record, name: str, buffers: Buffers) -> Parameter:
