@@ -279,4 +279,4 @@ def _check_values(values: Array, kind: DType, where: str) -> None:
     if kind.bits >= 8 or not kind.is_integer:
         raise QfmtError(f"an array of {values.dtype} cannot be stored as {kind.name}", where=where)
     if not (values.dtype.kind in "iu" and kind.holds(values.min(initial=0), values.max(initial=0))):
-        raise QfmtError(f"does not hold integers of {kind.name}", where=where)
+        raise QfmtError(f"does not contain integers of type {kind.name}", where=where)

@@ -110,4 +110,4 @@ class Budget:
 
     def _exceeded(self, limit: str) -> BudgetError:
         what = f"{self.work} {self.source_bytes} bytes would take more than {limit}"
-        return BudgetError(what, hint="no network needs that much: the file is hostile or damaged")
+        return BudgetError(what, hint="no real network needs that much: the file is malicious or damaged")

@@ -7,7 +7,7 @@ QfmtError
 │   └── ValidityError            it can be decoded, but breaks validity rules (all of them, by number)
 ├── SourceError                  a file or object that cannot be converted
 │   ├── BudgetError              converting it would cost more than its size allows
-│   ├── UnsafePickleError        its pickle refers to something that is not on the list of harmless types
+│   ├── UnsafePickleError        its pickle refers to something that is not on the list of safe types
 │   ├── ControlFlowError         its code has no single graph: operators, or the number of tensors, depend on the data
 │   └── UnsupportedOperatorsError it contains operators that qfmt does not support (all of them, counted)
 ├── NoIntegerFormError           nodes without an integer-only form (all of them, by reason)
@@ -155,7 +155,7 @@ class UnsupportedOperatorsError(SourceError):
         )
         count = len(self.operators)
         noun = "operator has" if count == 1 else "operators have"
-        super().__init__(f"{count} {noun} no meaning in qfmt: {listed}", where=where, hint=hint)
+        super().__init__(f"{count} {noun} no equivalent in qfmt: {listed}", where=where, hint=hint)
 
 
 class RunError(QfmtError):

@@ -90,22 +90,22 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
         array = array.view(dtype)  # how NumPy saves the types of ml_dtypes
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind") or tensor.quantization is not None:
-            raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
+            raise RunError(f"expects {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
         with np.errstate(over="ignore"):  # what is beyond float32 is infinite
             array, original = array.astype(dtype), array
         if dtype.kind in "iu" and (lost := original[array != original]).size:
-            raise RunError(f"takes {tensor.dtype}, which cannot represent {lost[0]}", where=f"input {tensor.name}")
+            raise RunError(f"expects {tensor.dtype}, which cannot represent {lost[0]}", where=f"input {tensor.name}")
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
         values = array if array.dtype.kind in "iu" else array.astype(np.float32)
         outside = array[(values < low) | (values > high)]
         if outside.size:
             what = "integers" if array.dtype.kind in "iu" else tensor.dtype
-            raise RunError(f"takes {what} in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
+            raise RunError(f"expects {what} in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
     if tensor.shape is None:
         return array
     if array.ndim != len(tensor.shape):
-        raise RunError(f"takes {len(tensor.shape)} dimensions, not {array.ndim}", where=f"input {tensor.name}")
+        raise RunError(f"expects {len(tensor.shape)} dimensions, not {array.ndim}", where=f"input {tensor.name}")
     for axis, (size, wanted) in enumerate(zip(array.shape, tensor.shape, strict=True)):
         if isinstance(wanted, str):
             wanted = sizes.setdefault(wanted, size)

@@ -107,7 +107,7 @@ def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantiz
     dynamic: Dynamic = named(DYNAMIC, rule)
     low, high = float(x.min(initial=0)), float(x.max(initial=0))
     if not np.isfinite(high - low):
-        raise RunError("NaN or infinity cannot be quantized: there is no range")
+        raise RunError("cannot quantize NaN or infinity: the range is undefined")
     scale, zero_point = dynamic.grid(low, high, top)
     if dynamic.is_signed:
         grid = Quantization((scale,), (zero_point,), -(top + 1) // 2, top // 2)

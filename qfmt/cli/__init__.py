@@ -78,8 +78,8 @@ class Commands(click.Group):
                 print_exc()
             fail(
                 ctx,
-                f"unexpected {type(error).__name__}: {error}; this is a fault in qfmt {__version__}: please report it, "
-                "with what `qfmt --debug` prints for the same arguments",
+                f"unexpected {type(error).__name__}: {error}; this is a bug in qfmt {__version__}: please report it "
+                "with the output of `qfmt --debug` for the same arguments",
             )
 
 
@@ -110,7 +110,7 @@ Examples:
   qfmt inspect model.qfb               its nodes and tensors
   qfmt run model.qfb --input x.npy     run it, exactly, with NumPy only
 
-Exit status: 0 fine, 1 something differs or is broken, 2 trouble.""",
+Exit status: 0 success, 1 a difference or an invalid file, 2 an error.""",
 )
 @click.option("--debug", is_flag=True, envvar="QFMT_DEBUG", help="Show the traceback of an unexpected error.")
 @click.version_option(__version__, "-V", "--version", prog_name="qfmt", message="%(prog)s %(version)s")

@@ -54,9 +54,9 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dic
     if missing := [name for name in wanted if name not in held]:
         names = ", ".join(filter(None, held)) or "one array without a name"
         inputs = f"the inputs are {', '.join(wanted)}"
-        raise RunError(f"no array {missing[0]!r}, but {names}", where=str(path), hint=inputs)
+        raise RunError(f"no array {missing[0]!r}, only {names}", where=str(path), hint=inputs)
     if aside := [name for name in held if name not in wanted]:
-        line(f"note: {path}: ignored, because not inputs: {', '.join(aside)}", err=True)
+        line(f"note: {path}: ignored, because they are not inputs: {', '.join(aside)}", err=True)
     return {name: held[name] for name in wanted}
 
 
@@ -70,5 +70,5 @@ def taken(model: Model, given: Mapping[str, Array], path: Path) -> dict[str, Arr
     arrays = checked_inputs(model, given)
     for name, array in arrays.items():
         if array.dtype != given[name].dtype and given[name].dtype.kind != "V":  # V: how NumPy saves types of ml_dtypes
-            line(f"note: {path}: input {name} takes {array.dtype}; {given[name].dtype} was converted", err=True)
+            line(f"note: {path}: input {name} expects {array.dtype}; {given[name].dtype} was converted", err=True)
     return arrays

@@ -112,7 +112,7 @@ class Lowering:
         if others := self.others(model):
             yield f"no {self.form} comes close to what {others} states: thresholds are used there"
         if unsure := _unsure(model):
-            yield f"{unsure} may be rounded either way: the stated rule leaves the order of additions open"
+            yield f"{unsure} may be rounded either way: the stated rule does not fix the order of additions"
 
 
 def _summary(found: Totals, model: Model) -> str:
@@ -142,7 +142,7 @@ def _unsure(model: Model) -> str:
     if not found:
         return ""
     listed = [f"{each.differs:,} of the {each.sums:,} sums of {each.output}" for each in found]
-    return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of real numbers"
+    return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of floats"
 
 
 def _some(words: list[str], limit: int = 5) -> str:
@@ -153,8 +153,8 @@ def _proof(sums: int, differs: int, largest: int) -> str:
     if not sums:
         return "not compared"
     if differs:
-        return f"differs on {differs:,} of {sums:,} sums in reach, by {largest} at most"
-    return f"equal on all {sums:,} sums in reach"
+        return f"differs on {differs:,} of {sums:,} reachable sums, by {largest} at most"
+    return f"equal on all {sums:,} reachable sums"
 
 
 def show_integers(model: Model, json_: bool) -> None:
@@ -168,7 +168,7 @@ def show_integers(model: Model, json_: bool) -> None:
         return
     if not found and "integer_only" not in model.source:
         quantized = any(tensor.quantization is not None for tensor in model.tensors.values())
-        what = "computes real numbers" if quantized else "is not quantized"
+        what = "computes in floating point" if quantized else "is not quantized"
         how = (
             "`qfmt convert FILE OUT.qfb --integer-only` makes it integer-only"
             if quantized
@@ -226,7 +226,7 @@ def _show_channels(found: Facts, model: Model) -> None:
     pairs(facts)
     line()
     words = [word for word in ("bias", "multiplier", "shift", "add") if data[word] is not None]
-    columns = [Column(word, right=True) for word in ("channel", "sums in reach", *words)]
+    columns = [Column(word, right=True) for word in ("channel", "reachable sums", *words)]
     with_rows = [Column("thresholds")] if data["thresholds"] is not None else []
     differs = found.node.attributes.get("differs") or ()
     counted = [Column("differ", right=True)] if isinstance(differs, tuple) and any(differs) else []

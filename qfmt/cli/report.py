@@ -275,7 +275,7 @@ def _in_float(model: Model, node: Node) -> str:
 
 def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
     if model.no_graph:
-        return "the source has no graph, so what reads it is unknown"
+        return "the source has no graph, so its readers are unknown"
     if not readers:
         return "no node reads it"
     node = readers[0]
@@ -290,7 +290,7 @@ def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
 _BIAS: Mapping[str, str] = {
     "float_bias": "the engine adds it as a float, so an int32 bias would change the results",
     "affine": "the engine adds it as a float, so an int32 bias would change the results",
-    "integer_bias": "kept as the source had it; the engine rounds it to int32 when it runs",
+    "integer_bias": "kept as in the source; the engine rounds it to int32 at run time",
 }
 
 

@@ -36,7 +36,7 @@ def _explain_name(asked: str, tensor: Tensor) -> str:
     if asked not in tensor.aliases and last in ("scale", "zero_point"):
         of = f"the constant {owner}" if tensor.is_constant else f"the output of {owner}"
         return f"{asked} is the {last.replace('_', ' ')} of {of}"
-    return f"{asked} is a name that this tensor had in its source"
+    return f"{asked} is a name of this tensor in its source"
 
 
 def _role(model: Model, tensor: Tensor) -> str:

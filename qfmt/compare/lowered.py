@@ -166,7 +166,7 @@ class LoweredComparison(Comparison):
         try:
             return lower_as(self.takes, self.file.source[KEY], [name for name in ends if name])
         except QfmtError as error:
-            self.notes.append(f"the differences that the file states could not be checked: the source {error.what}")
+            self.notes.append(f"could not check the differences that the file states: the source {error.what}")
             return None
 
     # -- the report --------------------------------------------------------------------------------------------

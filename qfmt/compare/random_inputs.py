@@ -52,7 +52,7 @@ def _checked(chosen: dict[str, tuple[int, ...]], given: Iterable[str]) -> dict[s
     for name in chosen.keys() - set(given):
         if prod(chosen[name]) > MOST:
             what = f"an input of shape {list(chosen[name])} is too large for pseudo-random numbers"
-            raise RunError(what, where=name, hint="give it with --input, or its open sizes with --input-shape")
+            raise RunError(what, where=name, hint="give it with --input, or set its sizes with --input-shape")
     return chosen
 
 

@@ -58,7 +58,7 @@ def verify(
     require_sound(file)
     if not isinstance(source, str | PathLike):
         hint = "save the module with torch.jit.save(torch.jit.trace(module, inputs), path) and verify that file"
-        raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)
+        raise SourceError(f"verify expects the path of a file, not a {type(source).__name__}", hint=hint)
     path = Path(fspath(source))
     lowered = is_lowered(file)
     try:
@@ -78,7 +78,7 @@ def verify(
         if comparison.has_same_inputs():
             comparison.run(inputs, samples, input_shapes or {})
         else:
-            comparison.skipped = "file and source do not take the same inputs"
+            comparison.skipped = "file and source do not have the same inputs"
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison.report(path)
@@ -95,7 +95,7 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
     if file.engine in ENGINES and file.engine != whose:
         beside = _witness(path, file.replace(engine=whose), engine)
         rules, witness = beside.model, (beside if foreign else witness)
-        told = f"the file states the rules of {file.engine}, but {witness.name} computes by those of {whose}"
+        told = f"the file states the rules of {file.engine}, but {witness.name} uses those of {whose}"
         notes.append(f"{told}: outputs that differ only by these rules count as stated")
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx

@@ -111,10 +111,10 @@ def attention(
     """Y = Softmax(√s · Q · (√s · K)ᵀ + mask) · V for each head, s = scale.
 
     Q, K and V are [batch, heads, length, size], or [batch, length, heads · size]. past_key and past_value
-    are put before K and V, and are outputs together with them. Of nonpad_kv_seqlen keys (int64, one number for each
-    of the batch) the last belong to the queries; keys after them are ignored. Each head of K and V serves an equal
+    are concatenated before K and V, and are outputs together with them. Of nonpad_kv_seqlen keys (int64, one number for
+    each of the batch) the last belong to the queries; keys after them are ignored. Each head of K and V serves an equal
     number of heads of Q. A mask is added; a mask of bool hides where it is false. Keys beyond its last dimension are
-    hidden. A row in which everything is hidden gives zeros.
+    hidden. The result for a row in which everything is hidden is zeros.
     """
     flat, kind = q.ndim == 3, q.dtype
     q, k, v = _split(q, a["q_num_heads"]), _split(k, a["kv_num_heads"]), _split(v, a["kv_num_heads"])

@@ -170,8 +170,8 @@ def embedding_bag(
     """Y[i] = the sum, mean or maximum of the rows of W in bag i, each times its per-sample weight.
 
     Bag i is the indices from offsets[i] to the next offset or the end; without offsets, indices is [bags, size].
-    W is [rows, columns], indices and offsets are int32 or int64. An empty bag gives 0. A sum adds row after row with
-    a fused multiply-add: y = fma(p, w, y).
+    W is [rows, columns], indices and offsets are int32 or int64. The result for an empty bag is 0. A sum adds row after
+    row with a fused multiply-add: y = fma(p, w, y).
     """
 
     def add(total: Array, rows: Array, p: Array) -> Array:

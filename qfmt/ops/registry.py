@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class Quantized(enum.Enum):
     """What an operator does when its tensors are quantized."""
 
-    FLOAT_ONLY = "takes no quantized tensors"
+    FLOAT_ONLY = "does not support quantized tensors"
     MOVES = "moves integers: the output has the quantization of the first input"
     COMPUTES = "dequantizes, computes in float32, quantizes by the stated quantize rule"
     ACCUMULATES = "accumulates exact integers, requantizes by the stated requantize rule"
     OWN = "has integer formulas of its own; by a quantize rule it computes"
-    WEIGHTS = "takes quantized weights: real results by the stated rule"
-    INTEGERS = "takes integers as they are stored: scales do not count"
+    WEIGHTS = "uses quantized weights: real results by the stated rule"
+    INTEGERS = "uses stored integers: scales have no effect"
 
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")

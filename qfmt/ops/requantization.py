@@ -117,9 +117,9 @@ def requantize(x: Array, *parameters: Array | None, axis: int, **stated: Any) ->
 
     x is int32 (or narrower), of any rank. Parameters are vectors of one element for all channels or one for each:
     multiplier int32, 1 … 2³¹ - 1; shift uint8, 0 … 62; add int64, |add| < 2⁶². thresholds are int32 [R, K],
-    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 if no x in reach gets there); row is int32. It is absent
-    if row c belongs to channel c, or one row serves all channels. The attributes from reach_low on describe the node;
-    they do not affect the result.
+    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 if no reachable x gets there); row is int32. It is
+    absent if row c belongs to channel c, or one row serves all channels. The attributes from reach_low on describe the
+    node; they do not affect the result.
     """
     raise QfmtError("sums are requantized to a grid: the output has none")
 
@@ -205,7 +205,7 @@ def pair_table(a: Array, b: Array, table: Array) -> Array:
     dtype="int32",
 )
 def weighted_sum(*inputs: Array, weights: tuple[int, ...]) -> Array:
-    """y = Σ weights[i] · q_i, exact, as int32, of integers as they are stored: zero points are not subtracted.
+    """y = Σ weights[i] · q_i, exact, as int32, of stored integers: zero points are not subtracted.
 
     The inputs are integers of at most 32 bits and broadcast. The sum of |weights[i]| · (1 + the greatest integer of the
     type) is less than 2⁶³: no sum exceeds int64.

@@ -64,7 +64,7 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
         "reach_low": AttributeSpec("ii", (), "the least x that can occur, for each channel or one for all", True),
         "reach_high": AttributeSpec("ii", (), "the greatest x that can occur, likewise", True),
         "compared": AttributeSpec("s", "", "the rule that it was compared with", True),
-        "differs": AttributeSpec("ii", (), "for each channel, for how many x in reach y differs from that rule", True),
+        "differs": AttributeSpec("ii", (), "for each channel, for how many reachable x y differs from that rule", True),
         "largest": AttributeSpec("i", 0, "the largest such difference", True),
     },
     shape=_shape,

@@ -310,14 +310,14 @@ def _resize_integer(
 )
 def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
     """Y[i] = X at the position of i in X: asymmetric i · r, half_pixel (i + ½) · r - ½, align_corners
-    i · (in - 1) / (out - 1), in float32, moved to the edge if it lies outside. pytorch_half_pixel is half_pixel,
+    i · (in - 1) / (out - 1), in float32, moved to the edge if it is outside. pytorch_half_pixel is half_pixel,
     but 0 if out = 1; half_pixel_symmetric adds in / 2 · (1 - out · r / in). tf_crop_and_resize, with start and end
     from roi: start · (in - 1) + i · (end - start) · (in - 1) / (out - 1), and (start + end) / 2 · (in - 1) if out = 1.
 
     Either scales (out = floor(in · scale), r = f32(1 / scale)) or sizes (r = f32(in / out)) is given, for all axes.
     If the aspect ratio is kept, out = floor(in · scale + ½). Scales are float32, or float64 if the source held doubles.
-    nearest takes the element at the rounded position; linear weights the two neighbours along each axis, the last axis
-    first; cubic, and antialias, weight neighbours with a kernel of their distance d (antialias: d / r where r > 1)
+    nearest selects the element at the rounded position; linear weights the two neighbours along each axis, the last
+    axis first; cubic, and antialias, weight neighbours with a kernel of their distance d (antialias: d / r where r > 1)
     and divide by the sum of the weights. The kernel is 1 - d, or (a + 2) · d³ - (a + 3) · d² + 1 up to d = 1 and
     a · d³ - 5 · a · d² + 8 · a · d - 4 · a up to 2. A neighbour outside X is the one at the edge.
     """

@@ -40,8 +40,8 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("d.npz", "qfmt does not write .npz files; end it in .qfb, .onnx or .c; the name of a folder"),
-        (".qfb", "has no name before its suffix"),
-        ("d/my-net.c", "'my-net' is not a name in C"),
+        (".qfb", "has no name before the suffix"),
+        ("d/my-net.c", "'my-net' is not a valid C identifier"),
         ("d.h", "qfmt does not write .h files; end it in"),
         ("d", "--integer-only --exact"),
         ("d/d.c", "--integer-only --exact"),
@@ -164,7 +164,7 @@ def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     result = invoke("convert", tmp_path / "m.onnx", tmp_path / "m.qfb")
     assert result.exit_code == 0
-    assert "note   kept as they are, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr
+    assert "note   kept unchanged, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr
 
 
 def test_a_destination_without_suffix_is_a_c_program_and_could_be_a_qfb(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ MEGABYTE = 1 << 20
 
 
 def converted(source: Path, folder: Path) -> tuple[int, list[str], int]:
-    """Status, lines of standard error, and peak memory in bytes of `qfmt convert` in a process of its own."""
+    """Status, lines of standard error, and peak memory in bytes of `qfmt convert` in a separate process."""
     command = [sys.executable, "-c", CHILD, "convert", str(source), str(folder / "out.qfb")]
     with (folder / "stderr").open("w+b") as errors:
         child = subprocess.Popen(command, stderr=errors, cwd=folder, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})

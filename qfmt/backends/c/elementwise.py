@@ -32,7 +32,7 @@ def weighted_sum(plan: Plan, node: Node) -> None:
         ends = [factor * end for end in value.reach]
         low, high = low + min(ends), high + max(ends)
     if low < -INT32 - 1 or high > INT32 or reach >= 1 << 63:
-        raise QfmtError("its sums may exceed int32")
+        raise QfmtError("computes sums that may exceed int32")
     wide = reach > INT32  # a part of the sum may leave int32, though the sum does not
     terms = [f"INT{64 if wide else 32}_C({factor}) * {{}}" for factor in factors]
     _accumulate(plan, node, terms, " + ", wide)
@@ -41,10 +41,10 @@ def weighted_sum(plan: Plan, node: Node) -> None:
 def product(plan: Plan, node: Node) -> None:
     """(qa - za) · (qb - zb)"""
     if node.rule != "exact":
-        raise QfmtError(f"computes with the rule `{node.rule}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.rule}`, which needs floats")
     points = [plan.value(name).zero_point for name in node.inputs]
     if prod(plan.value(name).farthest for name in node.inputs) > INT32:
-        raise QfmtError("multiplies numbers whose product may exceed int32")
+        raise QfmtError("computes products that may exceed int32")
     _accumulate(plan, node, [f"((int32_t){{}} - {point})" for point in points], " * ")
 
 
@@ -203,7 +203,7 @@ def table(plan: Plan, node: Node) -> None:
     target = plan.result(node.outputs[0], source.order)
     array = plan.value(node.inputs[1]).array
     if array is None:
-        raise QfmtError("its table is not constant, which C requires")
+        raise QfmtError("has a table that is not constant; C requires a constant")
     axis = node.int("axis", -1)
     name = plan.constant(array.astype(target.dtype), f"{node.outputs[0]} table")
     index = _index("x[{}]", source.dtype, array.shape[-1])
@@ -236,7 +236,7 @@ def pair_table(plan: Plan, node: Node) -> None:
     operands = _operands(plan, node.inputs[:2], order, target)
     array = plan.value(node.inputs[2]).array
     if array is None:
-        raise QfmtError("its table is not constant, which C requires")
+        raise QfmtError("has a table that is not constant; C requires a constant")
     entries = plan.constant(array.astype(target.dtype), f"{name} table")
     walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
     indices = [
@@ -262,7 +262,7 @@ def unary(plan: Plan, node: Node) -> None:
     given = np.array([kind.minimum, kind.maximum] if wide else kind.every()).astype(x.dtype)
     others = [plan.value(name) if name else None for name in node.inputs[1:]]
     if any(each is not None and each.array is None for each in others):
-        raise QfmtError("takes an input that is not constant, which C requires")
+        raise QfmtError("has an input that is not constant; C requires a constant")
     shape = (given.size, *(1,) * max(0, len(x.shape) - 1))
     operands: list[Operand | None] = [Operand(given.reshape(shape), x.quantization)]
     operands += [None if each is None else Operand(np.asarray(each.array), each.quantization) for each in others]

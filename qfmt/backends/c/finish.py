@@ -88,7 +88,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
         shapes = [plan.value(name).shape for name in node.inputs[1:3]]
         along = {axis - len(shape) + len(x.shape) for shape in shapes for axis, size in enumerate(shape) if size > 1}
         if len(along) > 1:
-            raise QfmtError("its multiplier varies along more than one dimension")
+            raise QfmtError("has a multiplier that varies along more than one dimension")
         axis = next(iter(along), None)
     else:
         rows = 5 if any(node.inputs[5:]) else 4  # without `row`, there is a row of thresholds for each channel

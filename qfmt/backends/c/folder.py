@@ -19,7 +19,7 @@ def check(folder: Path) -> None:
     if not folder.parent.is_dir():
         raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
-        raise DestinationError("holds other files", where=where, hint="name a new folder; nothing was changed")
+        raise DestinationError("contains other files", where=where, hint="name a new folder; nothing was changed")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -99,11 +99,11 @@ def _proof(model: Model) -> str:
         return "nothing is requantized"
     rules = sorted({each.compared for each in requantizations(model) if each.compared})
     if not rules:
-        return "not compared with the rules of the source"
+        return "not compared with the rounding rules of the source"
     named = ", ".join(rule if re.fullmatch("[a-z0-9_]{1,40}", rule) else comment(rule) for rule in rules)
-    came = f"equal on all {found.sums:,} sums in reach"
+    came = f"equal on all {found.sums:,} reachable sums"
     if found.differs:
-        came = f"differs on {found.differs:,} of {found.sums:,} sums in reach, by {found.largest} at most"
+        came = f"differs on {found.differs:,} of {found.sums:,} reachable sums, by {found.largest} at most"
     without = f"; {found.unproven} of {found.count} requantizations are not compared" if found.unproven else ""
     return f"compared with {named}: {came}{without}"
 
@@ -123,7 +123,7 @@ def _described(
     if role == "input" and per_tensor:
         rule, real = quantized.get(value.name, ("divide", ""))
         formula = re.sub(r"SCALE|ZERO_POINT", lambda word: f"{macro}_{word.group()}", QUANTIZE[rule])
-        what = f", where real is {comment(real)} of the source" if real else "; so ONNX does, the source says nothing"
+        what = f", where real is {comment(real)} of the source" if real else "; ONNX's rule: the source states none"
         lines.append(f"q = {formula}, clamped; {ROUND}{what}")
     yield from _comment(lines)
     yield f"#define {macro}_SIZE {value.size}"

@@ -48,7 +48,7 @@ def move(plan: Plan, node: Node) -> None:
             given.append(sources[-1].positions() + start)
             start += sources[-1].buffer.size
         elif name and plan.value(name).array is None:
-            raise QfmtError("the positions of its elements are not constant, which C requires")
+            raise QfmtError("has element positions that are not constant; C requires constants")
         else:
             given.append(plan.value(name).array if name else None)
     operator = OPERATORS[node.operator]
@@ -71,7 +71,7 @@ def _check_moves(plan: Plan, node: Node) -> None:
     """QfmtError for an operator that does not always move, and here does not."""
     mode = node.attributes.get("coordinate_transformation_mode")
     if node.operator == "Resize" and (node.attributes["mode"] != "nearest" or mode == "tf_crop_and_resize"):
-        raise QfmtError("interpolates, which takes real numbers")
+        raise QfmtError("interpolates, which needs floats")
     if node.operator not in ("Concat", "Resize"):
         return
     grid = plan.value(node.outputs[0]).quantization

@@ -154,12 +154,12 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
     div = node.int("div")
     mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
     if np.abs(mul).max(initial=0) > INT32 or max(np.abs(add).max(initial=0), div) > LARGEST_ADD >> 1:
-        raise QfmtError("its multiplier is not an int32, or its divisor or addend is too large")
+        raise QfmtError("has a multiplier beyond int32, or a divisor or addend that is too large")
     x = plan.value(node.inputs[0])
     add = add + div // 2 - x.zero_point * mul
     farthest = max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max))
     if (np.abs(add) > LARGEST - farthest * np.abs(mul.astype(object))).any():  # as Python integers: no overflow
-        raise QfmtError("its products plus the addend may exceed int64")
+        raise QfmtError("computes a product plus addend that may exceed int64")
     mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
     none = np.full(channels, -1, np.int32)
     if div & (div - 1) == 0:
@@ -171,11 +171,11 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
 def _exact(value: Value) -> Array:
     """Integers of a constant, which may be stored as real numbers."""
     if value.array is None:
-        raise QfmtError("its multiplier is not constant, which C requires")
+        raise QfmtError("has a multiplier that is not constant; C requires a constant")
     numbers = np.asarray(value.array)
     whole: Array = numbers.astype(np.int64)
     if not (whole == numbers).all():
-        raise QfmtError("its multiplier or addend is not an integer")
+        raise QfmtError("has a multiplier or addend that is not an integer")
     return whole
 
 

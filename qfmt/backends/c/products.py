@@ -70,16 +70,16 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     """The weights [groups, outputs, inputs] of a node, and its bias, by the rule that it states."""
     x = plan.value(node.inputs[0])
     if x.dtype not in ("int8", "uint8", "int16", "uint16"):
-        raise QfmtError(f"takes {x.dtype}, but C supports integers of 8 and 16 bits")
+        raise QfmtError(f"has an input of type {x.dtype}, but C supports only 8-bit and 16-bit integers")
     if node.rule not in RULES:
-        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
     centred = weights.astype(np.int64)
     bias = np.zeros(bias_count, np.int64)
     added = np.zeros((1, bias_count), np.int64)
     if len(node.inputs) > 2 and node.inputs[2]:
         given = plan.value(node.inputs[2]).array
         if given is None:
-            raise QfmtError("its bias is not constant, which C requires")
+            raise QfmtError("has a bias that is not constant; C requires a constant")
         if _is_row(given, bias_count):
             bias = bias + given.astype(np.int64).reshape(-1)
         else:  # it is added to the sums, row by row
@@ -87,7 +87,7 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     if node.rule == "exact":
         bias = bias - x.zero_point * centred.sum(2).reshape(-1)
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
-        raise QfmtError("its weights or its bias exceed the integer types that C computes sums with")
+        raise QfmtError("has weights or a bias too large for the integer types of sums in C")
     low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
     above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
     least, most = above * low - below * high, above * high - below * low
@@ -95,7 +95,7 @@ def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
     up = above * max(high, 0) + below * max(-low, 0) + np.maximum(bias, 0) + np.maximum(added, 0).max(0)
     down = above * max(-low, 0) + below * max(high, 0) - np.minimum(bias, 0) - np.minimum(added, 0).min(0)
     if max(up.max(initial=0), down.max(initial=0)) > INT32:
-        raise QfmtError("its sums may exceed int32")
+        raise QfmtError("computes sums that may exceed int32")
     return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 
 
@@ -103,7 +103,7 @@ def constant_weights(plan: Plan, node: Node) -> Array:
     """The weights less their zero points (which are 0 by the rule `folded`)."""
     value = plan.value(node.inputs[1])
     if value.array is None:
-        raise QfmtError("its weights are not constant, which C requires")
+        raise QfmtError("has weights that are not constant; C requires constants")
     return whole(Integers(value.array, value.quantization))
 
 
@@ -267,7 +267,7 @@ def linear(plan: Plan, node: Node) -> None:
 def gemm(plan: Plan, node: Node) -> None:
     """A · B + C, of which B and C are constants."""
     if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
-        raise QfmtError("has an alpha or a beta that is not 1")
+        raise QfmtError("has an alpha or beta other than 1")
     w = constant_weights(plan, node)
     order = (1, 0) if node.attributes.get("transA") else (0, 1)
     rows_of(plan, node, node.inputs[0], w if node.attributes.get("transB") else w.T, order)

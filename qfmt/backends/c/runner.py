@@ -34,7 +34,7 @@ def main(plan: Plan, with_vectors: bool) -> str:
     """The program for a computer with files: nothing of it goes onto a device."""
     name = plan.names.name
     taken = sum(view.size * view.buffer.width for view in plan.inputs)
-    takes = f"it takes {taken} bytes, as {name}.h says"
+    takes = f"it must have {taken} bytes, see {name}.h"
     usage = "main [FILE]" + (" or main --check" if with_vectors else "")
     lines = [
         f"/* Try {name} on a computer with files: nothing of this belongs on a device.",

@@ -48,7 +48,7 @@ class Value:
         """The zero point of a tensor that has one for all; 0 where there is no quantization."""
         points = {0} if self.quantization is None else set(self.quantization.zero_point)
         if len(points) > 1:
-            raise QfmtError(f"{self.name} has several zero points")
+            raise QfmtError(f"{self.name}has more than one zero point")
         return int(points.pop())
 
     @property
@@ -96,7 +96,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     for name in model.graph.inputs:
         stored(tensors[name])
     tensors |= {name: replace(tensors[name], shape=size) for name, size in _input_shapes(model, shapes).items()}
-    budget = Budget.of(model, "writing C of a network of")
+    budget = Budget.of(model, "writing C for a network of")
     nodes, found = [], dict.fromkeys((*model.graph.inputs, *(tensor.name for tensor in model.graph.constants())))
     for node in model.graph.nodes:
         budget.node()
@@ -124,12 +124,12 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         shape = shapes[index] if index < len(shapes) else None
         shape = shape if is_static(shape) else tensors[name].shape if name else ()
         if not is_static(shape):
-            hint = "C needs fixed sizes: leave this node out of the network"
+            hint = "C requires fixed sizes: remove this node from the network"
             raise DestinationError(
                 "has an output whose sizes depend on the values of its inputs", where=place(node), hint=hint
             )
         if prod(shape) > INT32:
-            raise DestinationError(f"has {prod(shape)} elements, more than int32 counts", where=name)
+            raise DestinationError(f"has {prod(shape)} elements, more than int32 can count", where=name)
         if name:
             outputs[name] = replace(tensors[name], shape=shape)
     return outputs
@@ -183,7 +183,7 @@ def stored(tensor: Tensor, constant: bool = False) -> str:
         if constant:
             return str(numpy_dtype(tensor.dtype))
         hint = "make the network integer-only first: `qfmt convert … --integer-only --exact`"
-        raise DestinationError(f"is {tensor.dtype}, and a C program is integer-only", where=tensor.name, hint=hint)
+        raise DestinationError(f"is {tensor.dtype}, but a C program is integer-only", where=tensor.name, hint=hint)
     if kind.kind == "b":
         return "uint8"
     bits = max(8, kind.bits)
@@ -203,12 +203,12 @@ def _input_shapes(model: Model, shapes: Shapes) -> dict[str, tuple[int, ...]]:
     if missing := [tensor for tensor in tensors if tensor.name not in found]:
         listed = ", ".join("of unknown rank" if (shape := known[tensor.name]) is None else _spelled(shape)
                            for tensor in missing)  # fmt: skip
-        what = f"C needs inputs of fixed sizes, and {'this is' if len(missing) == 1 else 'these are'} {listed}"
+        what = f"C requires inputs of fixed sizes, and {'this is' if len(missing) == 1 else 'these are'} {listed}"
         where = ", ".join(tensor.name for tensor in missing)
         raise DestinationError(what, where=where, hint=f"state all sizes, as in `{shape_options(model, '1')}`")
     for name, shape in found.items():
         if prod(shape) > MOST:
-            raise DestinationError(f"has {prod(shape):,} elements; C is written for up to {MOST:,}", where=name)
+            raise DestinationError(f"has {prod(shape):,} elements; C supports up to {MOST:,}", where=name)
     return found
 
 

@@ -59,7 +59,7 @@ def _form(model: Model) -> str:
 def _checked(model: Model, form: str | None, opset: int | None, same_types: bool) -> Any:
     form = form or _form(model)
     if form not in FORMS:
-        raise RunError(f"unknown form {form!r} of ONNX", hint=f"choose one of {', '.join(FORMS)}")
+        raise RunError(f"unknown ONNX form {form!r}", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
     if broken := graph_violations(model):

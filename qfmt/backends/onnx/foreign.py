@@ -47,7 +47,7 @@ def _capture(builder: Builder, names: Sequence[str], values: Sequence[ir.Value |
         if value is not None and value.name != name:
             (made,) = builder.emit_several("Identity", [value], [name])
             if made.name != name:
-                raise Lacks(f"contains a graph that reads {name!r}, a name that is taken here")
+                raise Lacks(f"contains a graph that reads {name!r}, a name that is already used")
 
 
 def _check_meaning(node: ir.Node, version: int, opset: int) -> None:

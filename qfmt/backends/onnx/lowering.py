@@ -93,7 +93,7 @@ class Site:
         """The numbers of an input that has to be constant where it is written."""
         tensor = self.tensor(index)
         if not tensor.is_constant:
-            raise Lacks(f"takes computed {what} only in later opsets")
+            raise Lacks(f"supports computed {what} only in later opsets")
         return [int(each) for each in tensor.array.reshape(-1)]
 
     def emit(self, operator: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
@@ -140,7 +140,7 @@ among_integers: ByName[Lower] = ByName()
 
 def _sums(site: Site) -> None:
     if site.node.operator not in adds_up:
-        raise Lacks("computes integer sums that no operator of ONNX computes")
+        raise Lacks("computes integer sums that no ONNX operator computes")
     value = adds_up[site.node.operator](site)
     site.builder.name(value, site.name)
     site.builder.define(site.node.outputs[0], value)

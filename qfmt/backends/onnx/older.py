@@ -137,6 +137,6 @@ def split(site: Site) -> Sequence[ir.Value]:
     shapes = [site.output(index).shape for index in range(len(site.node.outputs))]
     sizes = [shape[axis] for shape in shapes if shape is not None]
     if len(sizes) != len(shapes) or not all(isinstance(size, int) for size in sizes):
-        raise Lacks("requires known sizes of its parts in that opset")
+        raise Lacks("requires known split sizes in that opset")
     parts = site.constant("sizes", np.array(sizes, np.int64))
     return plain(site, [site.real(0), parts], {"axis": axis})

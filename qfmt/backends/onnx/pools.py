@@ -74,10 +74,10 @@ def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
             raise Lacks("requires a known input size for ceil_mode in that opset")
         missing = (out - 1) * window.stride + window.reach - size - window.pads
         if missing > 0 and a.get("count_include_pad"):
-            raise Lacks("cannot count pads without what lies beyond them in that opset")
+            raise Lacks("cannot exclude the last partial window from its count of elements in that opset")
         ends.append(window.tail + max(missing, 0))
         if ends[-1] >= window.kernel:
-            raise Lacks("requires pads as wide as its window in that opset")
+            raise Lacks("requires padding as large as its window in that opset")
     return (*(window.head for window in given), *ends)
 
 

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def _reshape(s: Site) -> Any:
     sizes = s.sizes(1)
     if s.attribute("allowzero") and not (isinstance(sizes, list) and 0 not in sizes):
-        raise Lacks("takes 0 as a size")
+        raise Lacks("uses 0 as a size")
     if isinstance(sizes, list) and 0 not in sizes:
         return s.result(aten.reshape.default, s.x(0), sizes)
     if isinstance(sizes, list) and sizes.index(0) == 0 and sizes.count(0) == 1 and -1 not in sizes:

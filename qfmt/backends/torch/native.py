@@ -54,9 +54,9 @@ def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
     """
     engine, reasons = s.builder.engine, []
     for kernels in engine.kernels:
-        reason = f"can overflow 16 bits in kernels of {kernels} on this processor" if overflows(s, kernels) else ""
+        reason = f"can overflow 16 bits in {kernels} kernels on this processor" if overflows(s, kernels) else ""
         if len(engine.kernels) > 1 and _errs(s, kernels):
-            reasons.append(f"comes out wrong by kernels of {kernels}")
+            reasons.append(f"is computed incorrectly by {kernels} kernels")
             continue
         if reason and engine.exact:
             reasons.append(reason)
@@ -65,7 +65,7 @@ def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
             with quantized_kernels(kernels):
                 made = pack()
         except RuntimeError as error:
-            reasons.append(f"torch does not pack it: {first_line(error)}")
+            reasons.append(f"torch cannot pack it: {first_line(error)}")
             continue
         if reason or reasons:
             s.builder.notes.append(s.row(f"native:{kernels}", reason or reasons[0]))
@@ -91,7 +91,7 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
     if s.tensor(1).data is None:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
-        raise Lacks(f"torch's kernels take uint8, not {s.tensor(0).dtype}")
+        raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
     weight, bias = quantized_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
@@ -124,7 +124,7 @@ def _conv_transpose(s: Site) -> Any:
 
 def _linear(s: Site) -> Any:
     if len(s.tensor(0).shape or (None, None)) < 2:
-        raise Lacks("torch's kernels take matrices")
+        raise Lacks("torch's kernels require matrices")
     packed = _packed(s, quantized.linear_prepack)
     target = quantized.linear_relu.default if is_relu(s) else quantized.linear.default
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
@@ -251,7 +251,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         if scale_and_zero_point(s) == standard:
             return within_range(s, target, s.x(0), relu=False)
         if general is None or s.builder.engine.kernels[0] == "qnnpack":
-            raise Lacks("torch uses a different grid for its output")
+            raise Lacks("torch uses a different quantization for its output")
         return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 
     return emit
@@ -270,7 +270,7 @@ def _prelu(s: Site) -> Any:
         raise Lacks("needs a constant slope that is quantized to the type of the input")
     count = slope.array.size
     if not _takes(x, slope) or (count != 1 and slope.shape != (count, *(1,) * (s.rank() - 2))):
-        raise Lacks("torch has one slope, or one for each channel")
+        raise Lacks("torch supports one slope, or one for each channel")
     weight = quantized_weight(s, 1).reshape(-1)
     return within_range(
         s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),

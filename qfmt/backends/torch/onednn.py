@@ -40,9 +40,9 @@ def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
     weight = s.tensor(1)
     q = weight.quantization
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
-        raise Lacks("oneDNN takes constant int8 weights with zero point 0")
+        raise Lacks("oneDNN requires constant int8 weights with zero point 0")
     if s.grid(0).dtype != torch.uint8 or (s.out.quantization is not None and s.out_grid.dtype != torch.uint8):
-        raise Lacks("oneDNN takes uint8 here, and outputs uint8 or float32")
+        raise Lacks("oneDNN supports only uint8 inputs, and uint8 or float32 outputs, here")
     if overflows(s, "onednn"):
         reason = "can overflow 16 bits in oneDNN's kernels on this processor"
         if s.builder.engine.exact:
@@ -246,7 +246,7 @@ def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
     """By the mean rules. Sums of n centred 8-bit integers are exact in float32 up to n = 65,793."""
     x, y, rule = s.grid(0), s.out_grid, s.node.rule
     if x.dtype.itemsize > 1 or x.axis is not None or (x.scale, x.zero_point) != (y.scale, y.zero_point):
-        raise Lacks("changes the grid")
+        raise Lacks("changes the quantization")
     centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
     if rule == "mean_divide_offset":
         value = s.call(aten.add.Scalar, s.call(aten.mean.dim, centred, axes, keepdims), y.zero_point)

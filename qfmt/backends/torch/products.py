@@ -234,7 +234,7 @@ def real_bias(s: Site) -> Tensor | None:
     if bias.data is None or not is_added(s):
         raise Lacks("needs a bias that is constant, and in units of the sums")
     if bias.quantization is None and bias.dtype != "float32":
-        raise Lacks("takes float32 biases")
+        raise Lacks("requires float32 biases")
     real: Tensor = s.constant(2) if bias.quantization is None else torch.from_numpy(bias.dequantize())
     return real
 

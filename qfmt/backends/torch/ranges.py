@@ -59,7 +59,7 @@ def same_grid(s: Site) -> None:
     """torch keeps the grid of the input; Lacks where the model does not."""
     x = s.tensor(0).quantization
     if x is None or not x.same_grid(s.out.quantization):
-        raise Lacks("torch keeps the grid of the input here")
+        raise Lacks("torch keeps the quantization of the input here")
     _check_bits(s)
 
 

@@ -108,7 +108,7 @@ def _kept_grid(s: Site) -> Grid:
     if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
     if q is None or not q.same_grid(s.out.quantization) or q.is_per_channel:
-        raise Lacks("changes the grid")
+        raise Lacks("changes the quantization")
     if s.node.rule not in MEAN:
         raise Lacks(f"does not support the rule {s.node.rule!r}")
     return s.out_grid

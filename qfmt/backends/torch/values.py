@@ -55,19 +55,19 @@ def check_input(
     if not isinstance(value, torch.Tensor):
         nested = isinstance(value, tuple | list | dict)
         hint = "pass its tensors one by one: each is a separate input" if nested else ""
-        raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
+        raise RunError(f"expects a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return value
     if value.is_quantized:
         value = _integers(value, name, grid)
     if value.dtype != dtype:
         if not (dtype.is_floating_point and value.dtype.is_floating_point):
-            raise RunError(f"takes {dtype}, not {value.dtype}", where=f"input {name}")
+            raise RunError(f"expects {dtype}, not {value.dtype}", where=f"input {name}")
         value = value.to(dtype)
     checked: torch.Tensor = value
     if shape is not None:
         if value.dim() != len(shape):
-            raise RunError(f"takes {len(shape)} dimensions, not {value.dim()}", where=f"input {name}")
+            raise RunError(f"expects {len(shape)} dimensions, not {value.dim()}", where=f"input {name}")
         for axis, (size, wanted) in enumerate(zip(value.shape, shape, strict=True)):
             if isinstance(wanted, int) and size != wanted:
                 raise RunError(f"dimension {axis} is {size}, must be {wanted}", where=f"input {name}")
@@ -76,9 +76,9 @@ def check_input(
 
 def _integers(value: torch.Tensor, name: str, grid: tuple[float, float] | None) -> torch.Tensor:
     if grid is None:
-        raise RunError("takes real numbers, not a quantized tensor", where=f"input {name}", hint="dequantize it")
+        raise RunError("expects floats, not a quantized tensor", where=f"input {name}", hint="dequantize it")
     per_tensor = value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
     if not per_tensor or (value.q_scale(), value.q_zero_point()) != grid:
-        what = f"takes integers of scale {grid[0]!r} and zero point {grid[1]!r}, not those of another grid"
+        what = f"expects integers with scale {grid[0]!r} and zero point {grid[1]!r}, not with another quantization"
         raise RunError(what, where=f"input {name}")
     return torch.int_repr(value)

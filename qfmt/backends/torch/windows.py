@@ -24,7 +24,7 @@ class Geometry(NamedTuple):
         transposed = "output_padding" in s.node.attributes
         made = cls(*(s.attribute(name) for name in cls._fields[: 4 + transposed]))
         if len(made.strides) > 3:
-            raise Lacks("torch has windows of at most three dimensions")
+            raise Lacks("torch supports windows of at most three dimensions")
         return made.even() if transposed else made
 
     def even(self) -> Geometry:

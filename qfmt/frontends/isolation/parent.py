@@ -138,7 +138,7 @@ class Worker:
             when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
-            raise RunError(f"what {session.name} computes does not fit into memory") from None
+            raise RunError(f"the results of {session.name} do not fit into memory") from None
         finally:
             if not answered:  # the pipes may hold the rest of a message
                 self.stop()

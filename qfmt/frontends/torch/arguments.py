@@ -23,7 +23,7 @@ def number(lift: Builder, value: Any) -> int | float:
         value = lift.tensors[value.key].array.reshape(-1)[0].item()
     if isinstance(value, bool | int | float):
         return value
-    raise SourceError(f"{lift.target} takes a number here that is known only at run time")
+    raise SourceError(f"{lift.target} has a number argument that is known only at run time")
 
 
 def whole(lift: Builder, value: Any) -> int:
@@ -60,7 +60,7 @@ def indices(lift: Builder, value: Any) -> TensorValue:
     source = _before_moves(lift, x.key)
     if source in lift.inputs:
         raise Refine(lift.wanted[source], lift.tensors[source].shape, dtype="int64")
-    raise SourceError(f"gets {x.dtype} where integers are needed to count with")
+    raise SourceError(f"gets {x.dtype} where integer counts are required")
 
 
 def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue:

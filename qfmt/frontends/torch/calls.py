@@ -64,7 +64,7 @@ class Value:
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a symbolic value has no truth")
+        raise TypeError("a symbolic value has no truth value")
 
 
 @dataclass(slots=True, eq=False)

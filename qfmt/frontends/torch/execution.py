@@ -89,7 +89,7 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return _QUERIES[target](*args)
     namespace, _, name = target.partition("::")
     if namespace not in ("aten", "quantized", "quantized_decomposed") or not (is_known(target) or target in _PACKING):
-        raise ValueError("it is not on the list of operators that qfmt runs")
+        raise ValueError("it is not on the list of operators that qfmt can run")
     import torch
 
     if namespace == "quantized_decomposed":

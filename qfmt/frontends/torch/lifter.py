@@ -60,7 +60,7 @@ class Lifter:
             raise meaningless(target, error).at(place.where) from None
         except RecursionError:
             what = f"{target} gets lists that are nested too deeply"
-            raise SourceError(what, where=place.where, hint="the file is hostile or damaged") from None
+            raise SourceError(what, where=place.where, hint="the file is malicious or damaged") from None
 
     def finish(self, outputs: Sequence[Any], **description: Any) -> Model:
         """The model: names given, what no output needs dropped. Raises UnsupportedOperatorsError, all at once."""
@@ -163,7 +163,7 @@ def _attribute(value: Any, kind: str) -> Attribute:
         items = value if isinstance(value, list | tuple) else (value,)
         return tuple(_attribute(item, kind[0]) for item in items)  # type: ignore[return-value]
     if isinstance(value, Value):
-        raise SourceError("takes a parameter that is known only at run time")
+        raise SourceError("has a parameter that is known only at run time")
     match kind, value:
         case "s", str():
             return value
@@ -171,7 +171,7 @@ def _attribute(value: Any, kind: str) -> Attribute:
             return int(value)
         case "f", int() | float():
             return float(value)
-    raise SourceError(f"takes a {type(value).__name__} where another type is needed")
+    raise SourceError(f"gets a {type(value).__name__} where another type is required")
 
 
 def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:

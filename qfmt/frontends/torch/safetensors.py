@@ -74,7 +74,7 @@ def read(path: str | PathLike[str]) -> File:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     begin = 8 + int.from_bytes(content[:8], "little")
     if not 8 < begin <= min(len(content), HEADER_LIMIT + 8):
-        raise SourceError(f"has a header of {begin - 8} bytes", hint="the file is damaged or cut off")
+        raise SourceError(f"has a header of {begin - 8} bytes", hint="the file is damaged or truncated")
     budget = Budget(len(content))
     header = _json(bytes(content[8:begin]), "its header", budget)
     metadata = header.pop("__metadata__", None) or {}
@@ -94,7 +94,7 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
             raise SourceError(what, where=name[:200], hint="the file is damaged")
         end = stop
         if end > len(data):
-            raise SourceError(f"ends at {end} of {len(data)} bytes", where=name[:200], hint="the file is cut off")
+            raise SourceError(f"ends at {end} of {len(data)} bytes", where=name[:200], hint="the file is truncated")
         yield name, _stored(name, dtype, shape, data[begin:end])
     if end != len(data):
         raise SourceError(f"has {len(data) - end} bytes that belong to no tensor", hint="the file is damaged")

@@ -69,7 +69,7 @@ def lower_integer(
     if model.no_graph:
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
-        raise QfmtError("is integer-only already", hint="lower the model that it was made from")
+        raise QfmtError("is already integer-only", hint="lower the model that it was made from")
     from ...rules import graph_violations
 
     if broken := graph_violations(model):

@@ -76,9 +76,9 @@ class Context:
         """The quantization of a tensor of integers; NoForm if it has none, or one without known integers."""
         grid = tensor.quantization
         if grid is None or not DTYPES[tensor.dtype].is_integer:
-            raise NoForm(f"works on real numbers: {tensor.name!r} is {tensor.dtype}, not quantized")
+            raise NoForm(f"computes in floating point: {tensor.name!r} is {tensor.dtype}, not quantized")
         if grid.is_blocked or grid.has_float_zero_points:
-            raise NoForm(f"works on real numbers: {tensor.name!r} has block-wise scales, or float zero points")
+            raise NoForm(f"computes in floating point: {tensor.name!r} has block-wise scales, or float zero points")
         return grid
 
     def kind(self, tensor: Tensor) -> np.dtype[Any]:

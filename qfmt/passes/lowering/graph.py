@@ -49,7 +49,7 @@ def _lowered(model: Model, context: Context) -> Graph:
             continue
         if node.operator.endswith(RECURRENT):
             failed.append(node)
-            _note(reasons, "computes real numbers step by step", node)
+            _note(reasons, "computes a recurrence in floating point", node)
         if _waits(node, context):
             waiting.append(node)
             move_integers(node, context)
@@ -65,10 +65,10 @@ def _lowered(model: Model, context: Context) -> Graph:
     for name in filter(context.is_real, outputs):
         if name in context.producer:
             failed.append(context.producer[name])
-            _note(reasons, "outputs real numbers", failed[-1])
+            _note(reasons, "outputs floats", failed[-1])
         else:
             what = "a constant" if context.tensors[name].is_constant else "an input"
-            reasons.setdefault(f"is an output of real numbers, and {what}", []).append(name)
+            reasons.setdefault(f"is a float output, and {what}", []).append(name)
     if reasons:
         for node in filter(_is_obstacle, waiting):  # the walk names the last one before some integers
             failed.append(node)
@@ -120,7 +120,7 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     if not unknown_shape and ends:
         return f"end the network before these nodes: {' '.join(f'--end-at {name}' for name in ends)}"
     if not unknown_shape:
-        return "move them out of the network, before or after its integer-only part"
+        return "compute them outside the network, before or after its integer-only part"
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"
     options = shape_options(model)
     return f"state the sizes of the {noun}, as in `{options}`" if options else f"state the sizes of the {noun}"
@@ -164,7 +164,7 @@ def _lower(node: Node, context: Context) -> None:
     elif not any(map(context.is_real, (*given, *node.outputs))) and (has(node, Trait.SIZES) or not any(quantized)):
         context.put(node)
     else:
-        raise NoForm("reads real numbers")
+        raise NoForm("reads floats")
 
 
 def _moves(node: Node, context: Context) -> bool:
@@ -185,17 +185,17 @@ def _keep_integers(node: Node, context: Context) -> None:
         if tensor is None or not context.is_real(name):
             continue
         if not tensor.is_constant:
-            raise NoForm(f"reads real numbers, {name!r}")
+            raise NoForm(f"reads floats, {name!r}")
         values = tensor.array.astype(np.float64)
         if not (np.abs(values) < 2.0**53).all() or not (values == np.rint(values)).all():
-            raise NoForm(f"has a constant {name!r} that is not whole")
+            raise NoForm(f"has a constant {name!r} that is not an integer")
         narrow = np.abs(values).max(initial=0) <= INT32
         if name not in context.made_whole:
             array = values.astype(np.int32 if narrow else np.int64)
             context.made_whole[name] = context.constant(f"{name}.integers", array)
         inputs[place] = context.made_whole[name]
     if context.is_real(node.outputs[0]):
-        raise NoForm("outputs real numbers")
+        raise NoForm("outputs floats")
     context.put(replace(node, inputs=tuple(inputs)))
 
 
@@ -209,7 +209,7 @@ def _position(node: Node, context: Context) -> None:
         raise NoForm("has an input that is quantized per channel")
     real = dequantize(np.unique(integers(x)).astype(context.kind(x)), context.grid(x))
     if not (np.diff(real) > 0).all():
-        raise NoForm("has an input with different integers whose real numbers are equal in float32")
+        raise NoForm("has an input where different integers dequantize to equal float32 values")
     plain = context.computed(x, context.free(f"{name}.integers"), x.dtype, None)
     tabled(name, integers(x).astype(context.kind(x)), plain, None, node, context)
     context.put(replace(node, inputs=(plain.name,)))

@@ -35,7 +35,7 @@ def mean(node: Node, context: Context) -> Sums:
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
     if node.rule in MEAN and not xq.same_grid(yq):
-        raise NoForm("computes a mean on a different grid than its input")
+        raise NoForm("computes a mean with a quantization other than that of its input")
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"sums integers of more than {FACTOR_BITS} bits")
     try:

@@ -68,9 +68,9 @@ def _grids(
 ) -> tuple[Quantization, Quantization, Quantization]:
     """The quantizations of input, weight and output; NoForm where sums of integers cannot be made of them."""
     if node.rule not in REQUANTIZE:
-        raise NoForm("multiplies real numbers")
+        raise NoForm("multiplies floats")
     if node.operator == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
-        raise NoForm("scales its product by real numbers")
+        raise NoForm("scales its product by floats")
     xq, wq, yq = (context.grid(tensor) for tensor in (x, w, y))
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")

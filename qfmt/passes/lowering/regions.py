@@ -28,7 +28,7 @@ MOST_NODES = 100
 ELEMENTS, RESULT = 20, 4
 """Elements that a quantized node computes in the time of an operation; bytes that the result of one takes meanwhile."""
 
-SEVERAL = "computes real numbers from more than one element"
+SEVERAL = "computes floats from more than one element"
 """What keeps a node out of a region."""
 
 
@@ -65,7 +65,7 @@ def _check_sizes(found: Region, context: Context) -> None:
         constants = [context.tensors[name] for name in node.inputs if name and context.tensors[name].is_constant]
         for shape in (each.shape or () for each in constants if OPERATORS[node.operator].shape is broadcast):
             if len(shape) > 1 if known is None else broadcast_pair(known, shape) != known:
-                raise NoForm("has a constant of real numbers that may add dimensions or elements", node=node)
+                raise NoForm("has a float constant that may add dimensions or elements", node=node)
 
 
 def _grow(found: Region, node: Node, context: Context) -> None:
@@ -74,11 +74,11 @@ def _grow(found: Region, node: Node, context: Context) -> None:
         return
     found.reached.add(node.outputs[0])
     if len(found.reached) > MOST_NODES:
-        raise NoForm(f"computes real numbers with more than {MOST_NODES} operators", node=node)
+        raise NoForm(f"computes floats with more than {MOST_NODES} operators", node=node)
     if not is_by_element(node):
         source = _computing(node, context)
         if is_by_element(source) or is_move(source):
-            raise NoForm("moves real numbers", node=node)
+            raise NoForm("moves floats", node=node)
         raise NoForm(SEVERAL, node=source)
     for place, name in enumerate(node.inputs):
         if not name:
@@ -90,11 +90,11 @@ def _grow(found: Region, node: Node, context: Context) -> None:
             if all(leaf.name != name for leaf in found.leaves):
                 found.leaves.append(tensor)
         elif tensor.is_constant:
-            raise NoForm(f"has a constant of real numbers for each position, {name!r}", node=node)
+            raise NoForm(f"has a different float constant for each position, {name!r}", node=node)
         elif name in context.producer:
             _grow(found, context.producer[name], context)
         else:
-            raise NoForm(f"reads real numbers, {name!r}", node=node)
+            raise NoForm(f"reads floats, {name!r}", node=node)
     found.nodes.append(node)
 
 

@@ -79,7 +79,7 @@ def read_program(document: Any) -> Program:
         what = f"the exported program is invalid ({type(error).__name__}: {str(error)[:100]})"
         raise SourceError(what, hint="the file is damaged") from None
     except RecursionError:
-        raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
+        raise SourceError("it is nested too deeply", hint="the file is malicious or damaged") from None
 
 
 def _program(module: Any) -> Program:
@@ -113,7 +113,7 @@ def _input(kind: str, body: Any, inputs: list[str], stored: dict[str, StoredInpu
     elif kind == "constant_input":
         fixed[str(body["name"])] = _argument(body["value"])
     elif kind != "token":
-        raise SourceError(f"takes an object of the kind {kind}, which is not supported", where=str(body)[:100])
+        raise SourceError(f"has an object of kind {kind} as an input, which is not supported", where=str(body)[:100])
 
 
 def _graph(body: Any) -> Graph:
@@ -160,7 +160,7 @@ def _argument(body: Any) -> Any:
     """A Python value; Refs for what is known by name."""
     kind, value = _variant(body)
     if kind not in _ARGUMENTS:
-        raise SourceError(f"an argument is of the kind {kind}, which is not supported")
+        raise SourceError(f"an argument is of kind {kind}, which is not supported")
     return _ARGUMENTS[kind](value)
 
 

@@ -78,7 +78,7 @@ def _refuse_state(program: Program, live: set[str]) -> None:
     in_place = [("in place", program.stored[value].name) for value in written(program)]
     for kind, name in [*((kind, name) for kind, name, _ in program.changed), *in_place]:
         if stored.get(name) in live or kind == "user_input_mutation":
-            what = "the program changes it at run time; a network in a file has no state"
+            what = "the program modifies it at run time; a network in a file has no state"
             raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
 
 
@@ -100,7 +100,7 @@ class Evaluation:
         for name in self.program.inputs:
             if name not in types:
                 hint = "only tensors can be inputs: export the model with this argument fixed"
-                raise SourceError("the program takes a number as an input", where=f"input {name}", hint=hint)
+                raise SourceError("the program has a number as an input", where=f"input {name}", hint=hint)
             shape: Shape = types[name].shape
             specs.append(InputSpec(name, shape, types[name].dtype or "float32"))
         return specs

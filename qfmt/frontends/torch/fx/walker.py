@@ -45,7 +45,7 @@ def parameters(module: Module) -> list[str]:
         return [INPUT_NAMES.get(module.kind, "input")]
     given = _function(module).args
     if given.vararg or given.kwarg or given.kwonlyargs:
-        raise SourceError("takes a variable number of arguments", where=_where(module))
+        raise SourceError("has a variable number of arguments", where=_where(module))
     required = len(given.args) - len(given.defaults)
     return [argument.arg for argument in given.args[1:required]]
 
@@ -297,7 +297,7 @@ class _Walker:
     def _assert(self, condition: Any, message: Any) -> None:
         """What a run would find out is left to it."""
         if isinstance(condition, bool | int) and not condition:
-            raise SourceError(f"the network refuses its input: {str(message)[:300]}", where=self._here())
+            raise SourceError(f"the network rejects its input: {str(message)[:300]}", where=self._here())
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -66,7 +66,7 @@ def _exported(module: torch.nn.Module, example_inputs: Any) -> Any:
     if example_inputs is None:
         raise SourceError(
             f"a {type(module).__name__} is converted by exporting it, which requires inputs",
-            hint="pass example_inputs=(x,) with tensors that the model takes, or an ExportedProgram",
+            hint="pass example_inputs=(x,) with tensors that the model accepts, or an ExportedProgram",
         )
     by_name = dict(example_inputs) if isinstance(example_inputs, dict) else {}
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else () if by_name else tuple(example_inputs)

@@ -74,7 +74,7 @@ def _weights(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Opened]
                 continue
             where = f"{path}.{name}" if path else name
             if name != "weight" or not _is_linear(owner):
-                what = f"is a tensor of torchao in a {type(owner).__name__}; only linear layers are supported"
+                what = f"is a torchao tensor in a {type(owner).__name__}; only linear layers are supported"
                 raise SourceError(what, where=where, hint="quantize nn.Linear only")
             if id(tensor) not in known:
                 known[id(tensor)] = _opened(where, tensor, len(known))

@@ -162,7 +162,7 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
     if example_inputs is None:
         raise SourceError(
             f"a {type(module).__name__} is converted by tracing it, which requires inputs",
-            hint="pass example_inputs=(x,) with tensors that the model takes",
+            hint="pass example_inputs=(x,) with tensors that the model accepts",
         )
     _refuse_names(module)
     trace: Any = torch.jit.trace
@@ -218,11 +218,11 @@ def _failed(module: torch.nn.Module, call: Callable[[], Any], error: Exception) 
     text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
     refused = re.search(r"Could not run '([^']*)' with arguments from the '(\w+)' backend", str(error))
     if refused and refused[2] == "CPU":
-        hint = "a QuantStub is missing before it, or the model was quantized in part"
-        return SourceError(f"gets a float tensor, and {refused[1]} takes a quantized one", where=where, hint=hint)
+        hint = "a QuantStub is missing before it, or the model is only partly quantized"
+        return SourceError(f"gets a float tensor, but {refused[1]} requires a quantized one", where=where, hint=hint)
     if refused and refused[2] == "QuantizedCPU":
-        hint = "a DeQuantStub is missing before it, or the model was quantized in part"
-        return SourceError(f"gets a quantized tensor, which {refused[1]} does not take", where=where, hint=hint)
+        hint = "a DeQuantStub is missing before it, or the model is only partly quantized"
+        return SourceError(f"gets a quantized tensor, which {refused[1]} does not support", where=where, hint=hint)
     hint = "the model must run on example_inputs: try model(*example_inputs)"
     return SourceError(f"torch could not run the model ({text})", where=where, hint=hint)
 

@@ -21,7 +21,7 @@ ELEMENTS = 1 << 24
 def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
     """A tensor of one value; its sizes may be known only when the network runs."""
     if not isinstance(sizes, list | tuple):
-        raise SourceError("creates a tensor whose sizes are not known here", hint=shapes.hint(lift))
+        raise SourceError("creates a tensor whose sizes are not known", hint=shapes.hint(lift))
     shape = [size if isinstance(size, Size) else arguments.whole(lift, size) for size in sizes]
     known = [size for size in shape if isinstance(size, int)]
     if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:

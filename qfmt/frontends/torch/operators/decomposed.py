@@ -82,7 +82,7 @@ def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | 
     if q.quantization is None:
         _declare(lift, q, grid)
     elif not q.quantization.same_grid(grid):
-        raise SourceError("reads integers with a different scale or zero point than they were quantized with")
+        raise SourceError("reads integers with a scale or zero point other than those they were quantized with")
     real: TensorValue = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
     if out_dtype is None or dtype_of(out_dtype) == "float32":
         return real

@@ -54,7 +54,7 @@ def _constants(lift: Builder, value: Any) -> list[Any]:
     if isinstance(value, TensorValue) and lift.is_constant(value):
         return list(lift.tensors[value.key].array.reshape(-1).tolist())
     if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only at run time")
+        raise SourceError("has scales that are known only at run time")
     return list(value.array().reshape(-1).tolist())
 
 

@@ -48,7 +48,7 @@ def quantized_type(code: Any) -> str:
 
 def _constants(value: Any) -> list[Any]:
     if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only at run time")
+        raise SourceError("has scales that are known only at run time")
     return list(value.array().reshape(-1).tolist())
 
 

@@ -20,7 +20,7 @@ def _batched(lift: Builder, x: Any, rank: int) -> TensorValue:
     value = lift.tensor(x)
     shapes.need(lift, value, (None,) * (rank + 2))
     if value.shape is not None and len(value.shape) != rank + 2:
-        raise SourceError(f"takes {rank + 2} dimensions here, but its input has {len(value.shape)}")
+        raise SourceError(f"expects {rank + 2} dimensions, but its input has {len(value.shape)}")
     return value
 
 

@@ -84,7 +84,7 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
         raise _big_endian()
     places.update(_storages(data, pickles.position, keys, dtypes))
     if lost := dtypes.keys() - places.keys():
-        raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is cut off")
+        raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is truncated")
     return Saved(value, str(protocol), budget)
 
 
@@ -100,7 +100,7 @@ def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str])
         size = count * _element_bytes(dtypes[key])
         position += 8
         if position + size > len(view):
-            raise SourceError(f"ends within the storage {key[:100]}", hint="the file is cut off")
+            raise SourceError(f"ends within the storage {key[:100]}", hint="the file is truncated")
         places[key] = view[position : position + size]
         position += size
     return places

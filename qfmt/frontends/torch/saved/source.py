@@ -69,7 +69,7 @@ def _nesting() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
+        raise SourceError("it is nested too deeply", hint="the file is malicious or damaged") from None
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class _Walk:
         self._budget.spend(VISIT)
         self._budget.allocate(len(name))
         if depth > DEPTH_LIMIT:
-            raise SourceError("it is nested without end", hint="the file is hostile or damaged")
+            raise SourceError("its nesting is infinite", hint="the file is malicious or damaged")
         packed = _packed(name, value)
         if packed is not None:
             self.entries += _parts(name, packed)
@@ -315,5 +315,5 @@ def _constant(entry: Entry) -> Tensor:
         return replace(Tensor.constant(entry.name, array), aliases=aliases)
     value = entry.value
     if value.dtype not in DTYPES:
-        raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="take it out")
+        raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="remove it")
     return Tensor(entry.name, value.dtype, value.shape, StoredData(value), stored_quantization(value), aliases)

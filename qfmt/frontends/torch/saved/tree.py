@@ -146,7 +146,7 @@ class _Builder:
 
     def module(self, pickled: Inert, path: str, depth: int) -> Module:
         if depth > DEPTH_LIMIT:
-            raise SourceError("its modules are nested without end", hint="the file is hostile or damaged")
+            raise SourceError("the nesting of its modules is infinite", hint="the file is malicious or damaged")
         self._budget.spend(MODULE)
         self._budget.allocate(MODULE_BYTES + len(path))
         made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)

@@ -79,9 +79,9 @@ def _form(argument: Argument, example: Any) -> Form:
         written = ast.parse(argument.annotation, mode="eval").body
         return _of_type(argument.name, written, example, 0)
     except (LookupError, SyntaxError, RecursionError):
-        what = f"`forward` takes {argument.name}: {argument.annotation}"
-        only = "only tensors, and tuples of them, can be inputs; lists and dicts where a trace has an example"
-        hint = "wrap the model in a module that takes tensors, and save that"
+        what = f"`forward` has the argument {argument.name}: {argument.annotation}"
+        only = "only tensors, and tuples of them, can be inputs; lists and dicts only in a trace, which has an example"
+        hint = "wrap the model in a module whose inputs are tensors, and save that"
         raise ControlFlowError(f"{what}; {only}", hint=hint) from None
 
 

@@ -226,7 +226,7 @@ class Evaluator(Expressions):
 
     def _undecided(self, test: ast.expr, frame: Frame) -> branches.Undecided:
         what = f"the code makes a decision that depends on the data: `{frame.shown(test)}`"
-        hint = "trace the network with an example, or state the shape of the input, so that there is only one path"
+        hint = "trace the network with an example, or state the shape of the input, so that only one branch remains"
         return branches.Undecided(ControlFlowError(what, where=frame.where(test), hint=hint))
 
 

@@ -112,7 +112,7 @@ class Operators:
 
     def _raise(self, args: list[Any], node: ast.AST, frame: Frame) -> Any:
         message = args[0] if args and isinstance(args[0], str) else "an exception"
-        raise SourceError(f"the network refuses its input: {message[:300]}", where=frame.where(node))
+        raise SourceError(f"the network rejects its input: {message[:300]}", where=frame.where(node))
 
     def _warn(self, args: list[Any], node: ast.AST, frame: Frame) -> Any:
         return None

@@ -97,7 +97,7 @@ def _linear(weight: StoredTensor, bias: StoredTensor | None, version: int = 0) -
 
 def _check(weight: Any, bias: Any) -> None:
     if not isinstance(weight, StoredTensor) or not isinstance(bias, StoredTensor | None):
-        raise SourceError("packs something that is not a weight and a bias of the file")
+        raise SourceError("packs something other than a weight and a bias of the file")
 
 
 def _number(value: Any) -> Any:
@@ -198,4 +198,4 @@ def method(packed: Packed | PackedState, name: str) -> Any:
     if isinstance(packed, Packed) and name in _METHODS:
         return _METHODS[name](packed)
     kind = packed.kind if isinstance(packed, Packed) else packed.class_name
-    raise SourceError(f"the code asks packed {kind} parameters for `{name}`, which is not supported")
+    raise SourceError(f"the code reads from packed {kind} parameters `{name}`, which is not supported")
