@@ -1,6 +1,6 @@
 """The command `qfmt`. One module per command, imported when it is needed.
 
-Exit status: 0 fine, 1 something differs or is broken, 2 trouble (bad input, bad arguments), 130 interrupted.
+Exit status: 0 success, 1 a difference or an invalid file, 2 an error (bad input, bad arguments), 130 interrupted.
 Results go to stdout, everything else to stderr; an error is one line that starts with `qfmt: error:`.
 """
 
@@ -44,7 +44,7 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        asked = bool(args)  # parsing uses them up; without any, the error is the help
+        asked = bool(args)  # parsing consumes them; without any, the error is the help text
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -56,7 +56,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # a name never fails for want of a letter
+                stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):

@@ -33,7 +33,7 @@ DEFAULT_DTYPE = "uint8"
 
 
 class Destination(NamedTuple):
-    """Where the result goes, and of what kind it is: its name decides. `place` is a C program's folder."""
+    """Where the result goes and its kind, which depends on the name. `place` is the folder of a C program."""
 
     kind: str
     place: Path
@@ -67,7 +67,7 @@ class Destination(NamedTuple):
 
     @property
     def next(self) -> str:
-        """What the user may do with it."""
+        """A command for the user's next step."""
         return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
 
 
@@ -146,12 +146,12 @@ def command(
     json_: bool,
     **integer: Any,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST. The name of DEST decides: a .qfb or
-    .onnx file, a folder for a C program, or FOLDER/NAME.c for a C program of another name than the folder's.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST. The name of DEST
+    selects the format: a .qfb or .onnx file, a folder for a C program, or FOLDER/NAME.c to name the C program.
 
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
-    last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
-    replaced if it exists, and left as it was if the conversion fails.
+    last three may contain only tensors, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
+    replaced if it exists, and unchanged if the conversion fails.
     """
     target = Destination.named(dest)
     options = {"opset": opset, "form": form, "same_types": same_types or None}
@@ -213,7 +213,7 @@ def command(
 
 
 def _hazards(model: Model, dest: Destination) -> str:
-    """Where other machines may compute something else; C programs do not, and integer-only files are made for those."""
+    """Products that other machines may compute differently. C programs, and files made for them, do not."""
     from ..passes.hazards import hazards
 
     if dest.kind == "c" or (dest.kind == "qfb" and model.engine == "integer"):
@@ -224,7 +224,7 @@ def _hazards(model: Model, dest: Destination) -> str:
 
 
 def _notes(model: Model) -> Iterator[str]:
-    """What may surprise the user of a conversion."""
+    """Notes on what the user of a conversion may not expect."""
     from ..ops import OPERATORS
 
     if not _is_quantized(model):
@@ -240,7 +240,7 @@ def _notes(model: Model) -> Iterator[str]:
 
 
 def _is_quantized(model: Model) -> bool:
-    """Whether it has integers that represent real numbers, or quantizes while it runs."""
+    """Whether it has quantized tensors, or quantizes at run time."""
     from ..ops import OPERATORS
 
     stated = any(node.rule for node in model.nodes) or "dynamic_inputs" in model.source
@@ -265,7 +265,7 @@ def _write(model: Model, dest: Destination, for_onnx: dict[str, Any]) -> str:
 
 
 def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> str:
-    """Write a C program, for inputs of these shapes where the conversion left them open."""
+    """Write a C program, for inputs of these shapes where the model leaves sizes open."""
     from ..backends.c import write_c
 
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}

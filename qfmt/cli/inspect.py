@@ -161,7 +161,7 @@ def _natural(tensor: Tensor) -> list[tuple[int, str]]:
 
 
 SORTED = 1000
-"""Characters of a name that decide on its place."""
+"""The number of characters of a name that determine its order."""
 
 
 def _value_cells(tensor: Tensor) -> list[str]:

@@ -133,7 +133,7 @@ def _row(found: Replay) -> list[str]:
 
 
 def _save(outputs: Mapping[str, Array], dest: Path) -> None:
-    """The only output to a `.npy`, else all to a `.npz`; the file appears whole or not at all."""
+    """The only output to a `.npy`, else all to a `.npz`; the file appears complete or not at all."""
     import numpy as np
 
     from ..file.replacing import replacing

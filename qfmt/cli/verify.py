@@ -104,7 +104,7 @@ def command(
 
 
 def _inputs(model: Model, path: Path) -> dict[str, Array]:
-    """Arrays by name: those of the file, or of its source, where its own inputs are integers made of them."""
+    """Arrays by name: inputs of the file, or of its source if the file's own inputs are integers made from them."""
     held = arrays(path)
     if model.engine != "integer":
         return taken(model, matched(model.graph.inputs, held, path), path)
@@ -213,7 +213,7 @@ def _count(report: Report, name: str) -> int:
 
 
 def _stated(report: Report) -> None:
-    """What nodes of the file state otherwise than the source, and nodes that are missing."""
+    """What nodes of the file state differently from the source, and nodes that are missing."""
     for node in report.nodes:
         if node.differences:
             line(f"{node.name} ({node.operator}), source → file: {'; '.join(node.differences)}")

@@ -177,7 +177,7 @@ def bins(size: int, count: int) -> list[slice]:
 
 
 def members(size: int, count: int) -> Array:
-    """Which element lies in which bin: [size, count] of 0 and 1, int32."""
+    """Which element is in which bin: [size, count] of 0 and 1, int32."""
     found = np.zeros((size, count), np.int32)
     for column, part in enumerate(bins(size, count)):
         found[part, column] = 1

@@ -1,4 +1,4 @@
-"""Operators on elements: tables, weighted sums, products, clamps, and a requantization by itself."""
+"""Elementwise operators: tables, weighted sums, products, clamps, and standalone requantization."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def weighted_sum(plan: Plan, node: Node) -> None:
         low, high = low + min(ends), high + max(ends)
     if low < -INT32 - 1 or high > INT32 or reach >= 1 << 63:
         raise QfmtError("computes sums that may exceed int32")
-    wide = reach > INT32  # a part of the sum may leave int32, though the sum does not
+    wide = reach > INT32  # a partial sum may exceed int32, though the sum does not
     terms = [f"INT{64 if wide else 32}_C({factor}) * {{}}" for factor in factors]
     _accumulate(plan, node, terms, " + ", wide)
 
@@ -49,7 +49,7 @@ def product(plan: Plan, node: Node) -> None:
 
 
 def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: bool = False) -> None:
-    """Sums of one element of each input; requantized at once where nothing else reads them."""
+    """Sums of one element of each input; requantized immediately if nothing else reads them."""
     name = node.outputs[0]
     order = _order(plan, node.inputs, plan.value(name).shape)
     finish = follower(plan, name)
@@ -80,7 +80,7 @@ def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: 
 
 
 def _merged(shape: Sequence[int], walks: Sequence[Walk], keep_last: bool) -> tuple[list[int], list[list[Dimension]]]:
-    """As `merged`, the last dimension by itself if it is to be kept."""
+    """Like `merged`, but the last dimension can be kept separate."""
     if not keep_last:
         return merged(shape, walks)
     sizes, steps = merged(shape[:-1], [Walk(w.name, w.start, list(w.dimensions or ())[:-1]) for w in walks])
@@ -128,7 +128,7 @@ def _plus(place: str, counter: str, step: int) -> str:
 
 
 def _order(plan: Plan, names: Sequence[str], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """That of the first input which has all dimensions of the output."""
+    """The layout of the first input that has all dimensions of the output."""
     for name in names:
         value = plan.value(name)
         if value.array is None and value.shape == shape:
@@ -140,12 +140,12 @@ def _order(plan: Plan, names: Sequence[str], shape: tuple[int, ...]) -> tuple[in
 
 
 def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: View) -> list[View]:
-    """The inputs, those of the same rank in the same order."""
+    """The inputs; those of the same rank have the same layout."""
     return [plan.read(name, order if len(plan.value(name).shape) == len(target.shape) else None) for name in names]
 
 
 def _broadcast(view: View, target: View, name: str) -> Walk:
-    """How a view is walked through along the dimensions of `target` as they lie."""
+    """The steps through a view along the dimensions of `target` in memory order."""
     positions = np.broadcast_to(view.positions(), target.shape).transpose(target.order)
     start = int(positions.reshape(-1)[0]) if positions.size else 0
     dimensions = []
@@ -165,12 +165,12 @@ def _whole(view: View) -> View:
 
 
 def _ends_with(finish: Finish, order: tuple[int, ...]) -> bool:
-    """Whether the channels run fastest, and nothing else does."""
+    """Whether the channels are the fastest dimension, and the only one that varies."""
     return bool(order) and order[-1] == finish.axis
 
 
 def requantize(plan: Plan, node: Node) -> None:
-    """A requantization that follows no accumulator of its own."""
+    """A standalone requantization, which does not follow an accumulator."""
     if node.outputs[0] in plan.fused:
         return
     finish = finish_of(plan, node)
@@ -198,7 +198,7 @@ def requantize(plan: Plan, node: Node) -> None:
 
 
 def table(plan: Plan, node: Node) -> None:
-    """y = table[q - least], for all channels or for each its own."""
+    """y = table[q - least], one table for all channels or one for each."""
     source = plan.read(node.inputs[0])
     target = plan.result(node.outputs[0], source.order)
     array = plan.value(node.inputs[1]).array
@@ -223,7 +223,7 @@ def _named(sources: dict[str, View], target: View) -> list[Parameter]:
 
 
 def _index(expression: str, dtype: str, size: int) -> str:
-    """The place in a table of `size` entries of an integer of that type; never beyond it, whatever an input holds."""
+    """The index of an integer of that type in a table of `size` entries; always inside it, for any input."""
     place = f"({expression} + {size // 2})" if dtype.startswith("int") else expression
     return place if size == 256 else f"({place} & {size - 1})"
 
@@ -254,7 +254,7 @@ def pair_table(plan: Plan, node: Node) -> None:
 
 
 def unary(plan: Plan, node: Node) -> None:
-    """Any operator on one element of 8 bits or fewer: computed here for all of them; a clamp is written as one."""
+    """Any operator on one element of at most 8 bits: tabulated here for all values; a clamp is written as a clamp."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     tensor = plan.network.model.tensors[node.inputs[0]]
     kind = DTYPES[tensor.dtype if DTYPES[tensor.dtype].bits < 8 else x.dtype]

@@ -1,4 +1,4 @@
-"""Windows that take the largest, or the sum; means over axes are windows, too."""
+"""Windows that compute the maximum or the sum; means over axes are windows, too."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .plan import Operand, Plan, View, channels_last
 from .products import finished, target_of, title_of
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
-"""Operators that take one of the inputs, and how it compares with the others."""
+"""Operators that select one of the inputs, and how it compares with the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A window along one dimension, for each of its places: the first input, how many, how many it divides by."""
+    """A window along one dimension, for each of its positions: the first input, their number, and the divisor."""
 
     size: int
     dilation: int
@@ -58,7 +58,7 @@ def pool(plan: Plan, node: Node) -> None:
 
 
 def reduce(plan: Plan, node: Node) -> None:
-    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with what lies behind them as channels."""
+    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with the dimensions after them as channels."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     axes = _axes(plan, node, len(x.shape))
     view = plan.read(node.inputs[0])
@@ -137,7 +137,7 @@ def _of(along: list[Along], index: int) -> set[int]:
 
 
 def _worst(dtype: str, better: str) -> str:
-    """What any element replaces, as C spells it."""
+    """The initial value that any element replaces, in C."""
     if better == "<":
         return f"{dtype.upper()}_MAX"
     return "0" if dtype.startswith("u") else f"{dtype.upper()}_MIN"

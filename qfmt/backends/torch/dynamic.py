@@ -1,4 +1,4 @@
-"""Linear layers that quantize their input while the network runs, bit for bit as `Model.run` computes them."""
+"""Linear layers that quantize their input at run time, bit for bit as `Model.run` computes them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def dynamic_linear(
 ) -> Tensor:
     """As qfmt.DynamicLinear by `rule`, with the range of x, or of each of its rows, on 0..top.
 
-    Sums are exact in the type `exact`: int8 means products of int8 summed as int32, and uint8 is moved there by
-    128 with the `weight_sums`, Σ w of each output. Raises RunError if x holds NaN or infinity.
+    Sums are exact in the type `exact`: int8 means products of int8 summed as int32, and uint8 is shifted to it by
+    128 with the `weight_sums`, Σ w of each output. Raises RunError if x contains NaN or infinity.
     """
     if not x.numel():
         return x.new_zeros(*x.shape[:-1], weight.shape[0])
@@ -84,7 +84,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
 
 
 def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
-    """What holds every sum of products with integers of -255..255."""
+    """The type that represents every sum of products with integers of -255..255."""
     reach = 255 * int((weight.double() - torch.from_numpy(zero_points)).abs().sum(1).max())
     if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach <= INT32 and multiplies_int8():
         return torch.int8

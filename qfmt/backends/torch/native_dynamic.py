@@ -1,4 +1,4 @@
-"""torch's kernels that quantize while the network runs, those with float16 weights, and its quantized embeddings."""
+"""torch's kernels that quantize at run time, those with float16 weights, and its quantized embeddings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _derived(s: Site, what: str, value: Any) -> Any:
 
 def _linear(s: Site) -> Any:
     if s.attribute("per_token") or s.node.rule == "dynamic_symmetric":
-        return dynamic_linear_by_rule(s)  # torch packs layers that put all of their input on one unsigned grid
+        return dynamic_linear_by_rule(s)  # torch packs only layers that quantize their whole input to one unsigned grid
     packed = _derived(s, "packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
 

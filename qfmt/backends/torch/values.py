@@ -1,4 +1,4 @@
-"""Tensors across the border: dtypes, arrays, and the check of what a module is called with."""
+"""Convert tensors: dtypes, arrays, and the check of a module's arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...model import DTYPES, numpy_dtype
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype that holds an element type of a Model; values of less than 8 bits take a byte each."""
+    """The torch dtype that holds an element type of a Model; values of less than 8 bits have a byte each."""
     bits, kind = DTYPES[name].bits, DTYPES[name].kind
     if bits < 8:
         return torch.int8 if kind == "i" else torch.uint8
@@ -24,7 +24,7 @@ def _is_foreign(dtype: str) -> bool:
 
 
 def to_tensor(array: Any, dtype: str) -> torch.Tensor:
-    """An array of one of the Model's element types, in memory of its own."""
+    """An array of one of the Model's element types, with its own memory."""
     if _is_foreign(dtype):
         return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(torch_dtype(dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
@@ -45,7 +45,7 @@ def check_input(
     shape: list[int | str | None] | None,
     grid: tuple[float, float] | None = None,
 ) -> torch.Tensor:
-    """What a module is called with, as the tensor that it takes; RunError, placed at the input, if it is none.
+    """An argument of a module as the tensor that it expects; RunError, at the input, if it is not one.
 
     A torch tensor that is quantized itself, on the `grid` (scale, zero point) of the input, represents its integers.
     Nothing is checked while torch compiles or traces.

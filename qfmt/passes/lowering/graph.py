@@ -1,4 +1,4 @@
-"""The walk over a graph: each node is lowered, kept, or named as one that has no integer form."""
+"""The pass over a graph: each node is lowered, kept, or reported as one without an integer form."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _lowered(model: Model, context: Context) -> Graph:
             what = "a constant" if context.tensors[name].is_constant else "an input"
             reasons.setdefault(f"is a float output, and {what}", []).append(name)
     if reasons:
-        for node in filter(_is_obstacle, waiting):  # the walk names the last one before some integers
+        for node in filter(_is_obstacle, waiting):  # the pass names the last one before some integers
             failed.append(node)
             _note(reasons, SEVERAL, node)
         ends = last_integers(context, model.graph.outputs, failed)
@@ -97,7 +97,7 @@ def is_real(model: Model) -> bool:
 
 
 def needs_sizes(model: Model, budget: Budget) -> bool:
-    """Whether a mean is taken over a number of elements that is not known."""
+    """Whether a mean is computed over an unknown number of elements."""
     means = (node for node in model.nodes if has(node, Trait.MEAN) and node.rule)
     return any(_is_open(node, model.tensors, budget) for node in means)
 
@@ -127,12 +127,12 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
 
 
 def _waits(node: Node, context: Context) -> bool:
-    """Whether a node outputs only real numbers: their final readers look for the integers that they come from."""
+    """Whether a node outputs only floats: their final readers look for the integers that they come from."""
     return all(context.is_real(name) for name in node.outputs)
 
 
 def _is_obstacle(node: Node) -> bool:
-    """Whether real numbers that a node gives cannot be part of a function of one element."""
+    """Whether float outputs of a node cannot be part of an elementwise function."""
     fits = is_move(node) or is_by_element(node)  # DequantizeLinear is a function of one element
     return not fits and not node.operator.endswith(RECURRENT)
 
@@ -178,7 +178,7 @@ def _moves(node: Node, context: Context) -> bool:
 
 
 def _keep_integers(node: Node, context: Context) -> None:
-    """A node that computes on integers; what networks have of them as floats becomes integers."""
+    """A node that computes on integers; its float constants become integers."""
     inputs = list(node.inputs)
     for place, name in enumerate(inputs):
         tensor = context.tensors[name] if name else None
@@ -200,7 +200,7 @@ def _keep_integers(node: Node, context: Context) -> None:
 
 
 def _position(node: Node, context: Context) -> None:
-    """The place of the largest integer is that of the largest number: a Table gives integers without a quantization."""
+    """The largest integer has the index of the largest real value: a Table outputs integers without a quantization."""
     source = context.producer.get(node.inputs[0])
     dequantized = source is not None and source.operator == "DequantizeLinear"
     name = source.inputs[0] if source is not None and dequantized else node.inputs[0]
@@ -224,7 +224,7 @@ def _put_sums(sums: Sums, node: Node, context: Context) -> None:
 
 
 def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
-    """Whether the stated rule changes nothing: one unit, and float32 holds every sum."""
+    """Whether the stated rule changes nothing: one unit, and float32 represents every sum."""
     grid = context.grid(y)
     if y.dtype != "int32" or any(grid.zero_point) or not sums.whole or sums.evaluate is None:
         return False
@@ -239,7 +239,7 @@ def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
 
 
 def _concat(node: Node, context: Context) -> None:
-    """Inputs of other grids are brought to that of the output first, by tables."""
+    """Inputs on other grids are first converted to that of the output, by tables."""
     y = context.tensors[node.outputs[0]]
     context.grid(y)
     inputs = []
