@@ -116,7 +116,7 @@ def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3))
-    assert "no array 'x', but a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
+    assert "no array 'x', only a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
     assert "must be 3" in trouble("run", tiny, "--input", tmp_path / "x.npy")
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")

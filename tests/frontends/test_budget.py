@@ -33,7 +33,7 @@ REFUSED = {
     "code_nobody.pt": "has no `forward`",
     "ts-dtype8.pt": "quantizes to the element type 8",
     "ts-nan-addend.pt": "with the scale nan",
-    "ts-rebuild.pt": "is not a weight and a bias",
+    "ts-rebuild.pt": "other than a weight and a bias",
     "verify-runtimeerror.pt": "breaks rule V22",
 }
 CONVERTED = ("verify-segfault.pt", "verify-executes-code.pt", "verify-setstate-unreachable.pt")

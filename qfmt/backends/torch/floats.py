@@ -87,7 +87,7 @@ def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
 
 def _prelu(s: Site, x: list[Any]) -> Any:
-    """With the rule `product`, the positive half is multiplied, too: by 1 on the grid of the slope, if it is in range."""
+    """The rule `product` multiplies the positive half, too: by 1 on the grid of the slope, if it is in range."""
     if s.node.rule != "product":
         return s.call(prelu, *x)
     slope = s.grid(1)

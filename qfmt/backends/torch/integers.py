@@ -65,7 +65,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, zero: int) -> Tensor:
 def matmul(
     a: Tensor, b: Tensor, bias: Tensor | None, a_zero: int, b_zero: Tensor, turn_a: bool, turn_b: bool
 ) -> Tensor:
-    """Σ (a - za) · (b - zb) + c, in float64; matrices are transposed if stated, before the zero points are subtracted."""
+    """Σ (a - za) · (b - zb) + c, in float64; matrices are transposed first if stated."""
     left, right = a.double() - a_zero, b.double()
     left, right = left.t() if turn_a else left, right.t() if turn_b else right
     return with_bias(torch.matmul(left, right - b_zero), bias)

@@ -1,4 +1,4 @@
-"""Sizes of tensors are Python integers in the generated code, so that torch.export sees which ones depend on the batch."""
+"""Sizes of tensors are Python integers in the generated code: torch.export sees their dependence on the batch."""
 
 from __future__ import annotations
 

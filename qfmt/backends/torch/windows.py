@@ -43,7 +43,7 @@ class Geometry(NamedTuple):
 
 
 def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
-    """Kernel, strides, pads, dilations and ceil_mode of a pool in torch's form; Lacks if torch does not support them."""
+    """Kernel, strides, pads, dilations and ceil_mode of a pool in torch's form; Lacks if there is none."""
     kernel, pads = s.attribute("kernel_shape"), s.attribute("pads")
     rank = len(kernel)
     halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))

@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 class Emitter:
-    """Collects nodes and tensors; what is known of constants and shapes is worked out at once."""
+    """Collects nodes and tensors; known constants and shapes are computed immediately."""
 
     def __init__(self, outputs: set[str], taken: set[str], budget: Budget) -> None:
         self.outputs = outputs

@@ -369,7 +369,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
         (["--integer-only", "--input-shape", "x=1,3,8,8"], "has the size 1, but 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),
-        (["--input-shape", SIZES], "its engine and inputs are fixed"),
+        (["--input-shape", SIZES], "whose engine and inputs are fixed"),
     ],
 )
 def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Torch's `quantized_decomposed` operators: integers, and the scales that say what they mean.
+"""Torch's `quantized_decomposed` operators: integers with their scales and zero points.
 
 torch/ao/quantization/fx/_decomposed.py: `q = clamp(rint(x · (1 / s)) + z)`, `real = (f32(q) - z) · s`.
 """
@@ -91,7 +91,7 @@ def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | 
 
 
 def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
-    """The grid with limits that hold all stored integers: dequantizing does not ask for them."""
+    """The grid with limits that include all stored integers: dequantizing does not check them."""
     limits = DTYPES[value.dtype]
     if (grid.quant_min, grid.quant_max) == (limits.minimum, limits.maximum):
         return grid
@@ -101,7 +101,7 @@ def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
 
 
 def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
-    """An input or a result of integers is what the first that reads it says."""
+    """The first reader of an input or result of integers determines its quantization."""
     tensor = lift.tensors[q.key]
     if not DTYPES[tensor.dtype].is_integer:
         raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")

@@ -1,4 +1,4 @@
-"""What calls of `quantized_decomposed` say of a grid: element type, limits, scales and zero points."""
+"""The grids of calls of `quantized_decomposed`: element type, limits, scales and zero points."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def _constants(lift: Builder, value: Any) -> list[Any]:
 
 
 def holding(low: int, high: int) -> str:
-    """The smallest type that holds a range."""
+    """The smallest type that contains a range."""
     kinds = ("int8", "int16", "int32") if low < 0 else ("uint8", "uint16", "uint32")
     return first_holding(kinds, low, high) or kinds[-1]
