@@ -228,7 +228,7 @@ class StoredArray(NamedTuple):
 
     @classmethod
     def of(cls, values: ArrayLike, dtype: str | None = None, *, where: str = "") -> StoredArray:
-        """`values` as they are stored; `dtype` is needed only for sub-byte integers (one value a byte).
+        """`values` in stored form; `dtype` is needed only for sub-byte integers (one value a byte).
 
         Raises QfmtError, at `where`, for values that cannot be stored: a dtype other than the array's, integers that
         do not fit.

@@ -43,7 +43,7 @@ def _role(model: Model, tensor: Tensor) -> str:
     if tensor.data is not None:
         return f"constant, {size(tensor.data.nbytes)}"
     if model.no_graph:
-        return "computed when the network runs; the file has no graph, so only its quantization is known"
+        return "computed at run time; the file has no graph, so only its quantization is known"
     if tensor.name in model.graph.inputs:
         return "input of the graph"
     return "output of the graph" if tensor.name in model.graph.outputs else "computed"

@@ -14,7 +14,7 @@ from ..model import Dimension, Shape
 from .registry import LOOKUP_RULES, Inference, Operand, Quantized, by_engine, operator, optional
 
 Add = Callable[[Any, Any, Any], Any]
-"""(totals, indices, per_sample_weights) → the totals, each with one row of the table more."""
+"""(totals, indices, per_sample_weights) → the totals, each plus one row of the table."""
 
 
 def _embedding_shape(given: Inference) -> list[Shape]:
@@ -136,7 +136,7 @@ def _bag(
 
 
 def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Array, Array]:
-    """Where each bag begins and ends in the list of all indices."""
+    """The start and end of each bag in the list of all indices."""
     if offsets is None:
         if indices.ndim != 2:
             raise QfmtError("bags without offsets require indices of 2 dimensions, one row per bag")

@@ -40,7 +40,7 @@ def _shape(given: Inference) -> list[Shape]:
 
 
 def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
-    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError where int64 does not hold x · mul + add."""
+    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError if x · mul + add exceeds int64."""
     largest = [int(np.abs(each.astype(np.float64)).max(initial=0)) for each in (x, mul, add)]
     if largest[0] * largest[1] + largest[2] + div >= 1 << 62:
         raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} exceeds int64")

@@ -145,7 +145,7 @@ def test_names_are_those_of_the_model() -> None:
 
 
 def test_sizes_that_are_not_known_are_computed() -> None:
-    """The bins of an adaptive pool follow from the size of the image when the network runs."""
+    """The bins of an adaptive pool follow from the size of the image at run time."""
     model = qfmt.convert(DIGITS, engine="onnx")
     x = np.load(HELD_BACK)["x"]
     proto = model.to_onnx()

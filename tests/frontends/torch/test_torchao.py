@@ -547,4 +547,4 @@ def test_inspect_tells_what_layers_do_to_their_inputs() -> None:
     lines = " ".join(run.output.split())
     assert "inputs quantized while it runs: int8 per tensor, symmetric: dynamic_tensor.weight; int8 per token" in lines
     run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.pt"), "--tensor", "static.input"])
-    assert run.exit_code == 0 and "computed when the network runs; the file has no graph" in run.output
+    assert run.exit_code == 0 and "computed at run time; the file has no graph" in run.output
