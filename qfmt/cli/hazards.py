@@ -24,7 +24,7 @@ other machines. qnnpack (`--engine qnnpack` of convert), `qfmt run` and C progra
 
 
 def show_hazards(model: Model, json_: bool) -> None:
-    """A row for each product, a column for each engine."""
+    """One row for each product, one column for each engine."""
     from ..passes.hazards import KERNELS, hazards
 
     found = list(hazards(model))

@@ -36,14 +36,14 @@ def _explain_name(asked: str, tensor: Tensor) -> str:
     if asked not in tensor.aliases and last in ("scale", "zero_point"):
         of = f"the constant {owner}" if tensor.is_constant else f"the output of {owner}"
         return f"{asked} is the {last.replace('_', ' ')} of {of}"
-    return f"{asked} is a name that this tensor had in its source"
+    return f"{asked} is a name of this tensor in its source"
 
 
 def _role(model: Model, tensor: Tensor) -> str:
     if tensor.data is not None:
         return f"constant, {size(tensor.data.nbytes)}"
     if model.no_graph:
-        return "computed when the network runs; the file has no graph, so only its quantization is known"
+        return "computed at run time; the file has no graph, so only its quantization is known"
     if tensor.name in model.graph.inputs:
         return "input of the graph"
     return "output of the graph" if tensor.name in model.graph.outputs else "computed"

@@ -1,5 +1,5 @@
-"""Outputs judged by the node of the source that gives them: there a tie can be proven, and what a file computes
-differently because it says so is distinguished from what is wrong."""
+"""Judge outputs by the node of the source that computes them: there a tie can be proven, and a difference that the
+file states can be told from an error."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class BesideRule(SideBySide):
-    """Runs a file beside a source, by whose rules `engine` computes. `names`: tensor of the file → of the source.
+    """Runs a file next to a source, whose rules `engine` follows. `names`: tensor of the file → of the source.
 
-    An output that follows the source's rule is judged by it. Another one is `stated` if that is what the file states,
-    and if the rule itself gives what the engine computes; else it is wrong.
+    An output that follows the source's rule is judged by it. Any other is `stated` if the file states it, and if the
+    rule itself gives the engine's result; else it is wrong.
     """
 
     def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
@@ -33,7 +33,7 @@ class BesideRule(SideBySide):
         self.source, self.names = source, names
         self.producers = producers(source)
         self.values: Mapping[str, Array] = {}
-        """All tensors of the source, of the sample at hand."""
+        """All tensors of the source for the current sample."""
 
     def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
         own = self.names.get(name, "")
@@ -60,14 +60,14 @@ class BesideRule(SideBySide):
         return origin if origin is not None and origin.operator == node.operator else None
 
     def _read(self, origin: Node) -> list[Operand | None] | None:
-        """What a node of the source got; None where that is not known."""
+        """The inputs of a node of the source; None if they are not known."""
         tensors = self.source.tensors
         if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
             return None
         return [operand(tensors[name], self.values) if name else None for name in origin.inputs]
 
     def _by(self, origin: Node, own: str, read: Sequence[Operand | None]) -> Array | None:
-        """A tensor as a node of the source computes it; None where qfmt has no reference for that."""
+        """A tensor as a node of the source computes it; None if qfmt has no reference for it."""
         try:
             made = execute(origin, read, [self.source.tensors[each] for each in origin.outputs])
         except QfmtError:
@@ -95,7 +95,7 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
             operands = [operand(tensors[name], values) if name else None for name in node.inputs]
             try:
                 made = execute(node, operands, [tensors[name] for name in node.outputs])
-            except QfmtError:  # what has no reference may stand behind the end of the file
+            except QfmtError:  # a node without a reference may come after the end of the file
                 continue
             for name, array in zip(node.outputs, made, strict=True):
                 values.setdefault(name, array)
@@ -113,5 +113,5 @@ def operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
 
 
 def producers(model: Model) -> dict[str, Node]:
-    """Tensor → the node that gives it."""
+    """Tensor → the node that computes it."""
     return {name: node for node in model.nodes for name in node.outputs}

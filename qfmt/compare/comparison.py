@@ -1,4 +1,4 @@
-"""One file beside one source: constants, nodes, the network as a whole. `verify` carries it through."""
+"""Compare one file with one source: constants, nodes, the whole network. `verify` runs it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ LISTED = 3
 
 
 class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when it can be run.
+    """One file and one source; stored and stated values are compared at once, the rest when it can be run.
 
-    `foreign`: one of the two is ONNX, and the other is not, nor was it made of it. Nodes are spelled otherwise there,
-    and constants, so only what is computed counts. `rules`: the source with the rules of the engine, where the file
+    `foreign`: one of the two is ONNX, and the other is not, and was not made from it. Their nodes and constants are
+    expressed differently, so only results count. `rules`: the source with the rules of the engine, if the file
     states those of another.
     """
 
@@ -58,7 +58,7 @@ class Comparison:
         self.version = self.inputs = self.skipped = ""
         self.notes: list[str] = []
         self._spelled: Counter[str] = Counter()
-        """What nodes of a foreign file state otherwise, and how many do."""
+        """What nodes of a foreign file state differently, and how many do."""
 
     def _paired(self) -> dict[str, str]:
         if not self.foreign:
@@ -70,7 +70,7 @@ class Comparison:
         return paired
 
     def _constants(self) -> Iterator[WeightComparison]:
-        """Constants, and inputs that are declared otherwise, against the fresh conversion."""
+        """Constants, and inputs that are declared differently, against the fresh conversion."""
         readers = read_by(self.file.graph)
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
@@ -91,7 +91,7 @@ class Comparison:
         )
 
     def reread(self) -> None:
-        """The same constants, against what another reader makes of the source."""
+        """The same constants, against another reader's view of the source."""
         for name, theirs in self.witness.constants():
             weight = self.weights.get(self.tensors.get(name, ""))
             if weight is not None and self.witness.name not in weight.witnesses:
@@ -108,7 +108,7 @@ class Comparison:
         if tensor.quantization is not None and (theirs.is_quantized or not self.integer_only):
             stated = replace(tensor.quantization, scale=theirs.scale, zero_point=theirs.zero_point, axis=theirs.axis)
             words += [f"{who} {word}" for word in quantization_words(stated, tensor.quantization)]
-        if not weight.ok:  # what differs from the conversion has been said
+        if not weight.ok:  # differences from the conversion are already reported
             words = []
         witnesses = (*weight.witnesses, self.witness.name)
         return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
@@ -119,7 +119,7 @@ class Comparison:
         return len(mine) == len(theirs) and all(self.weights[name].ok for name in theirs if name in self.weights)
 
     def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Nodes and outputs, on inputs as given or on pseudo-random ones."""
+        """Compare nodes and outputs, on given inputs or on pseudo-random ones."""
         if inputs is not None:
             given = self.given(inputs)
             self.inputs = f"as given: {_sizes({name: array.shape for name, array in given.items()})}"
@@ -135,11 +135,11 @@ class Comparison:
         return checked_inputs(self.takes, inputs)
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        """Run the file on one sample, of which the source's values are known."""
+        """Run the file on one sample for which the source's values are known."""
         self.side_by_side.sample(inputs, theirs)
 
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
-        """The likeliest shapes that the source can be run on, and what it computes from the first sample."""
+        """The likeliest shapes that the source runs on, and its values for the first sample."""
         refused: RunError | None = None
         for chosen in random_inputs.shapes(self.takes, given, self.witness.example_shapes()):
             values = self._tried(chosen)
@@ -159,7 +159,7 @@ class Comparison:
             return error
 
     def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes, by the names of the file."""
+        """The values of the source, by the names of the file."""
         names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
         given = {mine: inputs[theirs] for mine, theirs in names}
         seen = self.witness.run(given)
@@ -169,8 +169,8 @@ class Comparison:
         return {name: value for name, (mine, each) in found.items() if (value := self._in_terms(name, mine, each))}
 
     def _in_terms(self, name: str, mine: str, value: Computed) -> Computed | None:
-        """What the source computes, as the file has it: a foreign one may move integers where the source moves the real
-        numbers that they represent, or the reverse. None if it has something else."""
+        """A value of the source, in the form that the file uses: a foreign file may move integers where the source
+        moves the real numbers that they represent, or the reverse. None if it has another value."""
         grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
         if not self.foreign or (grid is None) == (own is None):
             return value
@@ -202,7 +202,7 @@ class Comparison:
         )
 
     def _beyond(self) -> Iterator[str]:
-        """Outputs of the source that the file ends before: none, unless it was lowered up to another tensor."""
+        """Outputs of the source after the end of the file: none, unless it was lowered up to another tensor."""
         return iter(())
 
     def _missing(self) -> Iterator[str]:
@@ -212,7 +212,7 @@ class Comparison:
                 yield f"{node_name(mine)} ({mine.operator})"
 
     def _interface(self) -> Iterator[str]:
-        """Outputs that are others, in another order, or not compared. A foreign file may have other inputs, too."""
+        """Outputs that differ, are in another order, or are not compared. A foreign file may also have other inputs."""
         source, file = self.witness.model.graph, self.file.graph
         if self.foreign and len(source.inputs) != len(file.inputs):
             yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
@@ -223,7 +223,7 @@ class Comparison:
             yield from self._not_compared()
 
     def _not_compared(self) -> Iterator[str]:
-        """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
+        """Outputs of a file whose nodes differ from those of the source: only results can be compared."""
         if not self.skipped:
             for name in self.side_by_side.outputs:
                 if name not in self.side_by_side.compared:

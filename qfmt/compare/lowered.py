@@ -1,7 +1,7 @@
-"""An integer-only file beside its source: each tensor that both have, judged by the rule that it was lowered from.
+"""Compare an integer-only file with its source: each common tensor, judged by the rule that it was lowered from.
 
-Nodes are others than those of the source: sums, then a requantization. They are fed what the source has under the same
-name, and what they gave themselves where it has nothing (sums).
+Its nodes are not those of the source: sums, then a requantization. Their inputs are the source's values of the same
+name, or their own results where the source has none (sums).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEY, SOURCE_KEY = "integer_only", "lowered_from"
 
 
 MOVED, CENTRED = ".quantized", ".centred"
-"""How the lowering names integers that represent moved real numbers, and weights without their zero point."""
+"""Names that the lowering gives to integers for moved real numbers, and to weights without their zero point."""
 
 
 def is_lowered(file: Model) -> bool:
@@ -44,8 +44,8 @@ def is_lowered(file: Model) -> bool:
 
 
 def likenesses(file: Model) -> Iterator[Model]:
-    """What the network may have been before it was lowered, as far as a conversion of its source asks: of whose
-    arithmetic, and with which inputs; the likeliest first: real numbers, integers as in the file, unknown."""
+    """The ways in which the network's source may have been converted before it was lowered: engine and inputs.
+    The likeliest come first: float inputs, integers as in the file, unknown."""
     before = file.replace(engine=file.source.get(SOURCE_KEY, ""))
     real = {
         name: replace(tensor, dtype="float32", quantization=None)
@@ -58,8 +58,8 @@ def likenesses(file: Model) -> Iterator[Model]:
 
 
 def same_tensor(name: str, source: Graph, file: Graph) -> bool:
-    """Whether a tensor of the file is one of the source, which may not say what its integers mean: as ONNX has those
-    of an integer-only network."""
+    """Whether a tensor of the file is one of the source, which may not state what its integers mean: ONNX does not
+    for an integer-only network."""
     mine, theirs = file.tensors[name], source.tensors.get(name)
     if theirs is None or theirs.dtype != mine.dtype:
         return False
@@ -69,7 +69,7 @@ def same_tensor(name: str, source: Graph, file: Graph) -> bool:
 
 
 def moved_from(name: str, source: Graph, file: Graph) -> str:
-    """The real numbers of the source that a tensor of the file has as integers; "" if there are none."""
+    """The float tensor of the source that a tensor of the file has as integers; "" if there is none."""
     real = name.removesuffix(MOVED)
     is_real = real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
     return real if is_real and file.tensors[name].quantization is not None else ""
@@ -82,7 +82,7 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 
 class LoweredComparison(Comparison):
-    """An integer-only file beside its source. Inputs are those of the source."""
+    """Compares an integer-only file with its source. Inputs are those of the source."""
 
     integer_only = True
 
@@ -97,7 +97,7 @@ class LoweredComparison(Comparison):
         return {name: name for name in self.file.tensors if same_tensor(name, *graphs)}
 
     def _inputs_of_source(self) -> dict[str, str]:
-        """Input of the source → input of the file that is made of it."""
+        """Input of the source → input of the file that is made from it."""
         made_by = producers(self.witness.model)
         found = {}
         for name in self.file.graph.inputs:
@@ -110,7 +110,7 @@ class LoweredComparison(Comparison):
     # -- what is stored ----------------------------------------------------------------------------------------
 
     def _constants(self) -> Iterator[WeightComparison]:
-        """Weights that both have. The nodes that read the others are compared instead."""
+        """Weights that both have. For the others, the nodes that read them are compared instead."""
         readers = read_by(self.file.graph)
         for tensor in self.file.graph.constants():
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
@@ -132,7 +132,7 @@ class LoweredComparison(Comparison):
         return has_inputs_of(self.witness.model, self.file)
 
     def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Inputs of the source, given as such, or as the integers that the file takes."""
+        """Inputs of the source, given directly or as the integer inputs of the file."""
         ends = {mine: origin for origin, mine in self._inputs_of_source().items()}
         real: dict[str, ArrayLike] = {}
         for name, values in inputs.items():
@@ -152,13 +152,13 @@ class LoweredComparison(Comparison):
         self.beside.sample(checked_inputs(self.file, taken), theirs)
 
     def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes; the reference computes the rest."""
+        """The values of the source; the reference computes the rest."""
         seen = dict(self.witness.run(inputs))
         self.beside.values = values = completed(self.witness.model, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)
 
     def _lowered_again(self) -> Model | None:
-        """The source, lowered as the file says that it was; None if that cannot be."""
+        """The source, lowered as the file states; None if that is not possible."""
         from ..passes.lowering import lower_as
 
         graph, file = self.witness.model.graph, self.file.graph
@@ -166,13 +166,13 @@ class LoweredComparison(Comparison):
         try:
             return lower_as(self.takes, self.file.source[KEY], [name for name in ends if name])
         except QfmtError as error:
-            self.notes.append(f"the differences that the file states could not be checked: the source {error.what}")
+            self.notes.append(f"could not check the differences that the file states: the source {error.what}")
             return None
 
     # -- the report --------------------------------------------------------------------------------------------
 
     def _interface(self) -> Iterator[str]:
-        """Outputs that are nothing of the source. The file may end before the source does."""
+        """Outputs that are not tensors of the source. The file may end before the source does."""
         source, file = self.witness.model.graph, self.file.graph
         for name in file.inputs:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
@@ -185,7 +185,7 @@ class LoweredComparison(Comparison):
             yield from (f"no node was compared, and the output {name} is not in the file" for name in self._beyond())
 
     def _beyond(self) -> Iterator[str]:
-        """Outputs of the source that the file ends before."""
+        """Outputs of the source after the end of the file."""
         made_by = producers(self.witness.model)
         for name in self.witness.model.graph.outputs:
             node = made_by.get(name)
@@ -194,7 +194,7 @@ class LoweredComparison(Comparison):
                 yield name
 
     def _missing(self) -> Iterator[str]:
-        """The nodes are others, and a file may end early."""
+        """The nodes differ, and a file may end early."""
         return iter(())
 
     def _nodes(self) -> Iterator[NodeComparison]:
@@ -205,8 +205,8 @@ class LoweredComparison(Comparison):
 
 
 class BesideForm(BesideRule):
-    """An integer-only file may differ where it says so, and where the source, lowered anew in the same form, gives the
-    same integers. The file chooses the form, and nothing else."""
+    """An integer-only file may differ where it states so, and where the source, lowered again in the same form, gives
+    the same integers. The file determines only the form."""
 
     lower: Callable[[], Model | None]
 
@@ -239,7 +239,7 @@ class BesideForm(BesideRule):
         return self.lower()
 
     def _lowered_values(self) -> dict[str, Array]:
-        """What each node of the source, lowered anew, makes of what the source has."""
+        """The outputs of each node of the source, lowered again, for the source's values."""
         if self._again is None:
             return {}
         known = _known(self.source, self._again, self.values, {})
@@ -257,13 +257,13 @@ class BesideForm(BesideRule):
         return found
 
     def _allowed(self, node: Node, rank: int) -> Array:
-        """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
+        """By how much a node states that it may differ from the rule, per channel; 0: not at all."""
         differs = np.array(node.ints("differs", ()), np.int64)
         if not has(node, Trait.REQUANTIZE) or not differs.size:
             return np.zeros((), np.int64)
         allowed = np.where(differs > 0, node.int("largest"), 0)
         axis = node.attributes.get("axis")
-        if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
+        if axis is None:  # RequantShift: a multiplier [C, 1, 1] broadcasts
             axis = rank - self.model.tensors[node.inputs[1]].array.ndim
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
@@ -271,7 +271,7 @@ class BesideForm(BesideRule):
 def _known(
     source: Model, lowered: Model, values: Mapping[str, Array], seen: Mapping[str, Computed]
 ) -> dict[str, Computed]:
-    """What the source computes, by the names of a network that it was lowered to, and as integers."""
+    """The values of the source, by the names of a network that it was lowered to, and as integers."""
     found = {}
     for name, tensor in lowered.tensors.items():
         if name in values and same_tensor(name, source.graph, lowered.graph):
@@ -292,7 +292,7 @@ def _centred(weight: Tensor) -> Array:
 
 
 def _sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
-    """The source with the sizes of inputs that the file states, and the source leaves open."""
+    """The source with input sizes that the file states and the source leaves open."""
     tensors = dict(source.graph.tensors)
     for origin, name in ends.items():
         if origin not in source.graph.inputs:

@@ -1,4 +1,4 @@
-"""The nodes of a file run beside those of its source: each on what the source's node got, and all on their own."""
+"""Run the nodes of a file: each on the inputs of the source's node, and all as a whole network."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class NodeFindings:
-    """Of one node, over all samples."""
+    """Counts of one node, over all samples."""
 
     counts: Counts = field(default_factory=Counts)
     fault: str = ""
     unknown: bool = False
-    """Whether qfmt lacks a reference for its operator, which was kept as it was in the source."""
+    """Whether qfmt has no reference for its operator, which was kept unchanged from the source."""
 
 
 @dataclass
 class OutputFindings:
-    """Of one output of the whole network, over all samples; see `report.OutputComparison`."""
+    """Counts of one output of the whole network, over all samples; see `report.OutputComparison`."""
 
     outputs: int = 0
     equal: int = 0
@@ -42,7 +42,7 @@ class OutputFindings:
 
 
 class SideBySide:
-    """Runs a file on samples of which the source's values are known, and collects what differs."""
+    """Runs a file on samples for which the source's values are known, and collects differences."""
 
     def __init__(self, model: Model, engine: str) -> None:
         self.model, self.engine = model, engine
@@ -59,15 +59,15 @@ class SideBySide:
         self._constants: dict[str, Array] = {}
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        """One run. `theirs` is what the source computed, by the names of the file, as far as it has it.
+        """One run. `theirs` are the values of the source, by the names of the file, as far as it has them.
 
-        Where it has nothing, because one call of the source became several nodes, ours is passed on.
+        Where it has none, because one call of the source became multiple nodes, our value is used.
         """
         theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
         agreed = set(inputs)
-        """Tensors that are the same in both runs, so that what follows need not be computed twice."""
+        """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in self.model.nodes:
             found = self.nodes[node_name(node)]
             mine = self._run(node, given, found)
@@ -90,7 +90,7 @@ class SideBySide:
                 _count_output(output, own.get(name), theirs[name].array)
 
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
-        """What a node computes from these values; None, and the reason in `found`, if it cannot."""
+        """The outputs of a node for these values; None, and the reason in `found`, if it cannot be run."""
         operands = self._operands(node, values)
         found.unknown = node.operator not in OPERATORS
         if operands is None or found.unknown:
@@ -134,7 +134,7 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _same_grid(stated: Quantization | None, theirs: Computed) -> bool:
-    """Torch computes with float32 scales, whatever it was told."""
+    """Torch computes with float32 scales, whatever type it was given."""
     if stated is None or not theirs.is_quantized:
         return stated is None and not theirs.is_quantized
     scales = np.array_equal(np.array(stated.scale, np.float32), np.array(theirs.scale, np.float32))

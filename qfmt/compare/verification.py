@@ -38,7 +38,7 @@ def verify(
 
     A model that was lowered to integers may also be compared with the `.qfb` that it was made from. Its nodes differ
     from those of the source: each node that computes a tensor of the source is compared. `inputs` are then those of
-    the source, or the integers that the model takes.
+    the source, or the integer inputs of the model.
 
     Constants are compared bit by bit with a fresh conversion; those of ONNX also with what the onnx package reads. Then
     torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose rules the file
@@ -47,7 +47,7 @@ def verify(
     that qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
     `inputs` maps names to arrays; without it, `samples` pseudo-random inputs are drawn, of `input_shapes` where the
     file leaves sizes open. Without torch, nodes are skipped, and the report says so; without ONNX Runtime, the
-    reference implementation of the onnx package takes its place.
+    reference implementation of the onnx package replaces it.
 
     Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
     RunError if the inputs do not fit or a call cannot be run with this engine.
@@ -58,7 +58,7 @@ def verify(
     require_sound(file)
     if not isinstance(source, str | PathLike):
         hint = "save the module with torch.jit.save(torch.jit.trace(module, inputs), path) and verify that file"
-        raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)
+        raise SourceError(f"verify expects the path of a file, not a {type(source).__name__}", hint=hint)
     path = Path(fspath(source))
     lowered = is_lowered(file)
     try:
@@ -66,7 +66,7 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(str(path)) from None
-    if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
+    if witness.model.no_graph:  # nothing will be run, so all stored values count
         comparison = Comparison(file, witness)
         comparison.skipped = "the source has no graph"
         return comparison.report(path)
@@ -78,24 +78,24 @@ def verify(
         if comparison.has_same_inputs():
             comparison.run(inputs, samples, input_shapes or {})
         else:
-            comparison.skipped = "file and source do not take the same inputs"
+            comparison.skipped = "file and source do not have the same inputs"
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison.report(path)
 
 
 def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -> Comparison:
-    """A file beside its source, or beside one of another kind, as m.onnx beside the m.pt that it was made of.
+    """Compare a file with its source, or with another kind, such as m.onnx with the m.pt that it was made from.
 
-    If the engine computes by other rules than the file states, the source is converted with those of the engine. What
-    differs only by the rules is as stated.
+    If the engine follows rules other than those of the file, the source is converted with the engine's. Outputs that
+    differ only by the rules count as stated.
     """
     foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
     whose, rules, notes = engine_of(witness.engine), None, []
     if file.engine in ENGINES and file.engine != whose:
         beside = _witness(path, file.replace(engine=whose), engine)
         rules, witness = beside.model, (beside if foreign else witness)
-        told = f"the file states the rules of {file.engine}, but {witness.name} computes by those of {whose}"
+        told = f"the file states the rules of {file.engine}, but {witness.name} uses those of {whose}"
         notes.append(f"{told}: outputs that differ only by these rules count as stated")
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
@@ -107,7 +107,7 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
-    if file.engine not in ENGINES:  # a file may state what no source is converted with
+    if file.engine not in ENGINES:  # a file may state an engine that no source is converted with
         file = file.replace(engine="")
     kind = sniff(path)
     if kind.key == "qfb":
@@ -116,7 +116,7 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
-    """The source of a file that was lowered, converted as it was then: the first way that gives the file's inputs."""
+    """The source of a lowered file, converted as it was then: the first way that gives the file's inputs."""
     if sniff(path).key == "qfb":
         return FileWitness(path, engine)
     converted: Witness | None = None

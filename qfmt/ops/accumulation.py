@@ -17,12 +17,12 @@ EXACT_IN_FLOAT64 = 1 << 53
 
 
 def whole(operand: Operand) -> Array:
-    """The integers minus their zero points, in an integer type that holds them: int32 for types of up to 16 bits."""
+    """The integers minus their zero points, in an integer type that fits them: int32 for types of up to 16 bits."""
     return centred(operand, np.dtype(np.int32 if operand.array.dtype.itemsize < 4 else np.int64))
 
 
 def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
-    """The integers minus their zero points, in a type that holds them."""
+    """The integers minus their zero points, in a type that represents them."""
     if operand.quantization is None:
         return operand.array.astype(dtype)
     if operand.quantization.has_float_zero_points:
@@ -32,10 +32,10 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
 
 
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
-    """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in whatever order.
+    """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in any order.
 
-    No partial sum exceeds the sum of all positive products, or that of all negative ones. Where the type holds
-    every whole number up to there, floating point is exact, fused or not, and BLAS may do the work.
+    No partial sum exceeds the sum of all positive products, or that of all negative ones. If the type represents
+    every integer up to that sum, floating point is exact, fused or not, and BLAS can be used.
     """
     limits = DTYPES[x.array.dtype.name]
     points = (0,) if x.quantization is None else x.quantization.zero_point
@@ -55,7 +55,7 @@ def requantize_sums(
 ) -> Array:
     """Sums of (x - zx) · (w - zw) → output integers by the stated requantize rule.
 
-    `channels` is the axis of `acc` that the weight's scales and the bias run along; `repeat` says how often the
+    `channels` is the axis of `acc` that the weight's scales and the bias run along; `repeat` is how often the
     scales repeat along it (the groups of a transposed convolution).
     """
     if x.quantization is None or w.quantization is None:
@@ -93,7 +93,7 @@ def real(operand: Operand) -> Array:
 
 
 def _spread(bias: Array, along: list[int]) -> Array:
-    """A bias of each channel along that axis; that of Gemm may be of two dimensions, and broadcasts as it is."""
+    """A bias of each channel along that axis; that of Gemm may have two dimensions, and broadcasts unchanged."""
     return bias.reshape(along) if bias.ndim == 1 else bias
 
 
@@ -107,7 +107,7 @@ def _scales(quantization: Quantization, along: list[int], repeat: int) -> Array:
 
 
 def as_stored(operand: Operand) -> Operand:
-    """The integers as they are, whatever they mean."""
+    """The stored integers, whatever they represent."""
     return Operand(operand.array, None)
 
 
@@ -123,7 +123,7 @@ def with_bias(acc: Array, b: Operand | None, *, channels: int = 1) -> Array:
 
 
 def int32_sums(exact: Array) -> Array:
-    """Exact sums, whatever their type, as int32; RunError if that does not hold them."""
+    """Exact sums of any type as int32; RunError if they do not fit."""
     low, high = (int(exact.min()), int(exact.max())) if exact.size else (0, 0)
     if not DTYPES["int32"].holds(low, high):
         raise RunError(
@@ -133,25 +133,25 @@ def int32_sums(exact: Array) -> Array:
 
 
 def in_units_of_sums(bias: Quantization | None, input_scale: float, weight_scales: tuple[float, ...]) -> bool:
-    """Whether a bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
+    """Whether a bias consists of integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
     if bias is None or any(bias.zero_point):
         return False
     return np.allclose(np.array(bias.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)
 
 
 ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
-"""Operators whose weights have the output channels last, Gemm unless `transB` turns them."""
+"""Operators whose weights have the output channels last, Gemm unless `transB` is set."""
 
 
 def output_axis(node: Node, rank: int) -> int:
-    """The axis of the weight of a product that its output channels run along."""
+    """The axis of a product's weight that its output channels run along."""
     if "kernel_shape" in node.attributes:
         return 1 if node.operator.endswith("Transpose") else 0
     return rank - 1 if node.operator in ROWS_LAST and not node.attributes.get("transB") else 0
 
 
 def terms_of(node: Node, w: Array) -> Array:
-    """The weights of a product as [output channels, channels of the group, taps], of whatever layout it has."""
+    """The weights of a product as [output channels, channels of the group, taps], for any layout of the weight."""
     if "kernel_shape" not in node.attributes:
         w = w if w.ndim > 1 else w[:, None]
         rows = w.swapaxes(-1, -2) if node.operator in ROWS_LAST and not node.attributes.get("transB") else w
@@ -165,7 +165,7 @@ def terms_of(node: Node, w: Array) -> Array:
 
 
 def columns(node: Node, w: Array) -> Array:
-    """The same as [outputs, products of one sum]; of multiple matrices, their widest sums of either sign."""
+    """The same as [outputs, products of one sum]; for multiple matrices, their widest sums of either sign."""
     if w.ndim > 2 and "kernel_shape" not in node.attributes:
         lead = tuple(range(w.ndim - 2))
         return np.stack([np.maximum(w, 0).sum(-2).max(lead), np.minimum(w, 0).sum(-2).min(lead)], axis=1)
@@ -174,6 +174,6 @@ def columns(node: Node, w: Array) -> Array:
 
 
 def inner_size(a: Shape, b: Shape) -> int | None:
-    """How many products MatMul adds up, where either shape tells; a matrix has rows, a vector one size."""
+    """How many products MatMul sums, if either shape is known; a matrix has rows, a vector one size."""
     sizes = (*(a or ())[-1:], *(b or ())[-2:][:1])
     return next((size for size in sizes if isinstance(size, int)), None)

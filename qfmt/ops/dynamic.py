@@ -39,12 +39,12 @@ PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last 
 
 
 def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A real input on the uint8 grid of its own range."""
+    """A float input on the uint8 grid of its range."""
     return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
 
 
 def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A real matrix in which every row has the grid of its own range."""
+    """A float matrix in which every row has the grid of its range."""
     rows = [quantized_now(Operand(row, None), rule, reduce_range) for row in real(x)]
     grids = [row.quantization for row in rows if row.quantization is not None]
     if not grids:

@@ -85,7 +85,7 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
 def _in_order(x: Array, w: Array) -> Array:
     """As fbgemm multiplies with float16 weights, if there are not more than 512 columns.
 
-    (Of more it takes blocks of 512, in its last columns, those that fill no block of 32: sums of sums.)
+    (With more columns it uses blocks of 512 in the last columns that do not fill a block of 32: sums of sums.)
     """
     y = np.zeros((*x.shape[:-1], w.shape[0]), np.float32)
     columns = w.astype(np.float32)
@@ -151,7 +151,7 @@ def _gemm_shape(given: Inference) -> list[Shape]:
     a, b = given.known(0), given.known(1)
     for name, shape in (("A", a), ("B", b)):
         if len(shape) != 2:
-            raise QfmtError(f"Gemm takes matrices, and {name} has {len(shape)} dimensions")
+            raise QfmtError(f"Gemm requires matrices, but {name} has {len(shape)} dimensions")
     rows, inner = reversed(a) if given.attributes["transA"] else a
     columns, other = b if given.attributes["transB"] else reversed(b)
     if isinstance(inner, int) and isinstance(other, int) and inner != other:
@@ -186,7 +186,7 @@ def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Ma
     """Σ (a - za)·(b - zb), exact."""
     transposes_a, transposes_b = transposed["transA"], transposed["transB"]
     if alpha != 1 or beta != 1:
-        raise QfmtError("on integers Gemm takes an alpha and a beta of 1", hint="a quantize rule takes any")
+        raise QfmtError("on integers, Gemm requires an alpha and a beta of 1", hint="a quantize rule supports any")
     right = whole(b)
     dtype = exact_dtype(a, right, (1 if transposes_b else 0,))
     left = centred(a, dtype)

@@ -1,4 +1,4 @@
-"""Relu and Clip in front of a QuantizeLinear: rounding never changes an order, so they are a narrower range."""
+"""Relu and Clip before a QuantizeLinear become a narrower range, because rounding is monotone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def is_clamp(node: Node, name: str, tensors: Mapping[str, Tensor]) -> bool:
     if not all(bound.is_constant and bound.quantization is None and bound.array.size == 1 for bound in bounds):
         return False
     low, high = _bounds(node, tensors)
-    return low <= high  # which NaN is not
+    return low <= high  # NaN is not
 
 
 def clamped(grid: Quantization, dtype: str, clamp: Node, tensors: Mapping[str, Tensor], engine: str) -> Quantization:
-    """The grid with the range that a clamp before it leaves."""
+    """The grid with its range narrowed by a clamp before it."""
     rule = OPERATORS["QuantizeLinear"].engines[engine]
     kind = numpy_dtype(dtype)
     low, high = (int(quantize(np.array(value, np.float32), grid, kind, rule)) for value in _bounds(clamp, tensors))

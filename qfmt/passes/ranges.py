@@ -1,4 +1,4 @@
-"""Integers that are clipped before they are dequantized: narrow ranges, as Brevitas writes them."""
+"""Integers that are clipped before they are dequantized: narrow ranges, as written by Brevitas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Ranges = dict[str, tuple[int, int]]
 
 
 def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterable[str]) -> tuple[list[Node], Ranges]:
-    """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges.
+    """The nodes without Clips of constants or of integers that a QuantizeLinear outputs to nothing else; the ranges.
 
-    The QuantizeLinear gives the clipped integers then: clamping twice is clamping to what both ranges have in common.
+    The QuantizeLinear then outputs the clipped integers: clamping twice is clamping to the intersection of the ranges.
     """
     readers = Counter(name for node in nodes for name in node.inputs)
     readers.update(outputs)
@@ -52,7 +52,7 @@ def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterabl
 
 
 def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
-    """The range that a Clip of integers leaves, if its bounds are constants."""
+    """The range after a Clip of integers, if its bounds are constants."""
     if node.operator != "Clip" or not DTYPES[tensors[node.inputs[0]].dtype].is_integer:
         return None
     kind = DTYPES[tensors[node.inputs[0]].dtype]
@@ -71,7 +71,7 @@ def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None
 
 
 def _clipped(source: Tensor, target: Tensor, limits: tuple[int, int]) -> Tensor:
-    """The constant behind the Clip: the same data where nothing is cut off."""
+    """The constant after the Clip: the same data if nothing is clipped."""
     names = tuple(sorted({*target.aliases, *source.aliases, source.name} - {target.name}))
     array = source.array
     if array.size == 0 or (array.min() >= limits[0] and array.max() <= limits[1]):

@@ -39,7 +39,7 @@ static int trouble(const char *path, const char *what)
     return TROUBLE;
 }
 
-/* A name of a stranger: control characters, which could drive a terminal or begin a line, are written out. */
+/* An untrusted name: control characters, which could drive a terminal or begin a line, are written out. */
 static void print_name(FILE *to, qfb_string name)
 {
     uint32_t i;
@@ -74,7 +74,7 @@ static int failed(job_t *job)
 
 /* ---- Files ---- */
 
-/* All bytes of a file, in memory of its own; NULL if it cannot be read. */
+/* All bytes of a file, in its own memory; NULL if it cannot be read. */
 static void *contents(const char *path, uint64_t *size)
 {
     FILE *file;

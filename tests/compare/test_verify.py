@@ -257,7 +257,7 @@ def test_a_file_from_another_source(digits: Model, tmp_path: Path) -> None:
     source = archive(tmp_path, "conv1d")
     report = qfmt.verify(source, digits)
     assert not report.ok and report.same_source is False
-    assert report.skipped == "file and source do not take the same inputs"
+    assert report.skipped == "file and source do not have the same inputs"
     digits.save(tmp_path / "digits.qfb")
     result = command(source, tmp_path / "digits.qfb")
     assert result.exit_code == 1
@@ -605,7 +605,7 @@ def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
     with pytest.raises(SourceError, match="of tensors or other plain data, not a network"):
         qfmt.verify(other, digits)
     with pytest.raises(
-        SourceError, match=r"takes the path of a file, not a ReLU; save the module with torch\.jit\.save"
+        SourceError, match=r"expects the path of a file, not a ReLU; save the module with torch\.jit\.save"
     ):
         qfmt.verify(torch.nn.ReLU(), digits)  # type: ignore[arg-type]
 

@@ -78,7 +78,7 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
         same_rule = written_as[node.name] == computed_as.get(node.name)
         assert node.equal + node.saturated + (0 if same_rule else node.stated + node.tie) == node.outputs, node
     assert report.same_source is None and not report.rules_compared
-    assert any(note.startswith("the file states the rules of onnx, but torch computes by those of fbgemm")
+    assert any(note.startswith("the file states the rules of onnx, but torch uses those of fbgemm")
                for note in report.notes)  # fmt: skip
 
 

@@ -228,7 +228,7 @@ def convolved(x: Array, w: Array, padding: int, a: dict[str, Any]) -> Array:
 
 
 def painted(x: Array, w: Array, a: dict[str, Any]) -> Array:
-    """ConvTranspose by the definition: each input value paints a kernel."""
+    """ConvTranspose by the definition: each input value adds a scaled kernel."""
     rank, group = len(a["kernel_shape"]), a["group"]
     size = [
         a["strides"][i] * (x.shape[2 + i] - 1)

@@ -1,4 +1,4 @@
-"""Test vectors as a function of the program, which runs wherever the network does."""
+"""Test vectors as a function of the program, which runs on the target device."""
 
 from __future__ import annotations
 

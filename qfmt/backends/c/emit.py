@@ -16,7 +16,7 @@ CHUNK = 3_000_000
 
 
 def files(plan: Plan) -> dict[str, str]:
-    """Name of file → text, of the whole folder."""
+    """File name → text, for the whole folder."""
     name = plan.names.name
     sizes = place(plan)
     weights = _weights(plan)
@@ -118,7 +118,7 @@ def _declarations(plan: Plan) -> str:
 
 
 def _weights(plan: Plan) -> dict[str, str]:
-    """Files of constants, none of too many numbers unless one array has them."""
+    """Files of constants, none with too many numbers unless a single array has them."""
     name = plan.names.name
     parts: list[list[tuple[str, Array]]] = [[]]
     count = 0
@@ -141,7 +141,7 @@ def _weights(plan: Plan) -> dict[str, str]:
 
 
 def _constant_bytes(plan: Plan) -> int:
-    """What a linker makes of the constants: arrays where their alignment lets them begin, structures beside them."""
+    """The size of the linked constants: aligned arrays, and structures."""
     end = 0
     for identifier, array in plan.constants.values():
         step = plan.alignment if identifier in plan.aligned else array.itemsize

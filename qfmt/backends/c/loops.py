@@ -18,7 +18,7 @@ COUNTERS = "ijklmopq"
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """How far each step along a dimension goes: always `step`, or as a table says."""
+    """The distance of each step along a dimension: always `step`, or from a table."""
 
     step: int
     table: Array | None = None
@@ -32,7 +32,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Where in `name` each element of a loop nest lies: a start, and what each dimension adds; or one table."""
+    """The index in `name` of each element of a loop nest: a start, and a term for each dimension; or one table."""
 
     name: str
     start: int
@@ -47,7 +47,7 @@ def nest(
     inner: Callable[[Mapping[str, str]], list[str]],
     counters: Sequence[str] = COUNTERS,
 ) -> list[str]:
-    """Loops over `shape`; `inner` gets the C expression of each walk's place and gives the lines of the body."""
+    """Loops over `shape`; `inner` gets the C expression of each index and returns the lines of the body."""
     sizes, steps = merged(shape, walks)
     places = {}
     for walk, dimensions in zip(walks, steps, strict=True):
@@ -73,7 +73,7 @@ def nest(
 
 
 def narrowest(places: Array) -> Array:
-    """Integers in the smallest type of C that holds them all."""
+    """Integers in the smallest C type that fits them all."""
     for kind in (np.uint8, np.int16):
         limits = np.iinfo(kind)
         if places.min(initial=0) >= limits.min and places.max(initial=0) <= limits.max:
@@ -87,7 +87,7 @@ def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
 
 
 def merged(shape: Sequence[int], walks: Sequence[Walk]) -> tuple[list[int], list[list[Dimension]]]:
-    """Sizes and steps with dimensions of one element left out, and those joined that are one longer dimension."""
+    """Sizes and steps without dimensions of one element, and with contiguous dimensions joined."""
     if any(walk.dimensions is None for walk in walks):
         total = int(np.prod(shape))
         return [total], [[_flat(walk, shape)] for walk in walks]

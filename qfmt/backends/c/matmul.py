@@ -26,7 +26,7 @@ def matmul(plan: Plan, node: Node) -> None:
         if each.dtype not in ("int8", "uint8"):
             raise QfmtError(f"multiplies {each.dtype}, but C supports int8 and uint8")
     if a.shape[-1] * a.farthest * b.farthest > INT32:
-        raise QfmtError("sums so many products that the result may exceed int32")
+        raise QfmtError("sums products to a result that may exceed int32")
     left = (1, *a.shape) if len(a.shape) == 1 else a.shape
     other = (*b.shape, 1) if len(b.shape) == 1 else b.shape
     lead = np.broadcast_shapes(left[:-2], other[:-2])

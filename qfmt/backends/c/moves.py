@@ -1,7 +1,7 @@
-"""Operators that only move elements: whatever they are called, each is copies of regular parts, or nothing at all.
+"""Operators that only move elements: each becomes copies of regular parts, or nothing at all.
 
-The operator's own reference is run on the positions of the elements instead of the elements, so that it says
-where each element of its output comes from. Where that is one place after the other, nothing is copied.
+The operator's own reference runs on the positions of the elements instead of the elements, so that it returns the
+source of each output element. If the positions are consecutive, nothing is copied.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MOVERS = {
     "GatherElements": (0,), "GatherND": (0,), "Tile": (0,), "Pad": (0,), "ReverseSequence": (0,), "Compress": (0,),
     "Resize": (0,),
 }  # fmt: skip
-"""Operator → the inputs that are moved; the others say where to, and have to be constants."""
+"""Operator → the inputs that are moved; the others are parameters, and must be constants."""
 
 FILL = -1
-"""Stands for what Pad adds."""
+"""Represents an element that Pad adds."""
 
 
 def move(plan: Plan, node: Node) -> None:
@@ -48,7 +48,7 @@ def move(plan: Plan, node: Node) -> None:
             given.append(sources[-1].positions() + start)
             start += sources[-1].buffer.size
         elif name and plan.value(name).array is None:
-            raise QfmtError("the positions of its elements are not constant, which C requires")
+            raise QfmtError("has element positions that are not constant; C requires constants")
         else:
             given.append(plan.value(name).array if name else None)
     operator = OPERATORS[node.operator]
@@ -57,7 +57,7 @@ def move(plan: Plan, node: Node) -> None:
         given[2] = np.array(FILL)
     try:
         picked = operator.reference(*given, **operator.complete(node.attributes))
-    except (ValueError, IndexError, TypeError) as error:  # of attributes and constants that no rule checks
+    except (ValueError, IndexError, TypeError) as error:  # for attributes and constants that no rule checks
         raise QfmtError(f"cannot be computed: {first_line(error)}") from None
     results = list(picked) if isinstance(picked, tuple | list) else [picked]
     for name, picks in zip(node.outputs, results, strict=False):
@@ -68,10 +68,10 @@ def move(plan: Plan, node: Node) -> None:
 
 
 def _check_moves(plan: Plan, node: Node) -> None:
-    """QfmtError for an operator that does not always move, and here does not."""
+    """QfmtError for an operator that does not only move elements here."""
     mode = node.attributes.get("coordinate_transformation_mode")
     if node.operator == "Resize" and (node.attributes["mode"] != "nearest" or mode == "tf_crop_and_resize"):
-        raise QfmtError("interpolates, which takes real numbers")
+        raise QfmtError("interpolates, which needs floats")
     if node.operator not in ("Concat", "Resize"):
         return
     grid = plan.value(node.outputs[0]).quantization
@@ -82,7 +82,7 @@ def _check_moves(plan: Plan, node: Node) -> None:
 
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:
-    """What Pad adds, found by computing it."""
+    """The value that Pad adds, found by computing it."""
     operands: list[Integers | None] = []
     for name in node.inputs:
         value = plan.value(name) if name else None
@@ -97,7 +97,7 @@ def _fill(plan: Plan, node: Node, picks: Array) -> View:
 
 
 def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Array) -> None:
-    """Place an output: where its elements lie already, in a row, else as copies."""
+    """Place an output: at its elements if they are contiguous, else as copies."""
     first, rank = sources[0], picks.ndim
     likely = first.order if rank == len(first.shape) else plain(rank)
     if len(sources) == 1 and picks.size:
@@ -110,7 +110,7 @@ def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Arra
 
 
 def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
-    """Copy into `target` what `picks` says: positions in the buffers of the sources, counted one after the other."""
+    """Copy the elements `picks` into `target`: positions in the concatenated buffers of the sources."""
     if not picks.size:
         return
     physical = picks.transpose(target.order)
@@ -138,7 +138,7 @@ def _assign(name: str, at: Mapping[str, str]) -> list[str]:
 
 
 def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice, ...]]:
-    """Boxes that cover the places that are true, and no others: cut wherever one slab differs from the next."""
+    """Boxes that cover exactly the true positions: split wherever one slab differs from the next."""
     corner = corner or (0,) * inside.ndim
     if inside.all():
         yield tuple(slice(begin, begin + size) for begin, size in zip(corner, inside.shape, strict=True))
@@ -154,7 +154,7 @@ def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice,
 
 
 def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start and what each dimension adds; by a table of all if they are not such a sum."""
+    """Positions as a start and a term for each dimension; a table of all if they are not such a sum."""
     start = int(positions.reshape(-1)[0])
     added: list[Array] = []
     total: Any = np.int64(start)

@@ -1,4 +1,4 @@
-"""What the program consists of before it is text: where each tensor lies, the steps, and the constants they read."""
+"""The program before it is text: the buffer of each tensor, the steps, and the constants that they read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     Order = tuple[int, ...]
 
 ALIGNMENT = 64
-"""Memory, and the weights of inner loops, begin at multiples of so many bytes: a line of a cache, or a register."""
+"""The alignment of memory and of the weights of inner loops, in bytes: a cache line, or a register."""
 
 COMPACT_ALIGNMENT = 4
-"""The same where bytes count more than speed: a word."""
+"""The alignment if memory matters more than speed: a word."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,7 +42,7 @@ class Buffer:
 
     @property
     def base(self) -> str:
-        """The C expression of its beginning, of its own type."""
+        """The C expression of its address, with its own type."""
         if self.external:
             return self.name
         arena = f"arena{8 * self.width}"
@@ -57,7 +57,7 @@ def arena_type(width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in a buffer: its logical shape, and in which order its dimensions lie there, without gaps."""
+    """A tensor in a buffer: its logical shape, and the memory order of its dimensions, without gaps."""
 
     buffer: Buffer
     shape: tuple[int, ...]
@@ -78,27 +78,27 @@ class View:
 
     @property
     def physical(self) -> tuple[int, ...]:
-        """The sizes as they lie in memory."""
+        """The sizes in memory order."""
         return tuple(self.shape[axis] for axis in self.order)
 
     def positions(self) -> Array:
-        """Where in the buffer each element lies, in the logical shape."""
+        """The index in the buffer of each element, in the logical shape."""
         flat = np.arange(self.size, dtype=np.int64) + self.offset
         return flat.reshape(self.physical).transpose(np.argsort(self.order) if self.order else ())
 
 
 def plain(rank: int) -> Order:
-    """The last dimension runs fastest, as in the file."""
+    """The last dimension is the fastest, as in the file."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """Dimension 1 runs fastest."""
+    """Dimension 1 is the fastest."""
     return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
 
 
 def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
-    """Whether a tensor of this shape lies the same way in both orders."""
+    """Whether a tensor of this shape has the same layout in both orders."""
     return [axis for axis in a if shape[axis] != 1] == [axis for axis in b if shape[axis] != 1]
 
 
@@ -122,7 +122,7 @@ class Step:
 
 
 class Plan:
-    """Steps and constants as they grow, and where each tensor can be read."""
+    """The steps and constants so far, and where each tensor can be read."""
 
     def __init__(self, network: Network, names: Names, compact: bool = False) -> None:
         self.network = network
@@ -158,12 +158,12 @@ class Plan:
         return self.network.value(name)
 
     def order(self, name: str) -> Order:
-        """The order in which a computed tensor lies; a constant's is free, and plain."""
+        """The memory order of a computed tensor; a constant has the plain order, and any other on demand."""
         views = self._views.get(name)
         return views[0].order if views else plain(len(self.value(name).shape))
 
     def read(self, name: str, order: Order | None = None) -> View:
-        """The tensor as a step may read it, in the order that it asks for; copied into it where need be."""
+        """The tensor as a step reads it, in the requested order; copied into that order if necessary."""
         value = self.value(name)
         if value.array is not None:
             return self._constant_view(value, order or plain(len(value.shape)))
@@ -193,7 +193,7 @@ class Plan:
     # Writing
 
     def result(self, name: str, order: Order) -> View:
-        """Memory for a tensor that is computed: the argument of the program where the tensor goes out as it lies."""
+        """Memory for a computed tensor: the argument of the program if the tensor is an output in this order."""
         value = self.value(name)
         view = self._arena(value, order)
         for output, view_out in zip(self.network.model.graph.outputs, self.outputs, strict=True):
@@ -204,11 +204,11 @@ class Plan:
         return view
 
     def same(self, name: str, view: View) -> None:
-        """`name` lies where something else lies already."""
+        """Let `name` use existing memory."""
         self._views[name] = [view]
 
     def scratch(self, dtype: str, size: int, name: str) -> Operand:
-        """Memory for the length of one step."""
+        """Memory for the duration of one step."""
         return Operand(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
 
     def _arena(self, value: Value, order: Order) -> View:
@@ -220,7 +220,7 @@ class Plan:
         self.steps.append(Step(title, list(operands), list(body)))
 
     def constant(self, array: Any, label: str, aligned: bool = False) -> str:
-        """The identifier of a constant array; equal arrays are written once. `aligned`: if it is not small."""
+        """The identifier of a constant array; equal arrays are written once. `aligned`: unless it is small."""
         numbers = np.ascontiguousarray(array)
         key = str(numbers.dtype), numbers.tobytes()
         if key not in self.constants:
@@ -246,7 +246,7 @@ class Plan:
     # The end
 
     def finish(self) -> None:
-        """Copy to the arguments what lies elsewhere; then the life of each buffer is known."""
+        """Copy outputs that are elsewhere to the arguments; then the lifetime of each buffer is known."""
         from .moves import copy
 
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):

@@ -1,4 +1,4 @@
-"""Windows that take the largest, or the sum; means over axes are windows, too."""
+"""Windows that compute the maximum or the sum; means over axes are windows, too."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .plan import Operand, Plan, View, channels_last
 from .products import finished, target_of, title_of
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
-"""Operators that take one of the inputs, and how it compares with the others."""
+"""Operators that select one of the inputs, and how it compares with the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A window along one dimension, for each of its places: the first input, how many, how many it divides by."""
+    """A window along one dimension, for each of its positions: the first input, their number, and the divisor."""
 
     size: int
     dilation: int
@@ -45,7 +45,7 @@ def pool(plan: Plan, node: Node) -> None:
     """A pool over the spatial dimensions of [N, C, *spatial]."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     if "output_size" in node.attributes and len(x.shape) == len(node.ints("output_size")) + 1:
-        raise QfmtError("an adaptive pool without a batch")
+        raise QfmtError("is an adaptive pool without a batch dimension")
     if len(x.shape) - 2 not in (1, 2, 3):
         raise QfmtError(f"has {len(x.shape) - 2} spatial dimensions, but C supports 1 to 3")
     if "kernel_shape" in node.attributes:
@@ -58,7 +58,7 @@ def pool(plan: Plan, node: Node) -> None:
 
 
 def reduce(plan: Plan, node: Node) -> None:
-    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with what lies behind them as channels."""
+    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with the dimensions after them as channels."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     axes = _axes(plan, node, len(x.shape))
     view = plan.read(node.inputs[0])
@@ -78,7 +78,7 @@ def reduce(plan: Plan, node: Node) -> None:
 def _axes(plan: Plan, node: Node, rank: int) -> list[int]:
     given = plan.value(node.inputs[1]).array if len(node.inputs) > 1 and node.inputs[1] else None
     if given is None and len(node.inputs) > 1 and node.inputs[1]:
-        raise QfmtError("its axes are not constant, which C requires")
+        raise QfmtError("has axes that are not constant; C requires constants")
     if given is None or given.size == 0:
         return [] if node.attributes.get("noop_with_empty_axes") else list(range(rank))
     return sorted({int(axis) % rank for axis in np.asarray(given).reshape(-1)})
@@ -114,12 +114,12 @@ def _emit(
         plan.step(title_of(node, None, what), [Operand("x", view), Operand("y", target, True)], body)
         return
     if node.rule != "exact":
-        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
     target, finish = target_of(plan, node, order, channels)
     divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
     common = lcm(*divisors)
     if common * plan.value(node.inputs[0]).farthest > INT32:
-        raise QfmtError("sums so many elements that the result may exceed int32")
+        raise QfmtError("sums elements to a result that may exceed int32")
     name = kernel(plan, "pool_sum", X=view.dtype)
     zero = plan.value(node.inputs[0]).zero_point
     body = [
@@ -137,7 +137,7 @@ def _of(along: list[Along], index: int) -> set[int]:
 
 
 def _worst(dtype: str, better: str) -> str:
-    """What any element replaces, as C spells it."""
+    """The initial value that any element replaces, in C."""
     if better == "<":
         return f"{dtype.upper()}_MAX"
     return "0" if dtype.startswith("u") else f"{dtype.upper()}_MIN"

@@ -1,4 +1,4 @@
-"""Integers as sums of bytes, which is all that ConvInteger and MatMulInteger multiply: q = 256 · high + low."""
+"""Integers as sums of bytes, because ConvInteger and MatMulInteger multiply only bytes: q = 256 · high + low."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Part(NamedTuple):
     factor: int = 1
 
     def turned(self, site: Site) -> Part:
-        """Of a matrix, the transpose."""
+        """The transpose of a matrix."""
         key = (str(self.value.name), "turned")
         return self._replace(value=site.builder.once(key, lambda: site.emit("Transpose", self.value, perm=[1, 0])))
 
     def of_type(self, site: Site, dtype: str) -> Part:
-        """The same as integers of that type: with 128 more or less, and so their zero point."""
+        """The same as integers of that type: 128 is added or subtracted, also to the zero point."""
         if dtype == self.dtype:
             return self
         zero_point = self.zero_point or site.constant("zero_point", np.zeros((), self.dtype))

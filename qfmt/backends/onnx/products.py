@@ -21,7 +21,7 @@ def with_bias(site: Site) -> Sequence[ir.Value]:
 
 @lowers("qfmt.Linear")
 def linear(site: Site) -> ir.Value:
-    """Gemm for matrices; else MatMul, which takes any number of leading dimensions, with the weight transposed."""
+    """Gemm for matrices; else MatMul, which supports any number of leading dimensions, with the weight transposed."""
     x, b = site.real(0), bias(site)
     shape = site.tensor(0).shape
     if shape is not None and len(shape) == 2:
@@ -36,7 +36,7 @@ def product(site: Site, x: ir.Value | None, transposed: ir.Value, b: ir.Value | 
 
 
 def transposed_weight(site: Site, index: int) -> ir.Value:
-    """The real numbers of the transpose of a matrix. Integers are transposed: runtimes do that once, and then see
+    """The real numbers of the transpose of a matrix. Integers are transposed: runtimes fold that, and then find
     DequantizeLinear before MatMul."""
     tensor = site.tensor(index)
     if tensor.quantization is None:
@@ -56,7 +56,7 @@ def real_weight(site: Site, index: int) -> ir.Value | None:
 
 
 def bias(site: Site) -> ir.Value | None:
-    """The bias of a product: as it is; or, where the stated rule rounds it to whole accumulators, as int32 of them."""
+    """The bias of a product: unchanged; or, if the stated rule rounds it to units of the accumulator, as int32."""
     if not site.has(2) or not site.node.rule.startswith("integer_bias"):
         return site.real(2)
     b, x, w = (site.tensor(index) for index in (2, 0, 1))
@@ -78,6 +78,6 @@ def _has_scales(*tensors: Tensor) -> bool:
 
 
 def units(x: Quantization, w: Quantization, channels: int) -> Any:
-    """f32(sx · sw): what one of an accumulator is worth; one number, or one per output channel."""
+    """f32(sx · sw): the unit of the accumulator; one number, or one per output channel."""
     scales = f32(x.scale[0]) * np.array(w.scale, f32)
     return np.tile(scales, channels // scales.size) if w.is_per_channel else scales

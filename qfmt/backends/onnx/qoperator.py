@@ -1,6 +1,7 @@
-"""The other form: operators that take integers with their scales, ONNX's own and those of ONNX Runtime.
+"""The form qoperator: operators on integers with their scales, ONNX's own and those of ONNX Runtime.
 
-A node that has none, or whose tensors are not of 8 bits per tensor, stays between DequantizeLinear and QuantizeLinear.
+A node without such an operator, or whose tensors are not 8-bit per tensor, stays between DequantizeLinear and
+QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MICROSOFT = "com.microsoft"
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Whether all are of 8 bits, of one type, with one scale each."""
+    """Whether all have 8 bits, one type, and one scale each."""
     grids_ = [tensor.quantization for tensor in tensors]
     dtypes = {tensor.dtype for tensor in tensors}
     return dtypes in ({"int8"}, {"uint8"}) and all(grid is not None and _has_one_scale(grid) for grid in grids_)
@@ -33,7 +34,7 @@ def _has_one_scale(grid: Quantization) -> bool:
 
 
 def _is_weight(x: Tensor, w: Tensor, axis: int) -> bool:
-    """Whether kernels for x take a weight with scales along that axis, or one."""
+    """Whether kernels for x support a weight with scales along that axis, or one scale."""
     grid = w.quantization
     if grid is None or grid.is_blocked or grid.has_float_zero_points or grid.axis not in (None, axis):
         return False
@@ -50,11 +51,11 @@ def _grid(site: Site, tensor: Tensor) -> list[ir.Value]:
 
 
 class _NoInteger(Exception):
-    """A bias is not one of integers, and cannot be made one."""
+    """A bias is not an integer, and cannot be converted to one."""
 
 
 def _bias(site: Site) -> ir.Value | None:
-    """A bias as int32, in units of sx · sw: all that these operators take."""
+    """A bias as int32, in units of sx · sw, the only form that these operators support."""
     if not site.has(2):
         return None
     b, x, w = site.tensor(2), grids.grid_of(site.tensor(0)), grids.grid_of(site.tensor(1))
@@ -87,7 +88,7 @@ def convolution(site: Site) -> ir.Value | None:
 
 @by_integers("qfmt.Linear", "Gemm")
 def linear(site: Site) -> ir.Value | None:
-    """QGemm of matrices; QLinearMatMul, which has no bias, of others."""
+    """QGemm for matrices; QLinearMatMul, which has no bias, for others."""
     x, w, y = site.tensor(0), site.tensor(1), site.output()
     a = {"transB": 1} if site.node.operator == "qfmt.Linear" else dict(site.attributes)
     transposed = bool(a["transB"])
@@ -183,7 +184,7 @@ def clip(site: Site) -> ir.Value | None:
 
 @by_integers("Resize")
 def nearest(site: Site) -> Sequence[ir.Value] | None:
-    """Moves integers, if it takes the nearest."""
+    """Moves integers if the mode is nearest."""
     x, y = site.tensor(0), site.output()
     if site.attributes["mode"] != "nearest" or not _is_plain(x, y) or not grids.grid_of(x).same_grid(y.quantization):
         return None
@@ -195,7 +196,7 @@ def nearest(site: Site) -> Sequence[ir.Value] | None:
 
 @by_integers("Softmax")
 def softmax(site: Site) -> ir.Value | None:
-    """QLinearSoftmax, where ONNX Runtime's is right: on the grid of 1/256, of more than one number."""
+    """QLinearSoftmax, if ONNX Runtime's is correct: on the grid of 1/256, for more than one number."""
     x, y, axis = site.tensor(0), site.output(), site.attributes["axis"]
     size = None if x.shape is None else x.shape[axis]
     if not _is_plain(x, y) or not isinstance(size, int) or size < 2 or grids.grid_of(y).scale != (1 / 256,):

@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 class Emitter:
-    """Collects nodes and tensors; what is known of constants and shapes is worked out at once."""
+    """Collects nodes and tensors; known constants and shapes are computed immediately."""
 
     def __init__(self, outputs: set[str], taken: set[str], budget: Budget) -> None:
         self.outputs = outputs
@@ -211,7 +211,7 @@ def _check_arity(operator: Operator, inputs: Sequence[str]) -> None:
     """SourceError for more inputs than an operator has, or fewer than it needs."""
     wanted = operator.inputs
     if len(inputs) > len(wanted) and not wanted[-1].variadic:
-        raise SourceError(f"has {len(inputs)} inputs, but {operator.name} takes {len(wanted)}")
+        raise SourceError(f"has {len(inputs)} inputs, but {operator.name} has {len(wanted)}")
     given = len([parameter for parameter in wanted if not parameter.variadic])
     for index in range(max(len(inputs), given)):
         parameter = wanted[min(index, len(wanted) - 1)]

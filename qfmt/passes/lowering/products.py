@@ -1,7 +1,7 @@
-"""Products: sums of inputs times weights, exact in int32, with the bias among them.
+"""Products: sums of inputs times weights, exact in int32, including the bias.
 
-A sum x holds the bias, as the integer nearest to b / at. By `folded` zero points are gone from the inner loop: they
-stand in the bias, and padding is the zero point.
+A sum x includes the bias, as the integer nearest to b / at. With `folded`, the inner loop has no zero points: they
+are part of the bias, and padding is the zero point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .sums import FACTOR_BITS, Sums, unit_of
 
 
 def product(node: Node, context: Context) -> Sums:
-    """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul by a requantize rule."""
+    """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul with a requantize rule."""
     x, w, y = (context.tensors[name] for name in (*node.inputs[:2], node.outputs[0]))
     xq, wq, yq = _grids(node, x, w, y, context)
     if not w.is_constant:
@@ -47,7 +47,7 @@ def product(node: Node, context: Context) -> Sums:
         inputs.append(_bias_tensor(node, context, kept, "folded" if folds else "integers"))
     name, rule = context.free(f"{y.name}.sums"), "folded" if folds else "exact"
     adding = replace(node, inputs=tuple(inputs), outputs=(name,), rule=rule)
-    # No product of scales is rounded to float32: TFLite's multipliers are made so.
+    # No product of scales is rounded to float32, as for TFLite's multipliers.
     multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
     multiplier = np.broadcast_to(multiplier, len(weights)).copy()
     unit = unit_of(at, axis, low, high)
@@ -56,7 +56,7 @@ def product(node: Node, context: Context) -> Sums:
 
 
 def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> bool:
-    """Whether a bias of real numbers is whole in units of sums, and float32 holds every sum without it."""
+    """Whether a float bias is an integer in units of the sums, and float32 represents every sum without it."""
     if real is None:
         return True
     units = real / at
@@ -66,11 +66,11 @@ def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> b
 def _grids(
     node: Node, x: Tensor, w: Tensor, y: Tensor, context: Context
 ) -> tuple[Quantization, Quantization, Quantization]:
-    """The quantizations of input, weight and output; NoForm where sums of integers cannot be made of them."""
+    """The quantizations of input, weight and output; NoForm if integer sums are not possible with them."""
     if node.rule not in REQUANTIZE:
-        raise NoForm("multiplies real numbers")
+        raise NoForm("multiplies floats")
     if node.operator == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
-        raise NoForm("scales its product by real numbers")
+        raise NoForm("scales its product by floats")
     xq, wq, yq = (context.grid(tensor) for tensor in (x, w, y))
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
@@ -82,20 +82,20 @@ def _grids(
 
 
 def _scales(node: Node, wq: Quantization) -> NDArray[np.float64]:
-    """The scales of a weight for all channels, or the only one; groups of a transposed convolution have the same."""
+    """The scales of a weight for all channels, or the only one; groups of a transposed convolution share them."""
     repeated = node.operator == "ConvTranspose" and wq.is_per_channel
     return np.tile(np.array(wq.scale), node.int("group") if repeated else 1)
 
 
 def _met(node: Node, xq: Quantization) -> tuple[int, int]:
-    """The least and the greatest integer that a weight meets: padding is zero, and so is what is not painted."""
+    """The least and the greatest integer that a weight is multiplied with: padding and gaps are zero."""
     low, high, zero = xq.quant_min, xq.quant_max, int(xq.zero_point[0])
     padded = any(node.ints("pads", ())) or node.operator == "ConvTranspose"
     return (min(low, zero), max(high, zero)) if padded else (low, high)
 
 
 def _folds(node: Node, folded: Integers) -> bool:
-    """Whether there is a place for what is folded: MatMul has no bias."""
+    """Whether the node has a bias to fold into: MatMul has none."""
     return node.operator in ("Conv", "qfmt.Linear", "Gemm") or (node.operator == "MatMul" and not folded.any())
 
 
@@ -114,7 +114,7 @@ def _reach(weights: Integers, low: int, high: int, bias: Integers) -> tuple[Inte
 
 
 def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> bool:
-    """Whether no partial sum leaves int32, in whatever order products and bias are added up."""
+    """Whether no partial sum exceeds int32, in any order of products and bias."""
     positive, negative = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
     most = positive * max(high, 0) + negative * max(-low, 0) + np.maximum(bias, 0)
     least = positive * max(-low, 0) + negative * max(high, 0) + np.maximum(-bias, 0)
@@ -124,7 +124,7 @@ def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> b
 def _bias(
     node: Node, context: Context, xq: Quantization, scale: Array, at: Array, count: int
 ) -> tuple[Integers, Array | None]:
-    """The bias as integers in units of sums; and as real numbers, unless the rule adds those integers."""
+    """The bias as integers in units of the sums; and as floats, unless the rule adds those integers."""
     tensor = context.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
     if tensor is None:
         return np.zeros(count, np.int64), None
@@ -156,7 +156,7 @@ def _centred(w: Tensor) -> Integers:
 
 
 def _weight(w: Tensor, context: Context) -> str:
-    """The weight less its zero points, which `folded` does not know."""
+    """The weight less its zero points, which `folded` does not have."""
     assert w.quantization is not None
     if not any(w.quantization.zero_point):
         return w.name

@@ -271,10 +271,10 @@ def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
     make = torch._make_per_tensor_quantized_tensor
     assert torch.equal(module(make(integers, 0.5, 3)), module(integers))
     for scale, zero_point in ((0.25, 3), (0.5, 4)):
-        with pytest.raises(RunError, match=r"input x: takes integers of scale 0\.5 and zero point 3"):
+        with pytest.raises(RunError, match=r"input x: expects integers with scale 0\.5 and zero point 3"):
             module(make(integers, scale, zero_point))
     model, x = convolution()
-    with pytest.raises(RunError, match="input x: takes real numbers, not a quantized tensor; dequantize it"):
+    with pytest.raises(RunError, match="input x: expects floats, not a quantized tensor; dequantize it"):
         model.to_torch(engine)(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))
 
 

@@ -28,7 +28,7 @@ TYPE_FIRST = ("annotate", "unchecked_cast", "uninitialized")
 class Expressions:
     """The values of expressions; `Evaluator` adds statements and functions.
 
-    Attributes that the code sets on modules are kept apart, so that an archive can be evaluated again.
+    Attributes that the code sets on modules are stored separately, so that an archive can be evaluated again.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Expressions:
         self._read: set[tuple[int, str]] = set()
 
     def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
-        """What a function of the archive returns."""
+        """The result of a function of the archive."""
         raise NotImplementedError
 
     def value(self, node: ast.expr, frame: Frame, variable: str = "") -> Any:
-        """The value of an expression; `variable` is what the statement assigns it to."""
+        """The value of an expression; `variable` is the target of its assignment."""
         match node:
             case ast.Constant():
                 return node.value
@@ -106,7 +106,7 @@ class Expressions:
         raise SourceError(f"a {type(owner).__name__} has no attribute `{name[:100]}`", where=frame.where(node))
 
     def _symbol(self, name: str) -> Any:
-        """A class or function where the archive has one of that name; else a longer name."""
+        """A class or function if the archive has one of that name; else a longer name."""
         return (self.library.find(name) if name.startswith("__torch__.") else None) or Symbol(name)
 
     def _object_attribute(self, owner: ScriptObject, name: str, node: ast.expr, frame: Frame) -> Any:
@@ -115,7 +115,7 @@ class Expressions:
             return self._written[key]
         self._read.add(key)
         if name == "training":
-            return False  # what a conversion is for: the archive as after .eval()
+            return False  # a conversion needs the archive after .eval()
         if name in owner.attributes:
             return owner.attributes[name]
         if owner.cls.fields.get(name):
@@ -130,7 +130,7 @@ class Expressions:
     def _set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:
         if not isinstance(owner, ScriptObject):
             raise not_followed(node, frame)
-        if owner.path is None:  # not of the module tree: being restored, or made by this run
+        if owner.path is None:  # not in the module tree: being restored, or created by this run
             owner.attributes[name] = value
             return
         if (id(owner), name) in self._read and (id(owner), name) not in self._written:
@@ -215,7 +215,7 @@ def _target(symbol: str) -> str:
 
 
 def runs_in_parallel(node: ast.AST, frame: Frame) -> ControlFlowError:
-    """For torch.jit.fork."""
+    """The error for torch.jit.fork."""
     hint = "save the network without fork: qfmt writes one sequence of operators"
     return ControlFlowError(
         "runs parts of the network in parallel (torch.jit.fork)", where=frame.where(node), hint=hint
