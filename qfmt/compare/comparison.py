@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..arithmetic import dequantize
 from ..arrays import Array
+from ..engines import engine_of
 from ..errors import RunError
-from ..frontends import engine_of
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs

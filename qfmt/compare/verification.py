@@ -7,8 +7,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES, engine_of
 from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
 from ..model import Model

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 import qfmt
 from networks import onnx_runtime, pytorch
 from qfmt.cli import main
-from qfmt.frontends import RUNTIMES
+from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import witness as onnx_witness
 from qfmt.model import Model, Tensor
 from qfmt.rules import violations

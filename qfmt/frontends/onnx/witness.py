@@ -13,16 +13,14 @@ import numpy as np
 
 from ...arithmetic import dequantize
 from ...arrays import Array
-from ...errors import MissingPackageError, RunError, SourceError
+from ...engines import RUNTIMES
+from ...errors import MissingPackageError, RunError
 from ...model import Model, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
-from .. import RUNTIMES
 from ..isolation.parent import Session, is_installed
-from ..options import Options
 from ..witness import Computed, integers_of, is_array
 from .external import Files, open_proto, take_large
 from .runtime import REFERENCE
-from .source import convert
 from .spelled import in_standard_operators
 
 OUTPUT = -1
@@ -61,12 +59,12 @@ class Witness:
 
     name = "onnx"
 
-    def __init__(self, path: Path, file: Model, engine: str | None = None) -> None:
+    def __init__(self, path: Path, model: Model, engine: str | None = None) -> None:
         self.engine = engine or (RUNTIMES[0] if is_installed("onnxruntime") else REFERENCE)
         if self.engine not in RUNTIMES:
             raise RunError(f"{engine} cannot run ONNX", hint=f"use one of {', '.join(RUNTIMES)}")
         self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
-        self.model = _like(path, file)
+        self.model = model
         files: Files = {}
         proto = open_proto(path, files)
         self.arrays = take_large(proto, files)
@@ -218,14 +216,6 @@ class Witness:
                 moved.update(node.outputs if has(node, Trait.ANY_MOVE) else ())
             kept.update(node.inputs[1:] if node.operator == "QuantizeLinear" else node.inputs)
         return moved - kept
-
-
-def _like(path: Path, file: Model) -> Model:
-    """The source converted as the file was; without its shapes of inputs where they do not go."""
-    try:
-        return convert(path, Options.like(file, file.graph.inputs))
-    except SourceError:
-        return convert(path, Options(file.engine))
 
 
 def in_terms_of_onnx(file: Model) -> Model:
