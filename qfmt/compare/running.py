@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,13 @@ from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
-from .classes import Counts, classify, distance, same_numbers
+from .classes import Counts, distance, same_numbers
 from .difference import node_name
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
+
+    Judge = Callable[[Node, str, Array, Array, Sequence[Operand | None]], Counts]
 
 
 @dataclass
@@ -42,10 +44,13 @@ class OutputFindings:
 
 
 class SideBySide:
-    """Runs a file on samples of which the source's values are known, and collects what differs."""
+    """Runs a file on samples of which the source's values are known, and collects what differs.
 
-    def __init__(self, model: Model, engine: str) -> None:
-        self.model, self.engine = model, engine
+    `judge` tells what an output of a node counts as: (node, name of the output, ours, theirs, what the node got).
+    """
+
+    def __init__(self, model: Model, judge: Judge) -> None:
+        self.model, self.judge = model, judge
         self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
         self.outputs = {name: OutputFindings() for name in model.graph.outputs}
         self._copies = {
@@ -89,6 +94,10 @@ class SideBySide:
                 self.compared.add(name)
                 _count_output(output, own.get(name), theirs[name].array)
 
+    def not_compared(self) -> Iterator[str]:
+        """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
+        return (f"the output {name} was not compared" for name in self.outputs if name not in self.compared)
+
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
         """What a node computes from these values; None, and the reason in `found`, if it cannot."""
         operands = self._operands(node, values)
@@ -123,10 +132,7 @@ class SideBySide:
         if not _same_grid(tensor.quantization, theirs):
             found.fault = f"the source has {name} with {_grid(theirs)}"
         operands = self._operands(node, given) or []
-        found.counts = found.counts.plus(self._judged(node, name, mine, theirs.array, operands))
-
-    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
-        return classify(node, operands, self.model.tensors[name], mine, theirs, self.engine)
+        found.counts = found.counts.plus(self.judge(node, name, mine, theirs.array, operands))
 
 
 def _same(a: Array, b: Array) -> bool:
