@@ -134,7 +134,7 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
 
 def place(node: Node) -> str:
     """What to call a node in a message."""
-    return f"node {node.label} ({node.operator})"
+    return f"node {node.title}"
 
 
 def operator_of(node: Node) -> Operator:

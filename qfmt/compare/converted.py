@@ -12,7 +12,7 @@ from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Model
 from .beside import ByFile, BySource, completed
-from .difference import Pairing, node_name, read_by
+from .difference import Pairing
 from .report import NodeComparison, WeightComparison
 from .running import SideBySide
 
@@ -58,7 +58,7 @@ class Converted:
 
     def constants(self) -> Iterator[WeightComparison]:
         """Constants, and inputs that are declared otherwise, against the fresh conversion."""
-        readers = read_by(self.file.graph)
+        readers = self.file.graph.readers()
         for found in self.pairing.tensor_differences(provenance=False):
             name = found.other or found.name
             if found.is_equal and name in self.file.graph.inputs:
@@ -66,7 +66,8 @@ class Converted:
             if self.foreign and not self._is_comparable(found.name, found.other):
                 continue
             counts = (found.elements, found.different, found.largest)
-            yield WeightComparison(name, tuple(readers.get(name, ())), *counts, found.words, ("conversion",))
+            read = tuple(node.label for node in readers.get(name, ()))
+            yield WeightComparison(name, read, *counts, found.words, ("conversion",))
 
     def _is_comparable(self, mine: str, theirs: str) -> bool:
         """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
@@ -107,7 +108,7 @@ class Converted:
         return integers_of(value.array, self.file.tensors[name])
 
     def nodes(self) -> Iterator[NodeComparison]:
-        missing = {node_name(mine) for mine, theirs in self.pairing.nodes if mine is not None and theirs is None}
+        missing = {mine.label for mine, theirs in self.pairing.nodes if mine is not None and theirs is None}
         spelled = Counter[str]()
         for found in self.pairing.node_differences(provenance=False):
             if found.name in missing:
@@ -126,7 +127,7 @@ class Converted:
     def missing(self) -> Iterator[str]:
         for mine, theirs in self.pairing.nodes:
             if mine is not None and theirs is None and not self.foreign:
-                yield f"{node_name(mine)} ({mine.operator})"
+                yield mine.title
 
     def interface(self, skipped: bool) -> Iterator[str]:
         """Outputs that are others, in another order, or not compared. A foreign file may have other inputs, too."""

@@ -22,7 +22,6 @@ from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has
 from .beside import BySource, completed, operand
-from .difference import node_name, read_by
 from .report import NodeComparison, WeightComparison
 from .running import SideBySide
 from .words import tensor_words, values_differ
@@ -111,7 +110,7 @@ class Lowered:
 
     def constants(self) -> Iterator[WeightComparison]:
         """Weights that both have. The nodes that read the others are compared instead."""
-        readers = read_by(self.file.graph)
+        readers = self.file.graph.readers()
         for tensor in self.file.graph.constants():
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
             if source is None or not source.is_constant:
@@ -123,7 +122,7 @@ class Lowered:
             if (theirs.dtype, theirs.shape) == (tensor.array.dtype, tensor.array.shape):
                 different, largest = values_differ(theirs, tensor.array)
             elements = prod(static_shape(tensor))
-            read = tuple(readers.get(tensor.name, ()))
+            read = tuple(node.label for node in readers.get(tensor.name, ()))
             yield WeightComparison(tensor.name, read, elements, different, largest, words, ("conversion",))
 
     # -- what is computed --------------------------------------------------------------------------------------
@@ -200,9 +199,9 @@ class Lowered:
 
     def nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:
-            ran = self.side_by_side.nodes[node_name(node)]
+            ran = self.side_by_side.nodes[node.label]
             words = (ran.fault,) if ran.fault else ()
-            yield NodeComparison(node_name(node), node.operator, ran.counts.total, *ran.counts, words)
+            yield NodeComparison(node.label, node.operator, ran.counts.total, *ran.counts, words)
 
 
 class IntegerForm:

@@ -14,7 +14,6 @@ from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
 from .classes import Counts, distance, same_numbers
-from .difference import node_name
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
@@ -51,7 +50,7 @@ class SideBySide:
 
     def __init__(self, model: Model, judge: Judge) -> None:
         self.model, self.judge = model, judge
-        self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
+        self.nodes = {node.label: NodeFindings() for node in model.nodes}
         self.outputs = {name: OutputFindings() for name in model.graph.outputs}
         self._copies = {
             node.outputs[0]: node.inputs[0]
@@ -74,7 +73,7 @@ class SideBySide:
         agreed = set(inputs)
         """Tensors that are the same in both runs, so that what follows need not be computed twice."""
         for node in self.model.nodes:
-            found = self.nodes[node_name(node)]
+            found = self.nodes[node.label]
             mine = self._run(node, given, found)
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)
             alone = mine if same else self._run(node, own, NodeFindings())

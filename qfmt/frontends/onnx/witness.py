@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -227,9 +226,9 @@ def in_terms_of_onnx(file: Model) -> Model:
         if grid is not None and grid.scale_dtype == "float64" and grid.blocks is None:
             scale = tuple(float(np.float32(each)) for each in grid.scale)
             tensors[name] = replace(tensor, quantization=replace(grid, scale=scale, scale_dtype="float32"))
-    readers = Counter(name for node in file.nodes for name in node.inputs)
+    readers = file.graph.readers()
     for node in file.nodes:
-        if node.rule == "integer_bias" and len(node.inputs) > 2 and readers[node.inputs[2]] == 1:
+        if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:
             x, weight, bias = (tensors[name] for name in node.inputs[:3])
             if bias.is_constant and bias.quantization is None and x.quantization and weight.quantization:
                 at = np.float32(x.quantization.scale[0]) * np.array(weight.quantization.scale, np.float32)
