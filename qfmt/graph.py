@@ -146,6 +146,11 @@ class Node:
         """The name of the node in messages: its name, else its first output, else its operator."""
         return self.name or (self.outputs[0] if self.outputs else self.operator)
 
+    @property
+    def title(self) -> str:
+        """The same with the operator behind."""
+        return f"{self.label} ({self.operator})"
+
     def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
         """An attribute that is one integer, or the default; QfmtError for any other."""
         return self._one(name, builtins.int, default)

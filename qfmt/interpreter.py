@@ -133,8 +133,8 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
 
 
 def place(node: Node) -> str:
-    """The name of a node in messages."""
-    return f"node {node.label} ({node.operator})"
+    """What to call a node in a message."""
+    return f"node {node.title}"
 
 
 def operator_of(node: Node) -> Operator:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -24,8 +25,8 @@ TOP_LEVEL = {
 }  # fmt: skip
 
 FLOORS = {
-    "__init__": 0, "errors": 0, "regular": 0, "budget": 1, "arrays": 1, "quantization": 1, "graph": 1, "model": 1,
-    "content": 1, "notation": 1, "display": 1,
+    "__init__": 0, "errors": 0, "regular": 0, "engines": 0,
+    "budget": 1, "arrays": 1, "quantization": 1, "graph": 1, "model": 1, "content": 1, "notation": 1, "display": 1,
     "arithmetic": 2, "ops": 2, "rules": 3, "interpreter": 3, "passes": 3, "file": 4, "frontends": 5, "backends": 5,
     "compare": 6, "cli": 7, "__main__": 7,
 }  # fmt: skip
@@ -88,8 +89,8 @@ def test_setting_up_needs_the_standard_library_only() -> None:
 # Floors
 
 
-def _imports(path: Path, package: tuple[str, ...] = ()) -> Iterator[str]:
-    """The modules that a file imports when it is imported: not inside functions, not for type checkers."""
+def _imports(path: Path, package: tuple[str, ...] = (), inside_functions: bool = False) -> Iterator[str]:
+    """The modules that a file imports when it is imported, or inside functions, too; not for type checkers."""
     pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while pending:
         node = pending.pop()
@@ -99,7 +100,9 @@ def _imports(path: Path, package: tuple[str, ...] = ()) -> Iterator[str]:
             base = [*package[: len(package) - node.level + 1]] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield from (f"{module}.{name.name}" for name in node.names)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_for_type_checkers(node):
+        elif _is_for_type_checkers(node):
+            continue
+        elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             pending.extend(ast.iter_child_nodes(node))
 
 
@@ -110,10 +113,14 @@ def _is_for_type_checkers(node: ast.AST) -> bool:
 MODULES = sorted((ROOT / "qfmt").rglob("*.py"))
 
 
+def _parts(path: Path) -> tuple[str, ...]:
+    return path.relative_to(ROOT).with_suffix("").parts
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
     """A framework is imported inside functions, or by the package of `backends/` that bears its name, likewise."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = _parts(path)
     own, is_backend = FLOORS[parts[1]], parts[1] == "backends" and parts[2] in FRAMEWORKS
     for name in _imports(path, parts[:-1]):
         top, _, rest = name.partition(".")
@@ -121,6 +128,19 @@ def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
         assert is_backend or not brings_one, f"{name} must be imported inside a function"
         if top == "qfmt" and (floor := FLOORS.get(rest.partition(".")[0])) is not None:
             assert floor <= own, f"{name} is on floor {floor}, above floor {own}"
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not inside functions either; except in those of `Model`, which lead to every floor."""
+    paths = {".".join(_parts(path)).removesuffix(".__init__"): path for path in MODULES}
+    imported: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        imported[module] = set()
+        for name in _imports(path, _parts(path)[:-1], inside_functions=module != "qfmt.model"):
+            while name and name not in paths:
+                name = name.rpartition(".")[0]
+            imported[module] |= {name} - {module}
+    TopologicalSorter(imported).prepare()  # raises CycleError, which names them
 
 
 @pytest.mark.parametrize(("source", "other"), [("onnx", "torch"), ("torch", "onnx")])

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import RunError
-from ..model import Quantization
+from ..quantization import Quantization
 from .grids import f32, fma, named, quantize
 
 if TYPE_CHECKING:

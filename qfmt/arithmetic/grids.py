@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import DTYPES, Array
 from ..errors import RunError
-from ..model import DTYPES, Quantization
+from ..quantization import Quantization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

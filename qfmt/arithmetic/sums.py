@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arrays import Array
-from ..model import Quantization
+from ..quantization import Quantization
 from .grids import clamp, f32, fma, named
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import click
 
 import qfmt
 
+from ..engines import ENGINES
 from ..errors import DestinationError, InexpressibleNodesError, QfmtError, SourceError
-from ..frontends import ENGINES
 from ..notation import size
 from .hazards import summary
 from .integer import Lowering, integer_options

@@ -118,7 +118,7 @@ def counts(graph: Graph) -> Facts:
 def node_facts(index: int, node: Node) -> Facts:
     return {
         "index": index,
-        "name": node_name(node),
+        "name": node.label,
         "operator": node.operator,
         "version": node.version,
         "inputs": list(node.inputs),
@@ -255,14 +255,14 @@ def why_float(model: Model, tensor: Tensor, users: Users) -> str:
         return _why_constant(model, tensor, readers)
     if tensor.name in model.graph.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
-        return f"input of the graph, quantized by {node_name(quantizers[0])}" if quantizers else "input of the graph"
+        return f"input of the graph, quantized by {quantizers[0].label}" if quantizers else "input of the graph"
     writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
     if writer is None:
         return "no node computes it"
     if writer.operator == "DequantizeLinear":
         used = "for the output of the graph" if tensor.name in model.graph.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
-    return f"{node_name(writer)} ({writer.operator}) {_in_float(model, writer)}"
+    return f"{writer.title} {_in_float(model, writer)}"
 
 
 def _in_float(model: Model, node: Node) -> str:
@@ -295,12 +295,7 @@ _BIAS: Mapping[str, str] = {
 
 
 def _names(nodes: list[Node]) -> str:
-    return ", ".join(map(node_name, nodes)) or "nothing"
-
-
-def node_name(node: Node) -> str:
-    """The name of a node, or that of its output."""
-    return node.name or (node.outputs[0] if node.outputs else node.operator)
+    return ", ".join(node.label for node in nodes) or "nothing"
 
 
 def origin(source: Mapping[str, str]) -> str:

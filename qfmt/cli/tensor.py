@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..model import DTYPES, Model, Quantization, StoredArray, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
 from .output import line, pairs
-from .report import Facts, discarded_calibration, node_name, real_range
+from .report import Facts, discarded_calibration, real_range
 
 SHOWN = 8
 """The most scales that are printed; `--json` has all of them."""
@@ -86,12 +86,12 @@ def _stored_lines(tensor: Tensor, facts: Facts) -> Lines:
 def _neighbour_lines(model: Model, facts: Facts) -> Lines:
     if facts["written_by"] is not None:
         node = model.nodes[facts["written_by"]]
-        yield "written by", f"{node_name(node)} ({node.operator}) from"
+        yield "written by", f"{node.title} from"
         for name in filter(None, node.inputs):
             yield "", f"  {_in_short(model.tensors[name])}"
     for index in facts["read_by"]:
         node = model.nodes[index]
-        yield "read by", f"{node_name(node)} ({node.operator})"
+        yield "read by", node.title
 
 
 def _in_short(tensor: Tensor) -> str:

@@ -11,7 +11,7 @@ import click
 
 import qfmt
 
-from ..frontends import RUNTIMES, TORCH_ENGINES
+from ..engines import RUNTIMES, TORCH_ENGINES
 from ..notation import number
 from .arrays import arrays, matched, taken
 from .options import Shapes, input_shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,37 +15,62 @@ from ..interpreter import execute
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import Operand
 from .classes import Counts, classify, distance, same_numbers
-from .running import SideBySide
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
 
 
-class BesideRule(SideBySide):
-    """Runs a file next to a source, whose rules `engine` follows. `names`: tensor of the file → of the source.
+class ByFile:
+    """The judge by the nodes of the file itself."""
 
-    An output that follows the source's rule is judged by it. Any other is `stated` if the file states it, and if the
-    rule itself gives the engine's result; else it is wrong.
+    def __init__(self, file: Model, engine: str) -> None:
+        self.file, self.engine = file, engine
+
+    def __call__(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+        return classify(node, operands, self.file.tensors[name], mine, theirs, self.engine)
+
+
+class Form(Protocol):
+    """The form in which a file has the nodes of its source, if that is another one."""
+
+    def states(self, node: Node, own: str, mine: Array, rule: Array, values: Mapping[str, Array]) -> Array:
+        """Where the file says itself that its output is not that of the source's rule. `values` are the source's."""
+
+
+class BySource:
+    """The judge by the nodes of a source, by whose rules `engine` computes.
+
+    An output that follows the source's rule is judged by it. Another one is `stated` if that is what the file states,
+    and if the rule itself gives what the engine computes; else it is wrong. A file in no other `form` states it by the
+    rules of its nodes; outputs of other operators than the source has are judged by the file. `names`: tensor of the
+    file → tensor of the source.
     """
 
-    def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
-        super().__init__(file, engine)
-        self.source, self.names = source, names
-        self.producers = producers(source)
+    def __init__(
+        self, file: Model, source: Model, engine: str, names: Mapping[str, str], form: Form | None = None
+    ) -> None:
+        self.by_file = ByFile(file, engine)
+        self.source, self.engine, self.names, self.form = source, engine, names, form
+        self.producers = source.graph.producers()
         self.values: Mapping[str, Array] = {}
         """All tensors of the source for the current sample."""
 
-    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+    def __call__(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
         own = self.names.get(name, "")
-        origin = self._origin(node, own)
-        if origin is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
-            return super()._judged(node, name, mine, theirs, operands)
+        origin = self.producers.get(own)
+        if origin is None or (self.form is None and origin.operator != node.operator):
+            return self.by_file(node, name, mine, theirs, operands)
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
+            return self.by_file(node, name, mine, theirs, operands)
         output, read = self.source.tensors[own], self._read(origin)
         rule = None if read is None else self._by(origin, own, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
-            return super()._judged(node, name, mine, theirs, operands)
+            return self.by_file(node, name, mine, theirs, operands)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
-        stated = other & self._states(node, origin, own, mine, rule)
+        if self.form is not None:
+            stated = other & self.form.states(node, own, mine, rule, self.values)
+        else:
+            stated = other & self._states(node, origin, own, mine, read)
         counts = classify(origin, read, output, np.where(other, theirs, mine), theirs, self.engine)
         beyond = classify(origin, read, output, np.where(stated, rule, theirs), theirs, self.engine).wrong
         wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
@@ -53,11 +78,6 @@ class BesideRule(SideBySide):
         return counts._replace(
             equal=counts.equal - int(other.sum()), stated=told, wrong=counts.wrong + wrong, largest=largest
         )
-
-    def _origin(self, node: Node, own: str) -> Node | None:
-        """The source's node to judge by: one that computes the same."""
-        origin = self.producers.get(own)
-        return origin if origin is not None and origin.operator == node.operator else None
 
     def _read(self, origin: Node) -> list[Operand | None] | None:
         """The inputs of a node of the source; None if they are not known."""
@@ -74,13 +94,9 @@ class BesideRule(SideBySide):
             return None
         return made[origin.outputs.index(own)]
 
-    def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
-        """Where the file says itself that its output is not that of the source's rule: here, where the source's node
-        gives the same by the rule that the file's node states."""
-        read = self._read(origin)
-        if node.rule == origin.rule or read is None:
-            return np.zeros(mine.shape, bool)
-        alike = self._by(replace(origin, rule=node.rule), own, read)
+    def _states(self, node: Node, origin: Node, own: str, mine: Array, read: Sequence[Operand | None]) -> Array:
+        """Where the source's node gives the same as the file's by the rule that this one states, which is another."""
+        alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), own, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
 
 
@@ -110,8 +126,3 @@ def _same(a: Array, b: Array) -> Array:
 def operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
     computed = values.get(tensor.name)
     return Operand(tensor.array if computed is None else computed, tensor.quantization)
-
-
-def producers(model: Model) -> dict[str, Node]:
-    """Tensor → the node that computes it."""
-    return {name: node for node in model.nodes for name in node.outputs}

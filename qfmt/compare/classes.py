@@ -17,7 +17,7 @@ from ml_dtypes import finfo
 
 from ..arithmetic import MEAN, REQUANTIZE, f32
 from ..arrays import Array
-from ..frontends import RUNTIMES
+from ..engines import RUNTIMES
 from ..model import DTYPES, Node, Tensor
 from ..ops import OPERATORS, Operand
 from .saturation import can_overflow, saturated

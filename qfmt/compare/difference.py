@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from math import prod
@@ -148,7 +148,7 @@ class Pairing:
                 words = [self.only[0]]
             else:
                 words = list(self._node_words(mine, theirs, provenance))
-            yield NodeDifference(node_name(node), node.operator, tuple(words))
+            yield NodeDifference(node.label, node.operator, tuple(words))
 
     def _node_words(self, mine: Node, theirs: Node, provenance: bool) -> Iterator[str]:
         yield from changed("operator", mine.operator, theirs.operator)
@@ -169,7 +169,7 @@ class Pairing:
             prefix = "" if len(mine.outputs) == 1 else f"{y}: "
             yield from (prefix + word for word in tensor_words(self.a.tensors[x], self.b.tensors[y], provenance))
         if provenance:
-            yield from changed("name", node_name(mine), node_name(theirs))
+            yield from changed("name", mine.label, theirs.label)
             yield from changed("scope", mine.scope, theirs.scope)
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
 
@@ -190,9 +190,9 @@ def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None
     if _in_order(a, b):
         yield from zip(a, b, strict=True)
         return
-    named = {node_name(node): node for node in a}
+    named = {node.label: node for node in a}
     for node in b:
-        yield named.pop(node_name(node), None), node
+        yield named.pop(node.label, None), node
     yield from ((node, None) for node in named.values())
 
 
@@ -203,11 +203,6 @@ def _in_order(a: Sequence[Node], b: Sequence[Node]) -> bool:
 
 def _same_names(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:
     return ((name, name) for name in a.tensors if name in b.tensors)
-
-
-def node_name(node: Node) -> str:
-    """The name of a node, or that of its output."""
-    return node.name or (node.outputs[0] if node.outputs else node.operator)
 
 
 def _compared(a: Tensor, b: Tensor, provenance: bool) -> TensorDifference:
@@ -226,12 +221,3 @@ def _compared(a: Tensor, b: Tensor, provenance: bool) -> TensorDifference:
 def _alone(tensor: Tensor, words: str) -> TensorDifference:
     elements = prod(static_shape(tensor)) if tensor.is_constant else 0
     return TensorDifference(tensor.name, "", elements, 0, 0.0, (words,))
-
-
-def read_by(graph: Graph) -> Mapping[str, list[str]]:
-    """Tensor → names of the nodes that read it."""
-    readers: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        for name in node.inputs:
-            readers.setdefault(name, []).append(node_name(node))
-    return readers

@@ -21,10 +21,9 @@ from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has
-from .beside import BesideRule, completed, operand, producers
-from .comparison import Comparison
-from .difference import node_name, read_by
+from .beside import BySource, completed, operand
 from .report import NodeComparison, WeightComparison
+from .running import SideBySide
 from .words import tensor_words, values_differ
 
 if TYPE_CHECKING:
@@ -81,24 +80,24 @@ def has_inputs_of(source: Model, file: Model) -> bool:
     return all(same_tensor(name, *graphs) or moved_from(name, *graphs) for name in file.graph.inputs)
 
 
-class LoweredComparison(Comparison):
-    """Compares an integer-only file with its source. Inputs are those of the source."""
+class Lowered:
+    """How an integer-only file relates to its source; see `comparison.Relation`. Inputs are those of the source."""
 
-    integer_only = True
+    integer_only, foreign = True, False
 
     def __init__(self, file: Model, witness: Witness) -> None:
-        super().__init__(file, witness)
-        self.side_by_side = self.beside = BesideForm(file, witness.model, witness.engine, self.tensors)
+        self.file, self.witness = file, witness
+        graphs = witness.model.graph, file.graph
+        self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
+        form = IntegerForm(file, witness.model, self._lowered_again)
+        self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form)
+        self.side_by_side = SideBySide(file, self.by_source)
         self.takes = _sized(witness.model, self._inputs_of_source(), file)
-        self.beside.lower = self._lowered_again
-
-    def _paired(self) -> dict[str, str]:
-        graphs = self.witness.model.graph, self.file.graph
-        return {name: name for name in self.file.tensors if same_tensor(name, *graphs)}
+        self.notes: list[str] = []
 
     def _inputs_of_source(self) -> dict[str, str]:
-        """Input of the source → input of the file that is made from it."""
-        made_by = producers(self.witness.model)
+        """Input of the source → input of the file that is made of it."""
+        made_by = self.witness.model.graph.producers()
         found = {}
         for name in self.file.graph.inputs:
             origin = name if name in self.tensors else name.removesuffix(MOVED)
@@ -109,9 +108,9 @@ class LoweredComparison(Comparison):
 
     # -- what is stored ----------------------------------------------------------------------------------------
 
-    def _constants(self) -> Iterator[WeightComparison]:
-        """Weights that both have. For the others, the nodes that read them are compared instead."""
-        readers = read_by(self.file.graph)
+    def constants(self) -> Iterator[WeightComparison]:
+        """Weights that both have. The nodes that read the others are compared instead."""
+        readers = self.file.graph.readers()
         for tensor in self.file.graph.constants():
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
             if source is None or not source.is_constant:
@@ -123,12 +122,12 @@ class LoweredComparison(Comparison):
             if (theirs.dtype, theirs.shape) == (tensor.array.dtype, tensor.array.shape):
                 different, largest = values_differ(theirs, tensor.array)
             elements = prod(static_shape(tensor))
-            read = tuple(readers.get(tensor.name, ()))
+            read = tuple(node.label for node in readers.get(tensor.name, ()))
             yield WeightComparison(tensor.name, read, elements, different, largest, words, ("conversion",))
 
     # -- what is computed --------------------------------------------------------------------------------------
 
-    def has_same_inputs(self) -> bool:
+    def has_same_inputs(self, weights: Mapping[str, WeightComparison]) -> bool:
         return has_inputs_of(self.witness.model, self.file)
 
     def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -147,14 +146,13 @@ class LoweredComparison(Comparison):
             real[origin] = values
         return checked_inputs(self.takes, real)
 
-    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        taken = {name: theirs[name].array for name in self.file.graph.inputs}
-        self.beside.sample(checked_inputs(self.file, taken), theirs)
+    def taken(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> Mapping[str, Array]:
+        return checked_inputs(self.file, {name: theirs[name].array for name in self.file.graph.inputs})
 
-    def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """The values of the source; the reference computes the rest."""
+    def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """What the source computes; the reference computes the rest."""
         seen = dict(self.witness.run(inputs))
-        self.beside.values = values = completed(self.witness.model, inputs, seen)
+        self.by_source.values = values = completed(self.witness.model, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)
 
     def _lowered_again(self) -> Model | None:
@@ -171,63 +169,57 @@ class LoweredComparison(Comparison):
 
     # -- the report --------------------------------------------------------------------------------------------
 
-    def _interface(self) -> Iterator[str]:
-        """Outputs that are not tensors of the source. The file may end before the source does."""
+    def interface(self, skipped: bool) -> Iterator[str]:
+        """Outputs that are nothing of the source. The file may end before the source does."""
         source, file = self.witness.model.graph, self.file.graph
         for name in file.inputs:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
                 yield f"the input {name} is not a tensor of the source"
         for name in file.outputs:
-            if name not in self.tensors and not moved_from(name, source, file) and not self.skipped:
+            if name not in self.tensors and not moved_from(name, source, file) and not skipped:
                 yield f"the output {name} is not a tensor of the source"
-        yield from self._not_compared()
-        if not self.skipped and not any(found.counts.total for found in self.side_by_side.nodes.values()):
-            yield from (f"no node was compared, and the output {name} is not in the file" for name in self._beyond())
+        if skipped:
+            return
+        yield from self.side_by_side.not_compared()
+        if not any(found.counts.total for found in self.side_by_side.nodes.values()):
+            yield from (f"no node was compared, and the output {name} is not in the file" for name in self.beyond())
 
-    def _beyond(self) -> Iterator[str]:
-        """Outputs of the source after the end of the file."""
-        made_by = producers(self.witness.model)
+    def beyond(self) -> Iterator[str]:
+        """Outputs of the source that the file ends before."""
+        made_by = self.witness.model.graph.producers()
         for name in self.witness.model.graph.outputs:
             node = made_by.get(name)
             integers = node.inputs[0] if node is not None and node.operator == "DequantizeLinear" else name
             if not {name, integers, name + MOVED}.intersection(self.file.graph.outputs):
                 yield name
 
-    def _missing(self) -> Iterator[str]:
-        """The nodes differ, and a file may end early."""
+    def missing(self) -> Iterator[str]:
+        """The nodes are others, and a file may end early."""
         return iter(())
 
-    def _nodes(self) -> Iterator[NodeComparison]:
+    def nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:
-            ran = self.side_by_side.nodes[node_name(node)]
+            ran = self.side_by_side.nodes[node.label]
             words = (ran.fault,) if ran.fault else ()
-            yield NodeComparison(node_name(node), node.operator, ran.counts.total, *ran.counts, words)
+            yield NodeComparison(node.label, node.operator, ran.counts.total, *ran.counts, words)
 
 
-class BesideForm(BesideRule):
-    """An integer-only file may differ where it states so, and where the source, lowered again in the same form, gives
-    the same integers. The file determines only the form."""
+class IntegerForm:
+    """An integer-only file may differ where it says so, and where the source, lowered anew in the same form, gives the
+    same integers. The file chooses the form, and nothing else."""
 
-    lower: Callable[[], Model | None]
+    def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None]) -> None:
+        self.file, self.source, self.lower = file, source, lower
+        self._values: Mapping[str, Array] | None = None
+        self._anew: dict[str, Array] = {}
 
-    def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
-        super().__init__(file, source, engine, names)
-        self._anew: dict[str, Array] | None = None
-
-    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        self._anew = None
-        super().sample(inputs, theirs)
-
-    def _origin(self, node: Node, own: str) -> Node | None:
-        return self.producers.get(own)
-
-    def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
+    def states(self, node: Node, own: str, mine: Array, rule: Array, values: Mapping[str, Array]) -> Array:
         allowed = self._allowed(node, mine.ndim)
         stated: Array = np.abs(mine.astype(np.int64) - rule) <= allowed
         if not allowed.any():
             return stated
-        if self._anew is None:
-            self._anew = self._lowered_values()
+        if self._values is not values:
+            self._values, self._anew = values, self._lowered_values(values)
         anew = self._anew.get(own)
         if anew is None or anew.shape != mine.shape:
             return np.zeros(mine.shape, bool)
@@ -238,11 +230,11 @@ class BesideForm(BesideRule):
     def _again(self) -> Model | None:
         return self.lower()
 
-    def _lowered_values(self) -> dict[str, Array]:
-        """The outputs of each node of the source, lowered again, for the source's values."""
+    def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """What each node of the source, lowered anew, makes of what the source has."""
         if self._again is None:
             return {}
-        known = _known(self.source, self._again, self.values, {})
+        known = _known(self.source, self._again, values, {})
         given = {name: value.array for name, value in known.items()}
         found: dict[str, Array] = {}
         for node in self._again.nodes:
@@ -263,8 +255,8 @@ class BesideForm(BesideRule):
             return np.zeros((), np.int64)
         allowed = np.where(differs > 0, node.int("largest"), 0)
         axis = node.attributes.get("axis")
-        if axis is None:  # RequantShift: a multiplier [C, 1, 1] broadcasts
-            axis = rank - self.model.tensors[node.inputs[1]].array.ndim
+        if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
+            axis = rank - self.file.tensors[node.inputs[1]].array.ndim
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
 

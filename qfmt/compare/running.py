@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,12 @@ from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
-from .classes import Counts, classify, distance, same_numbers
-from .difference import node_name
+from .classes import Counts, distance, same_numbers
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
+
+    Judge = Callable[[Node, str, Array, Array, Sequence[Operand | None]], Counts]
 
 
 @dataclass
@@ -42,11 +43,14 @@ class OutputFindings:
 
 
 class SideBySide:
-    """Runs a file on samples for which the source's values are known, and collects differences."""
+    """Runs a file on samples of which the source's values are known, and collects what differs.
 
-    def __init__(self, model: Model, engine: str) -> None:
-        self.model, self.engine = model, engine
-        self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
+    `judge` tells what an output of a node counts as: (node, name of the output, ours, theirs, what the node got).
+    """
+
+    def __init__(self, model: Model, judge: Judge) -> None:
+        self.model, self.judge = model, judge
+        self.nodes = {node.label: NodeFindings() for node in model.nodes}
         self.outputs = {name: OutputFindings() for name in model.graph.outputs}
         self._copies = {
             node.outputs[0]: node.inputs[0]
@@ -69,7 +73,7 @@ class SideBySide:
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in self.model.nodes:
-            found = self.nodes[node_name(node)]
+            found = self.nodes[node.label]
             mine = self._run(node, given, found)
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)
             alone = mine if same else self._run(node, own, NodeFindings())
@@ -88,6 +92,10 @@ class SideBySide:
             if name in theirs and (name in own or not any(found.unknown for found in self.nodes.values())):
                 self.compared.add(name)
                 _count_output(output, own.get(name), theirs[name].array)
+
+    def not_compared(self) -> Iterator[str]:
+        """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
+        return (f"the output {name} was not compared" for name in self.outputs if name not in self.compared)
 
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
         """The outputs of a node for these values; None, and the reason in `found`, if it cannot be run."""
@@ -123,10 +131,7 @@ class SideBySide:
         if not _same_grid(tensor.quantization, theirs):
             found.fault = f"the source has {name} with {_grid(theirs)}"
         operands = self._operands(node, given) or []
-        found.counts = found.counts.plus(self._judged(node, name, mine, theirs.array, operands))
-
-    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
-        return classify(node, operands, self.model.tensors[name], mine, theirs, self.engine)
+        found.counts = found.counts.plus(self.judge(node, name, mine, theirs.array, operands))
 
 
 def _same(a: Array, b: Array) -> bool:

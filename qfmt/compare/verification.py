@@ -7,14 +7,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES, engine_of
 from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
 from .comparison import Comparison
-from .lowered import LoweredComparison, has_inputs_of, is_lowered, likenesses
+from .converted import Converted
+from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
 from .report import Report
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def verify(
     except QfmtError as error:
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(str(path)) from None
-    if witness.model.no_graph:  # nothing will be run, so all stored values count
-        comparison = Comparison(file, witness)
+    if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
+        comparison = Comparison(Converted(file, witness))
         comparison.skipped = "the source has no graph"
         return comparison.report(path)
-    comparison = LoweredComparison(file, witness) if lowered else _comparison(path, file, witness, engine)
+    comparison = Comparison(Lowered(file, witness) if lowered else _relation(path, file, witness, engine))
     witness = comparison.witness
     try:
         comparison.version = witness.open()
@@ -84,8 +85,8 @@ def verify(
     return comparison.report(path)
 
 
-def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -> Comparison:
-    """Compare a file with its source, or with another kind, such as m.onnx with the m.pt that it was made from.
+def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> Converted:
+    """A file beside its source, or beside one of another kind, as m.onnx beside the m.pt that it was made of.
 
     If the engine follows rules other than those of the file, the source is converted with the engine's. Outputs that
     differ only by the rules count as stated.
@@ -101,9 +102,9 @@ def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -
         from ..frontends.onnx.witness import in_terms_of_onnx
 
         file = in_terms_of_onnx(file)
-    comparison = Comparison(file, witness, foreign=foreign, rules=rules)
-    comparison.notes.extend(notes)
-    return comparison
+    relation = Converted(file, witness, foreign=foreign, rules=rules)
+    relation.notes.extend(notes)
+    return relation
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:

@@ -30,7 +30,7 @@ def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     tensors = dict(graph.tensors)
     grid_of = QdqGrids(tensors)
     nodes = _split_constants(graph.nodes, tensors, grid_of)
-    nodes, ranges = narrowed(nodes, tensors, graph.outputs)
+    nodes, ranges = narrowed(nodes, tensors, replace(graph, nodes=nodes).uses())
     classes = _Classes()
     grids: dict[str, list[Quantization]] = defaultdict(list)
     bare: set[str] = set()

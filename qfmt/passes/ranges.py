@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +15,11 @@ Ranges = dict[str, tuple[int, int]]
 """Tensor → the smallest and the largest of its integers."""
 
 
-def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterable[str]) -> tuple[list[Node], Ranges]:
-    """The nodes without Clips of constants or of integers that a QuantizeLinear outputs to nothing else; the ranges.
+def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[str]) -> tuple[list[Node], Ranges]:
+    """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges.
 
     The QuantizeLinear then outputs the clipped integers: clamping twice is clamping to the intersection of the ranges.
     """
-    readers = Counter(name for node in nodes for name in node.inputs)
-    readers.update(outputs)
     producers = {node.outputs[0]: position for position, node in enumerate(nodes) if node.operator == QUANTIZE}
     kept: list[Node | None] = list(nodes)
     ranges: Ranges = {}
@@ -36,7 +34,7 @@ def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterabl
             continue
         if tensors[source].is_constant:
             tensors[target] = _clipped(tensors[source], tensors[target], limits)
-        elif source in producers and readers[source] == 1:
+        elif source in producers and uses[source] == 1:
             at = producers.pop(source)
             quantizer = kept[at]
             assert quantizer is not None

@@ -41,7 +41,7 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
             shapes_of_outputs = inferred(node, tensors)
         except (QfmtError, ValueError, IndexError, TypeError) as error:
             why = error.what if isinstance(error, QfmtError) else "these sizes do not fit it"
-            raise SourceError(why, where=f"{node.label} ({node.operator})", hint=HINT) from None
+            raise SourceError(why, where=node.title, hint=HINT) from None
         for name, shape in zip(node.outputs, shapes_of_outputs, strict=False):
             tensors[name] = limited(_sized(tensors[name], shape))
         if known := _known(node, tensors):

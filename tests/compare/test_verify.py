@@ -24,8 +24,8 @@ from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.classes import classify
 from qfmt.compare.saturation import saturated
+from qfmt.engines import TORCH_ENGINES
 from qfmt.errors import QfmtError, RunError, SourceError
-from qfmt.frontends import TORCH_ENGINES
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.interpreter import execute

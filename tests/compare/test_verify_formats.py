@@ -16,7 +16,6 @@ import qfmt
 from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
-from qfmt.compare.difference import node_name
 from qfmt.interpreter import execute, run
 from qfmt.model import Model, Node, Tensor
 from qfmt.ops import Operand
@@ -68,8 +67,8 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
     source = source_of(folder, name, mode)
     model = qfmt.convert(source, engine=engine)
     file = written(model, folder / f"{name}.{engine}.onnx")
-    written_as = {node_name(node): node.rule for node in qfmt.convert(file).nodes}
-    computed_as = {node_name(node): node.rule for node in qfmt.convert(source).nodes}
+    written_as = {node.label: node.rule for node in qfmt.convert(file).nodes}
+    computed_as = {node.label: node.rule for node in qfmt.convert(source).nodes}
     report = qfmt.verify(source, qfmt.convert(file), samples=1)
     print(f"{name} {engine}: {told(report)}")
     assert report.ok, report.first_wrong

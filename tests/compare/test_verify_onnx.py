@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 import qfmt
 from networks import onnx_runtime, pytorch
 from qfmt.cli import main
-from qfmt.frontends import RUNTIMES
-from qfmt.frontends.onnx import witness as onnx_witness
+from qfmt.engines import RUNTIMES
+from qfmt.frontends.onnx import source as onnx_source
 from qfmt.model import Model, Tensor
 from qfmt.rules import violations
 
@@ -191,7 +191,7 @@ def test_a_converter_that_misreads_the_source_is_found_out(
 ) -> None:
     """The fresh conversion is wrong in the same way as the file: onnx's reading and ONNX Runtime are not."""
     wrong = MISREAD[misread](model)
-    monkeypatch.setattr(onnx_witness, "convert", lambda *_: wrong)
+    monkeypatch.setattr(onnx_source, "convert", lambda *_: wrong)
     report = qfmt.verify(source, wrong, samples=2)
     print(f"{misread}: first wrong {report.first_wrong}")
     assert not report.ok

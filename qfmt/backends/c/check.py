@@ -8,9 +8,10 @@ import numpy as np
 
 from ...model import Vector
 from .names import comment
-from .plan import Plan, View
+from .plan import Plan
 from .static import C_TYPES
 from .text import array_of, text_of
+from .views import View
 
 
 def fitting(plan: Plan) -> list[Vector]:

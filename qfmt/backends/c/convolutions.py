@@ -11,8 +11,9 @@ from ...arrays import Array
 from ...errors import QfmtError
 from ...model import Node
 from .kernels import kernel, kernel_text
-from .plan import Operand, Plan, channels_last
+from .plan import Plan
 from .products import Folded, constant_weights, dot_rows, finished, folded, target_of, title_of
+from .views import Operand, channels_last
 
 UNROLLED = 25
 """The most taps of a depthwise filter that are one expression."""

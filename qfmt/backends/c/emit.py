@@ -6,10 +6,11 @@ from ...arrays import Array
 from .check import check, fitting
 from .header import arguments, header
 from .memory import place
-from .plan import Operand, Plan, Step, arena_type
+from .plan import Plan, Step
 from .runner import main, makefile
 from .static import C_TYPES
 from .text import array_of, text_of
+from .views import Operand, arena_type
 
 CHUNK = 3_000_000
 """Numbers of weights in one file: compilers need a gigabyte for ten million."""

@@ -9,9 +9,10 @@ from ...model import Model
 from ...passes.lowering.facts import requantizations, totals
 from .check import outputs_of
 from .names import comment
-from .plan import Plan, View
+from .plan import Plan
 from .static import C_TYPES, Value
 from .text import text_of
+from .views import View
 
 QUANTIZE = {
     "divide": "round(real / SCALE) + ZERO_POINT",

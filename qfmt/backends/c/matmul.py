@@ -9,8 +9,9 @@ import numpy as np
 from ...errors import QfmtError
 from ...model import INT32, Node
 from .kernels import kernel
-from .plan import Operand, Plan, View, plain
+from .plan import Plan
 from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
+from .views import Operand, View, plain
 
 
 def matmul(plan: Plan, node: Node) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .plan import Buffer, Plan
+from .plan import Plan
+from .views import Buffer
 
 WIDTHS = (1, 2, 4, 8)
 

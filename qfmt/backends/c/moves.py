@@ -6,9 +6,7 @@ source of each output element. If the positions are consecutive, nothing is copi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,10 +16,10 @@ from ...interpreter import execute
 from ...model import Node
 from ...ops import OPERATORS
 from ...ops import Operand as Integers
-from .loops import Dimension, Walk, nest
+from .copies import copy
 from .names import comment
-from .plan import Buffer, Plan, View, plain
-from .plan import Operand as Parameter
+from .plan import Plan
+from .views import Buffer, View, plain
 
 MOVERS = {
     "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Transpose": (0,), "Squeeze": (0,), "Unsqueeze": (0,),
@@ -107,61 +105,3 @@ def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Arra
                 plan.same(name, View(first.buffer, picks.shape, order, int(flat[0])))
                 return
     copy(plan, f"{node.operator}: {comment(name)}", sources, picks, plan.result(name, likely))
-
-
-def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
-    """Copy the elements `picks` into `target`: positions in the concatenated buffers of the sources."""
-    if not picks.size:
-        return
-    physical = picks.transpose(target.order)
-    place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
-    body: list[str] = []
-    used: dict[str, View] = {}
-    start = 0
-    for index, view in enumerate(sources):
-        inside = (physical >= start) & (physical < start + view.buffer.size)
-        if inside.any():
-            name = "x" if len(sources) == 1 else f"x{index}"
-            used[name] = View(view.buffer, (view.buffer.size,), (0,))
-            for box in _boxes(inside):
-                source = _walk(physical[box] - start, name)
-                aim = _walk(place[box], "y")
-                body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
-        start += view.buffer.size
-    whole = View(target.buffer, (target.buffer.size,), (0,))
-    parameters = [Parameter(name, view) for name, view in used.items()]
-    plan.step(title, [*parameters, Parameter("y", whole, written=True)], body)
-
-
-def _assign(name: str, at: Mapping[str, str]) -> list[str]:
-    return [f"y[{at['y']}] = {name}[{at[name]}];"]
-
-
-def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice, ...]]:
-    """Boxes that cover exactly the true positions: split wherever one slab differs from the next."""
-    corner = corner or (0,) * inside.ndim
-    if inside.all():
-        yield tuple(slice(begin, begin + size) for begin, size in zip(corner, inside.shape, strict=True))
-    if inside.all() or not inside.any():
-        return
-    for axis, size in enumerate(inside.shape):
-        slabs = np.moveaxis(inside, axis, 0).reshape(size, -1)
-        cuts = (np.flatnonzero((slabs[1:] != slabs[:-1]).any(1)) + 1).tolist()
-        if cuts:
-            for begin, part in zip([0, *cuts], np.split(inside, cuts, axis), strict=True):
-                yield from _boxes(part, (*corner[:axis], corner[axis] + begin, *corner[axis + 1 :]))
-            return
-
-
-def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start and a term for each dimension; a table of all if they are not such a sum."""
-    start = int(positions.reshape(-1)[0])
-    added: list[Array] = []
-    total: Any = np.int64(start)
-    for axis, size in enumerate(positions.shape):
-        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))] - start
-        added.append(line)
-        total = total + line.reshape([size if other == axis else 1 for other in range(positions.ndim)])
-    if not np.array_equal(np.broadcast_to(total, positions.shape), positions):
-        return Walk(name, start, None, positions - start)
-    return Walk(name, start, [Dimension.of(line) for line in added], None)

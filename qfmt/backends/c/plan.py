@@ -2,113 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...arrays import Array
 from ...errors import DestinationError
+from .copies import copy
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
-
-if TYPE_CHECKING:
-    Order = tuple[int, ...]
+from .views import Buffer, Operand, Order, View, alike, plain
 
 ALIGNMENT = 64
 """The alignment of memory and of the weights of inner loops, in bytes: a cache line, or a register."""
 
 COMPACT_ALIGNMENT = 4
 """The alignment if memory matters more than speed: a word."""
-
-
-@dataclass(eq=False, slots=True)
-class Buffer:
-    """Memory of one element type: in the arena at `offset` (elements), an argument of the program, or a constant."""
-
-    dtype: str
-    size: int
-    name: str
-    external: bool = False
-    offset: int = 0
-    first: int = -1
-    last: int = -1
-
-    @property
-    def width(self) -> int:
-        return np.dtype(self.dtype).itemsize
-
-    @property
-    def base(self) -> str:
-        """The C expression of its address, with its own type."""
-        if self.external:
-            return self.name
-        arena = f"arena{8 * self.width}"
-        whole = arena if self.offset == 0 else f"{arena} + {self.offset}"
-        return whole if self.dtype == arena_type(self.width) else f"({C_TYPES[self.dtype]} *)({whole})"
-
-
-def arena_type(width: int) -> str:
-    """The element type of the arena of `width` bytes; the other sign is reached by a cast, which C allows."""
-    return "uint8" if width == 1 else f"int{8 * width}"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor in a buffer: its logical shape, and the memory order of its dimensions, without gaps."""
-
-    buffer: Buffer
-    shape: tuple[int, ...]
-    order: Order
-    offset: int = 0
-
-    @property
-    def dtype(self) -> str:
-        return self.buffer.dtype
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def pointer(self) -> str:
-        return f"{self.buffer.base} + {self.offset}" if self.offset else self.buffer.base
-
-    @property
-    def physical(self) -> tuple[int, ...]:
-        """The sizes in memory order."""
-        return tuple(self.shape[axis] for axis in self.order)
-
-    def positions(self) -> Array:
-        """The index in the buffer of each element, in the logical shape."""
-        flat = np.arange(self.size, dtype=np.int64) + self.offset
-        return flat.reshape(self.physical).transpose(np.argsort(self.order) if self.order else ())
-
-
-def plain(rank: int) -> Order:
-    """The last dimension is the fastest, as in the file."""
-    return tuple(range(rank))
-
-
-def channels_last(rank: int) -> Order:
-    """Dimension 1 is the fastest."""
-    return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
-
-
-def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
-    """Whether a tensor of this shape has the same layout in both orders."""
-    return [axis for axis in a if shape[axis] != 1] == [axis for axis in b if shape[axis] != 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A parameter of the function of a step."""
-
-    name: str
-    view: View
-    written: bool = False
 
 
 @dataclass(slots=True)
@@ -171,8 +82,6 @@ class Plan:
         for view in views:
             if order is None or alike(view.shape, view.order, order):
                 return view
-        from .moves import copy
-
         assert order is not None
         view = self._arena(value, order)
         copy(self, f"{comment(name)}, in a new layout", [views[0]], views[0].positions(), view)
@@ -246,9 +155,7 @@ class Plan:
     # The end
 
     def finish(self) -> None:
-        """Copy outputs that are elsewhere to the arguments; then the lifetime of each buffer is known."""
-        from .moves import copy
-
+        """Copy to the arguments what lies elsewhere; then the life of each buffer is known."""
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             source = self.read(name)
             if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):

@@ -13,8 +13,9 @@ from ...model import INT32, Node
 from ...ops.geometry import Window, bins, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
-from .plan import Operand, Plan, View, channels_last
+from .plan import Plan
 from .products import finished, target_of, title_of
+from .views import Operand, View, channels_last
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
 """Operators that select one of the inputs, and how it compares with the others."""

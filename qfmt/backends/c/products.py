@@ -21,7 +21,8 @@ from .exceptions import Reach
 from .finish import Finish, follower
 from .kernels import kernel, kernel_text
 from .names import comment
-from .plan import Operand, Plan, View, plain
+from .plan import Plan
+from .views import Operand, View, plain
 
 UNITS = (64, 32, 16)
 """Rows of weights are padded with zeros to a multiple of one of these, so that loops have no remainder."""

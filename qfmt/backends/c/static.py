@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -108,9 +107,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         tensors.update(outputs)
         found.update(dict.fromkeys(outputs))
     values = {name: _value(tensors[name]) for name in found}
-    readers = Counter(name for node in nodes for name in node.inputs if name)
-    readers.update(model.graph.outputs)
-    return Network(model, values, nodes, readers)
+    return Network(model, values, nodes, replace(model.graph, nodes=nodes).uses())
 
 
 def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -285,7 +285,7 @@ class Site:
         self.builder, self.node, self.form = builder, node, form
 
     def row(self, computed_by: str, reason: str) -> Row:
-        return Row(self.node.name or self.node.outputs[0], self.node.operator, computed_by, reason)
+        return Row(self.node.label, self.node.operator, computed_by, reason)
 
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and bool(self.node.inputs[index])

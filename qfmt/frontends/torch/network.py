@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...budget import Budget
+from ...engines import TORCH_ENGINES
 from ...model import Model
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
-from .. import TORCH_ENGINES
 from ..options import Options
 from .calls import Recorder
 from .inputs import Evaluate, Lifted, lift, with_options

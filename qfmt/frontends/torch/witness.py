@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...arithmetic import quantize
+from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Tensor, numpy_dtype
-from .. import TORCH_ENGINES
 from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, computed, is_computed

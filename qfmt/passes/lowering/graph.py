@@ -85,9 +85,8 @@ def _lowered(model: Model, context: Context) -> Graph:
 
 
 def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
-    word = f"{node.label} ({node.operator})"
-    if word not in reasons.setdefault(what, []):
-        reasons[what].append(word)
+    if node.title not in reasons.setdefault(what, []):
+        reasons[what].append(node.title)
 
 
 def is_real(model: Model) -> bool:

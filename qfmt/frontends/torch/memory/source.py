@@ -14,9 +14,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
+from ....engines import TORCH_ENGINES
 from ....errors import SourceError, UnsupportedOperatorsError
 from ....model import Model
-from ... import TORCH_ENGINES
 from ...options import Options
 from ...zips import Zip
 from ..saved.file import read_zip

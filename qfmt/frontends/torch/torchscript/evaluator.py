@@ -52,7 +52,7 @@ def restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozenset
         restoring = Evaluator(archive, _NoCalls(), (), frozenset())
         restorer = Restorer(archive.library, restoring.set_state)
         try:
-            restoring.constants = constants = restorer.restore(archive.constants)
+            restoring.expressions.constants = constants = restorer.restore(archive.constants)
             for index, constant in enumerate(constants):
                 restorer.name(constant, f"CONSTANTS.c{index}")
             root = restorer.restore(archive.data)
@@ -73,10 +73,15 @@ class _NoCalls:
         raise SourceError(f"`__setstate__` calls {target}", hint="qfmt restores modules without computing on tensors")
 
 
-class Evaluator(Expressions):
+class Evaluator:
     """Runs functions of an archive; one instance is one run."""
 
-    _depth = 0
+    def __init__(
+        self, archive: Archive, recorder: Recorder, constants: tuple[Any, ...], own_containers: frozenset[int]
+    ) -> None:
+        self.expressions = Expressions(archive, recorder, constants, own_containers, self.run)
+        self.operators, self.value = self.expressions.operators, self.expressions.value
+        self._depth = 0
 
     def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
         """The result of a function of the archive; `scope` is the module path of the caller."""
@@ -142,7 +147,7 @@ class Evaluator(Expressions):
             for each, element in zip(target.elts, value, strict=True):
                 self._assign(each, element, frame)
         elif isinstance(target, ast.Attribute):
-            self._set_attribute(self.value(target.value, frame), target.attr, value, target, frame)
+            self.expressions.set_attribute(self.value(target.value, frame), target.attr, value, target, frame)
         else:
             raise not_followed(target, frame)
 
@@ -194,12 +199,12 @@ class Evaluator(Expressions):
     def _with(self, node: ast.With, frame: Frame) -> Any:
         managers = [self.value(item.context_expr, frame) for item in node.items]
         for item, manager in zip(node.items, managers, strict=True):
-            entered = self._method(manager, "__enter__", [], {}, node, frame)
+            entered = self.expressions.method(manager, "__enter__", [], {}, node, frame)
             if item.optional_vars is not None:
                 self._assign(item.optional_vars, entered, frame)
         result = self.block(node.body, frame)
         for manager in reversed(managers):
-            self._method(manager, "__exit__", [None, None, None], {}, node, frame)
+            self.expressions.method(manager, "__exit__", [None, None, None], {}, node, frame)
         return result
 
     def _return(self, node: ast.Return, frame: Frame) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import ControlFlowError, SourceError
@@ -26,23 +26,25 @@ TYPE_FIRST = ("annotate", "unchecked_cast", "uninitialized")
 
 
 class Expressions:
-    """The values of expressions; `Evaluator` adds statements and functions.
+    """The values of expressions. `run` gives what a function of the archive returns: (function, args, kwargs, scope).
 
     Attributes that the code sets on modules are stored separately, so that an archive can be evaluated again.
     """
 
     def __init__(
-        self, archive: Archive, recorder: Recorder, constants: tuple[Any, ...], own_containers: frozenset[int]
+        self,
+        archive: Archive,
+        recorder: Recorder,
+        constants: tuple[Any, ...],
+        own_containers: frozenset[int],
+        run: Callable[[Function, Sequence[Any], Mapping[str, Any], str], Any],
     ) -> None:
+        self.run = run
         self.library = archive.library
         self.constants = constants
         self.operators = Operators(recorder, own_containers, archive.budget)
         self._written: dict[tuple[int, str], Any] = {}
         self._read: set[tuple[int, str]] = set()
-
-    def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
-        """The result of a function of the archive."""
-        raise NotImplementedError
 
     def value(self, node: ast.expr, frame: Frame, variable: str = "") -> Any:
         """The value of an expression; `variable` is the target of its assignment."""
@@ -127,7 +129,7 @@ class Expressions:
         expression = placed(lambda: cls.expression(name), node, frame)
         return self.value(expression, Frame(frame.function, frame.scope))
 
-    def _set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:
+    def set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:
         if not isinstance(owner, ScriptObject):
             raise not_followed(node, frame)
         if owner.path is None:  # not in the module tree: being restored, or created by this run
@@ -157,7 +159,7 @@ class Expressions:
             if isinstance(owner, Class) and function.attr == "__new__":
                 return ScriptObject(owner)
             if not isinstance(owner, Symbol):
-                return self._method(owner, function.attr, *self._arguments(node, frame), node, frame)
+                return self.method(owner, function.attr, *self._arguments(node, frame), node, frame)
         called = self.value(function, frame)
         args, kwargs = self._arguments(node, frame)
         match called:
@@ -194,7 +196,7 @@ class Expressions:
             raise runs_in_parallel(node, frame)
         raise SourceError(f"`{name[:100]}` cannot be called in TorchScript", where=frame.where(node))
 
-    def _method(
+    def method(
         self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame
     ) -> Any:
         if isinstance(owner, Packed | PackedState):
