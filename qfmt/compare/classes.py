@@ -19,7 +19,8 @@ from ..arithmetic import MEAN, REQUANTIZE, f32
 from ..arrays import Array
 from ..engines import RUNTIMES
 from ..model import DTYPES, Node, Tensor
-from ..ops import OPERATORS, Operand
+from ..ops import OPERATORS, Operand, Trait, has
+from ..ops.accumulation import terms_of
 from .saturation import can_overflow, saturated
 
 CLOSE = 1e-5
@@ -190,8 +191,7 @@ def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:
     weight = operands[1] if len(operands) > 1 else operands[0]
     assert weight is not None
     shape = weight.array.shape
-    axis = {"Conv": 0, "qfmt.Linear": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}.get(node.operator)
-    terms = prod(shape) // max(shape[axis], 1) if axis is not None and shape else prod(shape[2:])
+    terms = prod(terms_of(node, weight.array).shape[1:]) if has(node, Trait.PRODUCT) else prod(shape[2:])
     sizes = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
     return terms * 2.0**-24 * np.abs(_computed(replace(node, rule=""), sizes, np.float64))
 

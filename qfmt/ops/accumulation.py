@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requanti
 from ..arrays import Array
 from ..errors import QfmtError, RunError
 from ..model import DTYPES, Node, Quantization, Shape
-from .registry import Operand, Result
+from .registry import OPERATORS, Operand, Result
 
 EXACT_IN_FLOAT64 = 1 << 53
 
@@ -51,21 +52,17 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
 
 
 def requantize_sums(
-    acc: Array, x: Operand, w: Operand, b: Operand | None, result: Result, *, channels: int, repeat: int = 1
+    acc: Array, x: Operand, w: Operand, b: Operand | None, result: Result, attributes: Mapping[str, Any] = {}
 ) -> Array:
-    """Sums of (x - zx) · (w - zw) → output integers by the stated requantize rule.
-
-    `channels` is the axis of `acc` that the weight's scales and the bias run along; `repeat` is how often the
-    scales repeat along it (the groups of a transposed convolution).
-    """
+    """Sums of (x - zx) · (w - zw) → output integers by the stated requantize rule; the attributes of a convolution."""
     if x.quantization is None or w.quantization is None:
         raise QfmtError("needs a quantized input and a quantized weight for its quantized output")
     if x.quantization.is_per_channel:
         raise QfmtError("needs an input that is quantized per tensor")
-    along = _along(acc, channels)
-    scales = _scales(w.quantization, along, repeat)
+    along = _along(acc, attributes)
+    scales = _scales(w.quantization, along, attributes)
     bias = None
-    if b is not None and in_units_of_sums(b.quantization, x.quantization.scale[0], w.quantization.scale * repeat):
+    if b is not None and in_units_of_sums(b.quantization, x.quantization, w.quantization, attributes):
         acc = acc + _spread(b.array.astype(np.float64), along)
     elif b is not None:
         bias = _spread(real(b), along)
@@ -73,18 +70,18 @@ def requantize_sums(
 
 
 def real_sums(
-    acc: Array, x: Operand, w: Operand, b: Operand | None, rule: str, *, channels: int, repeat: int = 1
+    acc: Array, x: Operand, w: Operand, b: Operand | None, rule: str, attributes: Mapping[str, Any] = {}
 ) -> Array:
-    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule; `channels` and `repeat` as above.
+    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule.
 
     x may have a scale for each slice of an axis, which the sums have, too.
     """
     if x.quantization is None or w.quantization is None:
         raise QfmtError("needs a quantized weight")
-    along = _along(acc, channels)
+    along = _along(acc, attributes)
     bias = None if b is None else real(b).reshape(along)
     scale = x.quantization.scales(acc.ndim)
-    return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, repeat), rule)
+    return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, attributes), rule)
 
 
 def real(operand: Operand) -> Array:
@@ -97,13 +94,24 @@ def _spread(bias: Array, along: list[int]) -> Array:
     return bias.reshape(along) if bias.ndim == 1 else bias
 
 
-def _along(acc: Array, channels: int) -> list[int]:
-    return [-1 if axis == channels % acc.ndim else 1 for axis in range(acc.ndim)]
+def _along(acc: Array, attributes: Mapping[str, Any]) -> list[int]:
+    """The shape that numbers for each output channel have beside sums."""
+    channels = 1 if "kernel_shape" in attributes else acc.ndim - 1
+    return [-1 if axis == channels else 1 for axis in range(acc.ndim)]
 
 
-def _scales(quantization: Quantization, along: list[int], repeat: int) -> Array:
-    scales = np.array(quantization.scale)
-    return np.tile(scales, repeat).reshape(along) if quantization.is_per_channel else scales.reshape(())
+def _scales(w: Quantization, along: list[int], attributes: Mapping[str, Any]) -> Array:
+    return scales_of_channels(w, attributes).reshape(along if w.is_per_channel else ())
+
+
+def scales_of_channels(w: Quantization, attributes: Mapping[str, Any]) -> Array:
+    """The scales of a weight for all output channels, or the one; groups of a transposed convolution share them."""
+    return np.tile(np.array(w.scale), attributes["group"] if w.is_per_channel and _is_transposed(attributes) else 1)
+
+
+def _is_transposed(attributes: Mapping[str, Any]) -> bool:
+    """Whether they are those of a transposed convolution."""
+    return "output_padding" in attributes
 
 
 def as_stored(operand: Operand) -> Operand:
@@ -116,10 +124,10 @@ def stored_zero(x: Operand) -> int:
     return 0 if x.quantization is None else int(x.quantization.zero_point[0])
 
 
-def with_bias(acc: Array, b: Operand | None, *, channels: int = 1) -> Array:
-    """Exact sums and a bias of plain integers, in int64; `channels` is the axis that a vector of them runs along."""
+def with_bias(acc: Array, b: Operand | None, attributes: Mapping[str, Any] = {}) -> Array:
+    """Exact sums and a bias of plain integers, in int64."""
     total = acc.astype(np.int64)
-    return total if b is None else total + _spread(b.array, _along(acc, channels))
+    return total if b is None else total + _spread(b.array, _along(acc, attributes))
 
 
 def int32_sums(exact: Array) -> Array:
@@ -132,31 +140,53 @@ def int32_sums(exact: Array) -> Array:
     return exact.astype(np.int32)
 
 
-def in_units_of_sums(bias: Quantization | None, input_scale: float, weight_scales: tuple[float, ...]) -> bool:
-    """Whether a bias consists of integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
+def in_units_of_sums(
+    bias: Quantization | None, x: Quantization, w: Quantization, attributes: Mapping[str, Any]
+) -> bool:
+    """Whether a bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
     if bias is None or any(bias.zero_point):
         return False
-    return np.allclose(np.array(bias.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)
+    return np.allclose(np.array(bias.scale), x.scale[0] * scales_of_channels(w, attributes), rtol=1e-6, atol=0)
+
+
+def range_met(node: Node, low: int, high: int, zero: int) -> tuple[int, int]:
+    """The least and the greatest of what weights meet beside inputs in [low, high]: padding is `zero`, and so is what a
+    transposed convolution does not paint."""
+    padded = any(node.ints("pads", ())) or _is_transposed(node.attributes)
+    return (min(low, zero), max(high, zero)) if padded else (low, high)
 
 
 ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
 """Operators whose weights have the output channels last, Gemm unless `transB` is set."""
 
 
+def _has_rows_last(node: Node) -> bool:
+    return node.operator in ROWS_LAST and not node.attributes.get("transB")
+
+
 def output_axis(node: Node, rank: int) -> int:
-    """The axis of a product's weight that its output channels run along."""
-    if "kernel_shape" in node.attributes:
-        return 1 if node.operator.endswith("Transpose") else 0
-    return rank - 1 if node.operator in ROWS_LAST and not node.attributes.get("transB") else 0
+    """The axis of the weight of a product that its output channels run along."""
+    stated = OPERATORS[node.operator].attributes
+    if "kernel_shape" in stated:
+        return 1 if _is_transposed(stated) else 0
+    return rank - 1 if _has_rows_last(node) else 0
+
+
+def input_size(node: Node, w: Sequence[int]) -> int:
+    """How many channels, or features, a product with a weight of that shape takes."""
+    stated = OPERATORS[node.operator].attributes
+    if "kernel_shape" in stated:
+        return w[0] if _is_transposed(stated) else w[1] * node.int("group", 1)
+    return w[-2] if _has_rows_last(node) else w[-1]
 
 
 def terms_of(node: Node, w: Array) -> Array:
     """The weights of a product as [output channels, channels of the group, taps], for any layout of the weight."""
     if "kernel_shape" not in node.attributes:
         w = w if w.ndim > 1 else w[:, None]
-        rows = w.swapaxes(-1, -2) if node.operator in ROWS_LAST and not node.attributes.get("transB") else w
+        rows = w.swapaxes(-1, -2) if _has_rows_last(node) else w
         return rows.reshape(prod(rows.shape[:-1]), rows.shape[-1], 1)
-    if node.operator.endswith("Transpose"):
+    if _is_transposed(node.attributes):
         group = node.int("group")
         channels, filters, *kernel = w.shape
         w = w.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)

@@ -71,14 +71,14 @@ def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, 
 
     A bias is real, or int32 in units of sx·sw and then added to acc.
     """
-    return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, channels=1)
+    return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, attributes)
 
 
 def _conv_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw) + B; or by `folded` Σ x·w + B, where padding is zx."""
     if rule != "folded":
-        return with_bias(conv_sums(x, w, **attributes), b)
-    return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b)
+        return with_bias(conv_sums(x, w, **attributes), b, attributes)
+    return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b, attributes)
 
 
 def conv_sums(x: Operand, w: Operand, padding: int = 0, **attributes: Any) -> Array:
@@ -180,13 +180,12 @@ def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result
 
     Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
     """
-    acc = conv_transpose_sums(x, w, **attributes)
-    return requantize_sums(acc, x, w, b, result, channels=1, repeat=attributes["group"])
+    return requantize_sums(conv_transpose_sums(x, w, **attributes), x, w, b, result, attributes)
 
 
 def _conv_transpose_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw) + B"""
-    return with_bias(conv_transpose_sums(x, w, **attributes), b)
+    return with_bias(conv_transpose_sums(x, w, **attributes), b, attributes)
 
 
 def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:

@@ -61,10 +61,10 @@ def linear_integer(
     """
     if not per_token:
         q = quantized_now(x, rule, reduce_range)
-        return real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+        return real_sums(linear_sums(q, w), q, w, b, rule)
     shape = x.array.shape
     q = _rows_quantized_now(Operand(real(x).reshape(-1, shape[-1]), None), rule, reduce_range)
-    y = real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+    y = real_sums(linear_sums(q, w), q, w, b, rule)
     return y.reshape(*shape[:-1], y.shape[-1])
 
 
@@ -91,17 +91,12 @@ def _conv_integer(
 ) -> Array:
     if rule in DYNAMIC:
         q = quantized_now(x, rule, reduce_range)
-        return real_sums(sums(q, w, **a), q, w, b, rule, channels=1, repeat=_repeat(sums, a))
+        return real_sums(sums(q, w, **a), q, w, b, rule, a)
     q = quantized_now(x, "dynamic_fma", reduce_range)
     assert q.quantization is not None
     result = Result(numpy_dtype("uint8"), q.quantization, rule)
-    y = requantize_sums(sums(q, w, **a), q, w, b, result, channels=1, repeat=_repeat(sums, a))
+    y = requantize_sums(sums(q, w, **a), q, w, b, result, a)
     return dequantize(y, q.quantization)
-
-
-def _repeat(sums: Callable[..., Array], a: Any) -> int:
-    """How often the scales of a weight along its output channels repeat."""
-    return int(a["group"]) if sums is conv_transpose_sums else 1
 
 
 def _dynamic_conv_integer(

@@ -43,7 +43,7 @@ def linear_shape(given: Inference) -> list[Shape]:
 
 def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result) -> Array:
     """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw."""
-    return requantize_sums(linear_sums(x, w), x, w, b, result, channels=-1)
+    return requantize_sums(linear_sums(x, w), x, w, b, result)
 
 
 def linear_sums(x: Operand, w: Operand) -> Array:
@@ -57,7 +57,7 @@ def linear_sums(x: Operand, w: Operand) -> Array:
 def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Array:
     """Σ (x - zx)·(w - zw) + B, or by `folded` Σ x·w + B."""
     factors = (as_stored(x), as_stored(w)) if rule == "folded" else (x, w)
-    return with_bias(linear_sums(*factors), b, channels=-1)
+    return with_bias(linear_sums(*factors), b)
 
 
 @operator(
@@ -110,7 +110,7 @@ def matmul_shape(given: Inference) -> list[Shape]:
 
 def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias."""
-    return requantize_sums(_matmul_sums(a, b), a, b, None, result, channels=-1)
+    return requantize_sums(_matmul_sums(a, b), a, b, None, result)
 
 
 def _matmul_sums(a: Operand, b: Operand) -> Array:
@@ -171,7 +171,7 @@ def _gemm_integer(
     a: Operand, b: Operand, c: Operand | None, *, result: Result, alpha: float, beta: float, **transposed: int
 ) -> Array:
     """if alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, with C as the bias."""
-    return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result, channels=-1)
+    return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result)
 
 
 def _gemm_exact(
@@ -179,7 +179,7 @@ def _gemm_exact(
 ) -> Array:
     """if alpha and beta are 1: Σ (a - za)·(b - zb) + C, or by `folded` Σ a·b + C."""
     factors = (as_stored(a), as_stored(b)) if rule == "folded" else (a, b)
-    return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c, channels=-1)
+    return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c)
 
 
 def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Mapping[str, int]) -> Array:

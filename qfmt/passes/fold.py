@@ -12,14 +12,10 @@ from dataclasses import replace
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
 from ..ops import OPERATORS, Operand, Operator, Quantized, Trait, has
-from ..ops.accumulation import in_units_of_sums
-from ..ops.shapes import axis_of
+from ..ops.accumulation import in_units_of_sums, output_axis
 from .clamps import clamped, is_clamp
 from .constants import moved_constant, unused
 from .edits import only_read, renamed, without_unread
-
-WEIGHT_AXES = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0, "MatMul": -1, "Gemm": 1}
-"""For operators that sum products: the axis that the scales of the second input may run along."""
 
 
 def fold_sandwiches(graph: Graph, engine: str = "onnx") -> Graph:
@@ -87,17 +83,17 @@ class _Folding:
             return
         clamps, quantizer = after
         name = self._absorb(node, clamps, quantizer)
-        self.kept.append(replace(inner, outputs=(name,), rule=self._rule(operator, inputs)))
+        self.kept.append(replace(inner, outputs=(name,), rule=self._rule(operator, node, inputs)))
 
-    def _rule(self, operator: Operator, inputs: tuple[str, ...]) -> str:
-        """The engine's rule. ONNX's bias is an integer; a float bias is not rounded."""
+    def _rule(self, operator: Operator, node: Node, inputs: tuple[str, ...]) -> str:
+        """The engine's rule. ONNX's bias is integers; one that is real is not rounded to them."""
         rule = operator.engines.get(self.engine, "")
         if rule != "integer_bias" or len(inputs) < 3 or not inputs[2]:
             return rule
         x, w, bias = (self.tensors[name].quantization for name in inputs[:3])
         assert x is not None
         assert w is not None
-        return rule if in_units_of_sums(bias, x.scale[0], w.scale) else "float_bias"
+        return rule if in_units_of_sums(bias, x, w, node.attributes) else "float_bias"
 
     def _adds_up(self, node: Node, inputs: tuple[str, ...]) -> bool:
         """Whether exact sums of products are defined for the grids."""
@@ -107,12 +103,10 @@ class _Folding:
         if x is not None and x.is_per_channel:
             return False
         shape = self.tensors[inputs[1]].shape
-        axis = WEIGHT_AXES[node.operator]
-        if node.operator == "Gemm":
-            if node.attributes["alpha"] != 1 or node.attributes["beta"] != 1 or not self._is_vector(inputs[2:]):
-                return False
-            axis = 0 if node.attributes["transB"] else 1
-        return w is None or w.axis is None or (shape is not None and w.axis == axis_of(axis, len(shape)))
+        scaled = any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta"))
+        if scaled or (node.operator == "Gemm" and not self._is_vector(inputs[2:])):
+            return False
+        return w is None or w.axis is None or (shape is not None and w.axis == output_axis(node, len(shape)))
 
     def _is_vector(self, names: tuple[str, ...]) -> bool:
         """Whether a bias, if there is one, has a dimension."""

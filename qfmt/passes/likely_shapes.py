@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
+from ..ops.accumulation import input_size
 
 EXAMPLES = "example_shapes"
 """Key of `source`: the shapes that the network was traced with, by input, as JSON."""
@@ -26,8 +27,10 @@ CHANNELS = 3
 VOLUME = 16
 """Each side of a volume is at most this."""
 
-_FEATURES = {"Linear": 1, "DynamicLinear": 1, "MatMul": -2, "MatMulInteger": -2}
-"""Operator → the dimension of its second input that equals the last one of its first."""
+_FEATURES = ("qfmt.Linear", "qfmt.DynamicLinear", "MatMul", "MatMulInteger")
+"""Products over the last dimension of the first input."""
+
+_CHANNELS = ("Conv", "ConvInteger", "ConvTranspose")
 
 _PASSED_ON = ("QuantizeLinear", "DynamicQuantizeLinear", "Cast", "Identity")
 
@@ -92,19 +95,17 @@ def _taken(model: Model, name: str) -> Taken | None:
     for node in model.nodes:
         if not node.inputs or node.inputs[0] not in same:
             continue
-        operator = node.operator.rpartition(".")[2]
-        if operator in _PASSED_ON:
+        if node.operator.rpartition(".")[2] in _PASSED_ON:
             same.add(node.outputs[0])
             continue
         weight = model.tensors[node.inputs[1]].shape if len(node.inputs) > 1 and node.inputs[1] else None
-        if weight is None or len(weight) < 2 or not all(isinstance(size, int) for size in weight):
+        sizes = [size for size in weight or () if isinstance(size, int)]
+        if weight is None or len(sizes) < max(2, len(weight)):
             continue
-        if operator in _FEATURES:
-            return Taken(None, -1, int(weight[_FEATURES[operator]] or 0))
-        if operator in ("Conv", "ConvInteger"):
-            return Taken(len(weight), 1, int(weight[1] or 0) * node.int("group", 1))
-        if operator == "ConvTranspose":
-            return Taken(len(weight), 1, int(weight[0] or 0))
+        if node.operator in _FEATURES:
+            return Taken(None, -1, input_size(node, sizes))
+        if node.operator in _CHANNELS:
+            return Taken(len(sizes), 1, input_size(node, sizes))
     return None
 
 

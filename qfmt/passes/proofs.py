@@ -18,7 +18,7 @@ from ..budget import Budget
 from ..errors import BudgetError, QfmtError, Violation
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
-from ..ops.accumulation import columns, inner_size
+from ..ops.accumulation import columns, inner_size, range_met
 from ..ops.geometry import mean_sizes
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
         weights = weights - w.quantization.zero_points(weights.ndim).astype(np.int64)
     weights = columns(node, weights)
     low, high = limits(x) if node.rule == "folded" else _centred(x)
-    if any(node.ints("pads", ())) or node.operator == "ConvTranspose":
-        padding = _zero_point(x) if node.rule == "folded" else 0
-        low, high = min(low, padding), max(high, padding)
+    low, high = range_met(node, low, high, _zero_point(x) if node.rule == "folded" else 0)
     above, below = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
     least, most = _bias(node, tensors, len(weights))
     lowest, highest = above * low - below * high + least, above * high - below * low + most

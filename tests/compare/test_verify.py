@@ -316,6 +316,23 @@ def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
     assert (counts.tie, counts.wrong) == ((1, 0) if is_tie else (0, 1))
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_a_tie_of_float_sums_knows_how_many_products_they_are(transposed: int) -> None:
+    """1,000 products, which float32 adds up to within 1,000 · 2^-24 of their size, on either layout of the weight."""
+    attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": transposed}
+    node = Node("Gemm", ("x", "w"), ("y",), attributes, rule="integer_bias")
+    output = Tensor("y", "uint8", (1, 2), quantization=Quantization.per_tensor(1000 / 100.502, 0, "uint8"))
+    operands = [
+        Operand(np.ones((1, 1000), np.uint8), Quantization.per_tensor(1.0, 0, "uint8")),
+        Operand(np.ones((2, 1000) if transposed else (1000, 2), np.int8), Quantization.per_tensor(1.0, 0, "int8")),
+    ]
+    (mine,) = execute(node, operands, [output])
+    assert mine.tolist() == [[101, 101]]
+    for engine, ties in (("onnxruntime", 2), ("qnnpack", 0)):
+        counts = classify(node, operands, output, mine, mine - np.uint8(1), engine)
+        assert (counts.tie, counts.wrong) == (ties, 2 - ties)
+
+
 def test_two_steps_are_never_a_tie() -> None:
     node = Node("QuantizeLinear", ("x",), ("y",), {}, rule="reciprocal")
     output = Tensor("y", "uint8", (3,), quantization=Quantization.per_tensor(1.0, 0, "uint8"))

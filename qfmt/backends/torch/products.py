@@ -17,7 +17,7 @@ from torch.nn import functional
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...model import DTYPES, numpy_dtype
 from ...ops import Operand
-from ...ops.accumulation import exact_dtype, in_units_of_sums, whole
+from ...ops.accumulation import exact_dtype, in_units_of_sums, scales_of_channels, whole
 from .arithmetic import REQUANTIZE, Step, after
 from .emit import CENTRED, Lacks, Site, Table
 from .processor import convolves_whole_numbers
@@ -158,15 +158,16 @@ def matmul(a: Tensor, b: Tensor, steps: list[Step], low: int, high: int) -> Tens
     return after(torch.matmul(a.double(), b.double()), steps).clamp_(low, high)
 
 
-def _finish(s: Site, along: list[int], repeat: int = 1) -> tuple[list[Any], int, int]:
+def _finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
     """The steps that bring sums to the output less its zero point, with their numbers `along` the channels, and its
     range."""
-    x, w, y = s.grid(0), s.grid(1), s.out_grid
-    if s.node.rule not in REQUANTIZE:
+    x, w, y, weight = s.grid(0), s.grid(1), s.out_grid, s.tensor(1).quantization
+    if weight is None or s.node.rule not in REQUANTIZE:
         raise Lacks(f"does not support the rule {s.node.rule!r}")
     if x.axis is not None or y.axis is not None or y.dtype.itemsize > 2:
         raise Lacks("needs an input and an output quantized per tensor, to at most 16 bits")
-    scales = w.scales(0) if w.axis is None else torch.tensor(w.scale * repeat, dtype=torch.float32).reshape(along)
+    scales = torch.from_numpy(scales_of_channels(weight, s.node.attributes)).float()
+    scales = scales.reshape(() if w.axis is None else along)
     at = torch.tensor(x.scale, dtype=torch.float32) * scales
     bias, in_sums = _bias(s, along)
     steps = REQUANTIZE[s.node.rule](bias, at, y.scales(0), y.zero_points(0))
@@ -219,8 +220,7 @@ def is_added(s: Site) -> bool:
         return True
     if x is None or w is None:
         return False
-    groups = int(s.attribute("group")) if s.node.operator == "ConvTranspose" else 1
-    return in_units_of_sums(bias.quantization, x.scale[0], w.scale * groups) and bias.dtype == "int32"
+    return in_units_of_sums(bias.quantization, x, w, s.node.attributes) and bias.dtype == "int32"
 
 
 def real_bias(s: Site) -> Tensor | None:
@@ -251,7 +251,7 @@ def _conv(s: Site) -> Any:
     geometry = Geometry.of(s)
     transposed = geometry.output_padding is not None
     weight, parts = float_weight(*constant_weight(s), geometry.group, transposed=transposed)
-    finish = _finish(s, [-1, *(1 for _ in geometry.strides)], geometry.group if transposed else 1)
+    finish = _finish(s, [-1, *(1 for _ in geometry.strides)])
     return s.result(conv, s.x(0), held(s, weight), *finish, geometry, parts)
 
 

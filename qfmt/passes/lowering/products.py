@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
 from ...model import DTYPES, INT32, Node, Quantization, Tensor
-from ...ops.accumulation import columns, in_units_of_sums, inner_size
+from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels
 from .context import Context, NoForm
 from .step_functions import Array, Integers
 from .sums import FACTOR_BITS, Sums, unit_of
@@ -25,11 +24,12 @@ def product(node: Node, context: Context) -> Sums:
     xq, wq, yq = _grids(node, x, w, y, context)
     if not w.is_constant:
         return _of_inputs(node, xq, wq, yq, context)
-    weights, scale, zero = columns(node, _centred(w)), _scales(node, wq), int(xq.zero_point[0])
+    weights, zero = columns(node, _centred(w)), int(xq.zero_point[0])
+    scale = scales_of_channels(wq, node.attributes)
     at = f32(xq.scale[0]) * scale.astype(f32)
     _check_scales(at, yq)
-    bias, real = _bias(node, context, xq, scale, at, len(weights))
-    least, most = _met(node, xq)
+    bias, real = _bias(node, context, xq, wq, at, len(weights))
+    least, most = range_met(node, xq.quant_min, xq.quant_max, zero)
     low, high = _reach(weights, least - zero, most - zero, bias)
     folded = bias - zero * weights.sum(1)
     folds = _folds(node, folded) and _holds("int16", weights) and _stays_in_int32(weights, least, most, folded)
@@ -81,19 +81,6 @@ def _grids(
     return xq, wq, yq
 
 
-def _scales(node: Node, wq: Quantization) -> NDArray[np.float64]:
-    """The scales of a weight for all channels, or the only one; groups of a transposed convolution share them."""
-    repeated = node.operator == "ConvTranspose" and wq.is_per_channel
-    return np.tile(np.array(wq.scale), node.int("group") if repeated else 1)
-
-
-def _met(node: Node, xq: Quantization) -> tuple[int, int]:
-    """The least and the greatest integer that a weight is multiplied with: padding and gaps are zero."""
-    low, high, zero = xq.quant_min, xq.quant_max, int(xq.zero_point[0])
-    padded = any(node.ints("pads", ())) or node.operator == "ConvTranspose"
-    return (min(low, zero), max(high, zero)) if padded else (low, high)
-
-
 def _folds(node: Node, folded: Integers) -> bool:
     """Whether the node has a bias to fold into: MatMul has none."""
     return node.operator in ("Conv", "qfmt.Linear", "Gemm") or (node.operator == "MatMul" and not folded.any())
@@ -122,7 +109,7 @@ def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> b
 
 
 def _bias(
-    node: Node, context: Context, xq: Quantization, scale: Array, at: Array, count: int
+    node: Node, context: Context, xq: Quantization, wq: Quantization, at: Array, count: int
 ) -> tuple[Integers, Array | None]:
     """The bias as integers in units of the sums; and as floats, unless the rule adds those integers."""
     tensor = context.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
@@ -132,7 +119,7 @@ def _bias(
         raise NoForm("has a bias that is not constant")
     if node.operator == "Gemm" and len(tensor.shape or ()) > 1 and (tensor.shape or ())[0] != 1:
         raise NoForm("has a bias for each row")
-    if in_units_of_sums(tensor.quantization, xq.scale[0], tuple(scale.tolist())):
+    if in_units_of_sums(tensor.quantization, xq, wq, node.attributes):
         return _spread(tensor.array.astype(np.int64), count), None
     real = _spread(tensor.dequantize().astype(f32), count)
     units = np.rint(real / at).astype(np.float64)
