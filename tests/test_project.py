@@ -13,9 +13,9 @@ from email.parser import Parser
 from importlib import import_module
 from pathlib import Path
 
-import dev
 import pytest
 
+import dev
 import qfmt
 from support.paths import DIGITS, ROOT, TOOLS
 

@@ -1,4 +1,4 @@
-"""What a release publishes: built once by `tools/dev.py build`, then installed and used on every Python that is here."""
+"""What a release publishes: built by `tools/dev.py build`, then installed and used on every Python that is here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-import dev
 import numpy as np
-import other_architectures
 import pytest
 
+import dev
+import other_architectures
 import qfmt
 from support.paths import DIGITS, HELD_BACK, ROOT, TOOLS
 

@@ -31,9 +31,9 @@ static void print_failure(const char *path, qfb_file *file)
     unknown.text = e.name, unknown.size = (uint32_t)strlen(e.name);
     fprintf(stderr, "%s: %s %" PRIu64, path, e.place, e.index);
     if (!strcmp(e.place, "node") && !qfb_get_node(file, (uint32_t)e.index, &node)) {
-        fputs(" (", stderr), print_name(stderr, node.operator_name), fprintf(stderr, " %" PRIu32 " ", node.version);
-        print_name(stderr, node.name), fputs(node.rule.size ? ", rule " : "", stderr), print_name(stderr, node.rule);
-        fputc(')', stderr);
+        fputs(" (", stderr), print_name(stderr, node.operator_name), fprintf(stderr, " %" PRIu32, node.version);
+        fputs(node.name.size ? " " : "", stderr), print_name(stderr, node.name);
+        fputs(node.rule.size ? ", rule " : "", stderr), print_name(stderr, node.rule), fputc(')', stderr);
     }
     if (e.code > QFB_INVALID && !strcmp(e.place, "tensor") && !qfb_get_tensor(file, (uint32_t)e.index, &tensor))
         fputs(" (", stderr), print_name(stderr, tensor.name), fputc(')', stderr);

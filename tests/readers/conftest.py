@@ -1,4 +1,4 @@
-"""What tests of several readers need."""
+"""What the tests of readers share."""
 
 from __future__ import annotations
 

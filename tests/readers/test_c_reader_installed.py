@@ -49,6 +49,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
+    shutil.copy(FOLDER / "failure.h", tmp_path)
     return shutil.copy(FOLDER / "qfb_run.c", tmp_path)
 
 
@@ -83,6 +84,8 @@ def test_every_name_in_it_has_its_prefix(prefix: Path) -> None:
         pytest.skip("needs nm")
     (library,) = {path.resolve() for path in (prefix / "lib").glob("libqfb.*")}
     dynamic = ["-D"] if ".so" in library.name else []
-    names = [line.split()[-1] for line in run("nm", "-g", "--defined-only", *dynamic, library).splitlines() if " " in line]
+    names = [
+        line.split()[-1] for line in run("nm", "-g", "--defined-only", *dynamic, library).splitlines() if " " in line
+    ]
     assert "qfb_plan_run" in names
     assert [name for name in names if not name.startswith("qfb_")] == []
