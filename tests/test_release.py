@@ -17,7 +17,7 @@ import other_architectures
 import qfmt
 from support.paths import DIGITS, HELD_BACK, ROOT, TOOLS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PYTHONS = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
