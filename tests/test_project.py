@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 

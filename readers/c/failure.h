@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* A name of a stranger: control characters, which could drive a terminal or begin a line, are written out. */
+/* An untrusted name: control characters, which could drive a terminal or begin a line, are written out. */
 static void print_name(FILE *to, qfb_string name)
 {
     uint32_t i;
