@@ -101,7 +101,7 @@ def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> 
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
 
-        file = in_terms_of_onnx(file)
+        file = in_terms_of_onnx(file, witness.model)
     relation = Converted(file, witness, foreign=foreign, rules=rules)
     relation.notes.extend(notes)
     return relation

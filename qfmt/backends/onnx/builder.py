@@ -17,6 +17,7 @@ from ...errors import InexpressibleNodesError
 from ...model import Model, Node, Shape, Tensor
 from ...ops import OPERATORS
 from ...passes.constants import unused
+from ...passes.same_types import with_same_types
 from ...passes.sizes import with_output_shapes
 from . import (
     clamps,
@@ -36,7 +37,6 @@ from . import (
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
 from .opsets import Lacks, ir_version
-from .same_types import with_same_types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

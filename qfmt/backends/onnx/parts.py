@@ -11,9 +11,9 @@ from ...arrays import Array
 from ...model import DTYPES, Tensor
 from ...ops import Operand
 from ...ops.accumulation import whole
+from ...passes.same_types import OFFSETS
 from .constants import onnx_dtype
 from .lowering import Site
-from .same_types import OFFSETS
 
 INT32 = int(ir.DataType.INT32)
 

@@ -16,6 +16,7 @@ from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
 from ...model import Model, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
+from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, integers_of, is_array
 from .external import Files, open_proto, take_large
@@ -217,9 +218,12 @@ class Witness:
         return moved - kept
 
 
-def in_terms_of_onnx(file: Model) -> Model:
-    """A network of another source as ONNX has it: scales are float32, and a bias that the rule of its node rounds to
-    int32 is that."""
+def in_terms_of_onnx(file: Model, source: Model) -> Model:
+    """A network of another source as the ONNX model has it: scales are float32, a bias that the rule of its node rounds
+    to int32 is that, and activations are uint8 if they became so in ONNX (`--same-types`)."""
+    others = (source.tensors.get(tensor.name) for tensor in file.tensors.values() if tensor.dtype == "int8")
+    if any(other is not None and not other.is_constant and other.dtype == "uint8" for other in others):
+        file = with_same_types(file)
     tensors = dict(file.graph.tensors)
     for name, tensor in tensors.items():
         grid = tensor.quantization

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arithmetic import DYNAMIC
-from ...arrays import Data
-from ...model import Model, Node, Quantization, Tensor
-from ...ops import OPERATORS
-from ...passes.constants import unused
-from ...passes.hazards import WEIGHTS
-from ...rules.nodes import known
+from ..arithmetic import DYNAMIC
+from ..arrays import Data
+from ..model import Model, Node, Quantization, Tensor
+from ..ops import OPERATORS
+from ..rules.nodes import known
+from .constants import unused
+from .hazards import WEIGHTS
 
 OFFSETS = {"int8": -128, "uint8": 128}
 """Element type → the number added to integers of the other type."""
