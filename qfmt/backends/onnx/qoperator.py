@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
-from ...model import INT32, Quantization, Tensor, numpy_dtype
+from ...model import Quantization, Tensor, numpy_dtype
+from ...ops.accumulation import in_units_of_sums, int32_bias
 from . import grids
 from .lowering import Site, by_integers, plain, written_attributes
 from .opsets import Lacks
 from .pools import without_ceil_mode
-from .products import units
 
 MICROSOFT = "com.microsoft"
 
@@ -57,19 +56,14 @@ def _bias(site: Site) -> ir.Value | None:
     """A bias as int32, in units of sx · sw: all that these operators take."""
     if not site.has(2):
         return None
-    b, x, w = site.tensor(2), grids.grid_of(site.tensor(0)), grids.grid_of(site.tensor(1))
-    if not b.is_constant or b.array.ndim != 1:
-        raise _NoInteger
-    unit = units(x, w, b.array.size)
-    if b.quantization is not None:
-        fits = b.dtype == "int32" and not any(b.quantization.zero_point)
-        if not fits or not np.allclose(b.quantization.scale, unit, rtol=1e-6, atol=0):
-            raise _NoInteger
+    x, w, b = (site.tensor(index) for index in range(3))
+    is_vector = b.is_constant and b.array.ndim == 1 and b.dtype == "int32"
+    if is_vector and in_units_of_sums(b.quantization, grids.grid_of(x), grids.grid_of(w), site.attributes):
         return site.stored(2)
-    whole = np.rint(b.array.astype(f32) / unit).astype(np.float64)
-    if np.abs(whole).max(initial=0) > INT32:
+    whole = int32_bias(site.node, x, w, b)
+    if whole is None:
         raise _NoInteger
-    return site.builder.constant(f"{b.name}_quantized", whole.astype(np.int32))
+    return site.builder.constant(f"{b.name}_quantized", whole.array)
 
 
 @by_integers("Conv")
