@@ -12,6 +12,7 @@ import numpy as np
 
 from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize, whole_bias
 from ...model import DTYPES, INT32, Node, Quantization, Tensor
+from ...ops import OPERATORS
 from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels, unit_of_sums
 from .context import Context, NoForm
 from .step_functions import Array, Integers
@@ -83,7 +84,8 @@ def _grids(
 
 def _folds(node: Node, folded: Integers) -> bool:
     """Whether there is a place for what is folded: MatMul has no bias."""
-    return node.operator in ("Conv", "qfmt.Linear", "Gemm") or (node.operator == "MatMul" and not folded.any())
+    entry = OPERATORS[node.operator]
+    return "folded" in entry.sum_rules and (len(entry.inputs) > 2 or not folded.any())
 
 
 def _check_scales(at: Array, yq: Quantization) -> None:
