@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
 from ...model import Quantization, Tensor, numpy_dtype
 from ...ops.accumulation import in_units_of_sums, int32_bias
+from ...ops.activation import bounds
 from . import grids
 from .lowering import Site, by_integers, plain, written_attributes
 from .opsets import Lacks
@@ -162,17 +164,12 @@ def clip(site: Site) -> ir.Value | None:
     grid, dtype = grids.grid_of(y), numpy_dtype(y.dtype)
     if site.node.operator == "Relu":
         return site.emit("Clip", site.stored(0), grids.zero_point(site.builder, y))
-    bounds: list[ir.Value | None] = []
-    for index in (1, 2):
-        bound = site.tensor(index) if site.has(index) else None
-        if bound is not None and not bound.is_constant:
-            return None
-        if bound is None:
-            bounds.append(None)
-        else:
-            real = bound.array.astype(f32).reshape(())
-            bounds.append(site.constant(f"bound_{index}", quantize(real, grid, dtype, "reciprocal_offset")))
-    return site.emit("Clip", site.stored(0), *bounds)
+    known = bounds(site.node, site.builder.model.tensors)
+    if known is None:
+        return None
+    limits = enumerate(quantize(np.array(known, f32), grid, dtype, "reciprocal_offset"), 1)
+    given = (site.constant(f"bound_{index}", limit) if site.has(index) else None for index, limit in limits)
+    return site.emit("Clip", site.stored(0), *given)
 
 
 @by_integers("Resize")
