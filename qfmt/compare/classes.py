@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
-from ..arithmetic import MEAN, REQUANTIZE, f32
+from ..arithmetic import MEAN, REQUANTIZE, f32, whole_bias
 from ..arrays import Array
 from ..engines import RUNTIMES
 from ..model import DTYPES, Node, Tensor
 from ..ops import OPERATORS, Operand, Trait, has
-from ..ops.accumulation import terms_of
+from ..ops.accumulation import terms_of, unit_of_sums
 from .saturation import can_overflow, saturated
 
 CLOSE = 1e-5
@@ -224,13 +224,8 @@ def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
     assert weight is not None and weight.quantization is not None and bias is not None
     if bias.quantization is not None:
         return _real(bias, np.float64)
-    scales = np.array(weight.quantization.scale, f32)
-    if weight.quantization.is_per_channel and node.operator == "ConvTranspose":
-        scales = np.tile(scales, node.int("group"))
-    at = f32(x.quantization.scale[0]) * scales
-    whole = bias.array * (f32(1) / at) if node.rule.endswith("reciprocal") else bias.array / at
-    real: Array = np.rint(whole).astype(np.float64) * at.astype(np.float64)
-    return real
+    at = unit_of_sums(x.quantization, weight.quantization, node.attributes)
+    return whole_bias(bias.array, at, node.rule) * at.astype(np.float64)
 
 
 def _magnitude(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...]) -> Array:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
+from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, f32, requantize, whole_bias
 from ..arrays import Array
 from ..errors import QfmtError, RunError
-from ..model import DTYPES, Node, Quantization, Shape
+from ..model import DTYPES, INT32, Node, Quantization, Shape, Tensor
 from .registry import OPERATORS, Operand, Result
 
 EXACT_IN_FLOAT64 = 1 << 53
@@ -147,6 +147,24 @@ def in_units_of_sums(
     if bias is None or any(bias.zero_point):
         return False
     return np.allclose(np.array(bias.scale), x.scale[0] * scales_of_channels(w, attributes), rtol=1e-6, atol=0)
+
+
+def unit_of_sums(x: Quantization, w: Quantization, attributes: Mapping[str, Any]) -> Array:
+    """f32(sx · sw): what one of an accumulator is worth; one number, or one per output channel."""
+    return f32(x.scale[0]) * scales_of_channels(w, attributes).astype(f32)
+
+
+def int32_bias(node: Node, x: Tensor, w: Tensor, b: Tensor) -> Tensor | None:
+    """A constant real bias as the rule of its node rounds it, in units of sums: ONNX's. None where int32 holds none."""
+    if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not (x.quantization and w.quantization):
+        return None
+    unit = unit_of_sums(x.quantization, w.quantization, node.attributes)
+    whole = whole_bias(b.array, unit, node.rule)
+    if not np.abs(whole).max(initial=0) <= INT32:
+        return None
+    axis = 0 if unit.size > 1 else None
+    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -INT32 - 1, INT32, axis)
+    return Tensor.constant(b.name, whole.astype(np.int32), grid, aliases=b.aliases)
 
 
 def range_met(node: Node, low: int, high: int, zero: int) -> tuple[int, int]:

@@ -221,7 +221,10 @@ def mean_sizes(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> lis
         raise UncountedError("averages over an unknown number of elements", is_open=True)
     axes = list(range(2, len(shape)))
     if node.operator == "ReduceMean":
-        axes = _reduced(node, tensors, len(shape))
+        stated = tensors[node.inputs[1]] if any(node.inputs[1:]) else None
+        if stated is not None and not stated.is_constant:
+            raise UncountedError("averages over axes that are not constant")
+        axes = reduced_axes(node, None if stated is None else stated.array, len(shape))
     elif "output_size" in a:
         axes = list(range(len(shape)))[-len(node.ints("output_size")) :]
     sizes = [size for axis in axes if isinstance(size := shape[axis], int)]
@@ -252,10 +255,8 @@ def sizes_along(window: Window, size: int, count_include_pad: int) -> set[int]:
     return set(np.unique(counts[counts > 0]).tolist())
 
 
-def _reduced(node: Node, tensors: Mapping[str, Tensor], rank: int) -> list[int]:
-    axes = tensors[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else None
-    if axes is not None and not axes.is_constant:
-        raise UncountedError("averages over axes that are not constant")
-    if axes is None or axes.array.size == 0:
-        return [] if node.attributes["noop_with_empty_axes"] else list(range(rank))
-    return [axis_of(int(axis), rank) for axis in axes.array.reshape(-1)]
+def reduced_axes(node: Node, axes: Array | None, rank: int) -> list[int]:
+    """The axes that a reduction is over, in order; `axes` is the value of its second input, None if it has none."""
+    if axes is None or axes.size == 0:
+        return [] if node.int("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted({axis_of(int(axis), rank) for axis in axes.reshape(-1)})

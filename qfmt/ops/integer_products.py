@@ -39,6 +39,7 @@ def _sums(exact: Array) -> Array:
     "A B a_zero_point? b_zero_point? -> Y",
     shape=matmul_shape,
     quantized=Quantized.FLOAT_ONLY,
+    weights=(1,),
     dtype="int32",
 )
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None) -> Array:
@@ -61,6 +62,7 @@ def _conv_integer_shape(given: Inference) -> list[Shape]:
     attributes=ATTRIBUTES,
     shape=_conv_integer_shape,
     quantized=Quantized.FLOAT_ONLY,
+    weights=(1,),
     dtype="int32",
 )
 def conv_integer(

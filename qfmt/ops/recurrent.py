@@ -137,6 +137,7 @@ def _lstm(
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=4, states=2),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(
         _lstm, "Products as in qfmt.DynamicLinear: X · W_ihᵀ of all steps at once, on one grid, H · W_hhᵀ step by step."
     ),
@@ -179,6 +180,7 @@ def _gru(
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=3, states=1),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_gru, "Products as in qfmt.LSTM."),
     dtype="float32",
 )
@@ -212,6 +214,7 @@ def _lstm_cell(
     attributes=REDUCE_RANGE,
     shape=partial(_cell_shape, gates=4, states=2),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_lstm_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
@@ -232,6 +235,7 @@ def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh:
     attributes=REDUCE_RANGE,
     shape=partial(_cell_shape, gates=3, states=1),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_gru_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
@@ -255,6 +259,7 @@ def _rnn_cell(
     attributes={"activation": optional("tanh", "`tanh` or `relu`"), **REDUCE_RANGE},
     shape=partial(_cell_shape, gates=1, states=1),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )

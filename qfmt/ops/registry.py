@@ -221,6 +221,7 @@ class Operator:
     integer: Callable[..., Any] | None
     sums: Sums | None = None
     constants: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
     torch: tuple[str, ...] = field(default=())
     traits: Trait = Trait.NONE
 
@@ -346,6 +347,7 @@ def operator(
     integer: Callable[..., Any] | None = None,
     sums: Sums | None = None,
     constants: tuple[str, ...] = (),
+    weights: tuple[int, ...] | None = None,
     torch: tuple[str, ...] = (),
     traits: Trait = Trait.NONE,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -354,12 +356,14 @@ def operator(
     `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, "input:1" as the second, a dtype
     name, or "attribute:NAME" (if that is empty: as the first input); if outputs differ, one word for each, "same
     int64". `engines`: the rule that each engine uses, where it rounds. `constants`: the inputs that are constants in
-    every valid model. `traits`: those that do not follow from the rest.
+    every valid model. `weights`: the places of inputs that are multiplied with the first, or with the state.
+    `traits`: those that do not follow from the rest.
     """
 
     def register(reference: Callable[..., Any]) -> Callable[..., Any]:
         left, _, right = signature.partition("->")
         default_rules, default_engines = _DEFAULTS[quantized]
+        default_weights = (1,) if quantized in (Quantized.ACCUMULATES, Quantized.WEIGHTS) else ()
         OPERATORS[name] = Operator(
             name=name,
             version=version,
@@ -377,6 +381,7 @@ def operator(
             integer=integer,
             sums=sums,
             constants=constants,
+            weights=default_weights if weights is None else weights,
             torch=torch,
             traits=traits | _implied(quantized, shape, left, integer, sums),
         )

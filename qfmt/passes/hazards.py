@@ -28,14 +28,6 @@ bit (docs/spec/conversions.md, "Kernels that saturate"). MLAS of ONNX Runtime mu
 QLinearConv and MatMulInteger, and in ConvInteger channel by channel. Engines that are not listed, such as qnnpack,
 have none."""
 
-WEIGHTS: Mapping[str, tuple[int, ...]] = {
-    "Conv": (1,), "ConvTranspose": (1,), "qfmt.Linear": (1,), "Gemm": (1,), "MatMul": (1,),
-    "qfmt.DynamicConv": (1,), "qfmt.DynamicConvTranspose": (1,), "qfmt.DynamicLinear": (1,),
-    "ConvInteger": (1,), "MatMulInteger": (1,),
-    "qfmt.LSTM": (1, 2), "qfmt.GRU": (1, 2), "qfmt.LSTMCell": (1, 2), "qfmt.GRUCell": (1, 2), "qfmt.RNNCell": (1, 2),
-}  # fmt: skip
-"""Operator → its inputs that are weights of a product with the first, or with the state."""
-
 INTEGER_CONVOLUTIONS = ("ConvInteger", "qfmt.DynamicConv")
 """ONNX Runtime computes convolutions that output their sums as ConvInteger, which clips int8 by uint8."""
 
@@ -85,8 +77,9 @@ def hazards(model: Model) -> Iterator[Hazard]:
 
 
 def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
-    """The products of one node of a valid graph."""
-    for index in WEIGHTS.get(node.operator, ()):
+    """Those of one node of a sound graph."""
+    entry = OPERATORS.get(node.operator)
+    for index in entry.weights if entry else ():
         x, w = tensors[node.inputs[0]], tensors[node.inputs[index]]
         if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:
             yield _hazard(node, w, *stored)

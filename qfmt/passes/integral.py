@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..arithmetic import EXACT_IN_FLOAT32
 from ..model import DTYPES, Graph, Node, Tensor, first_holding
 from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
+from ..ops.activation import bounds
 from .constants import unused
 from .qdq_grids import DEQUANTIZE, QUANTIZE
 
@@ -113,11 +115,8 @@ class _Integral:
         whole = source is not None and source.operator == "qfmt.RequantShift"
         if not whole and node.inputs[0] not in self.ranges:
             return None
-        bounds = [self.tensors[name] for name in node.inputs[1:] if name]
-        if len(bounds) != 2 or not all(bound.is_constant and bound.array.size == 1 for bound in bounds):
-            return None
-        low, high = (float(bound.array.reshape(())) for bound in bounds)
-        return (int(low), int(high)) if low == int(low) and high == int(high) and low <= high else None
+        low, high = bounds(node, self.tensors) or (-inf, inf)
+        return (int(low), int(high)) if low.is_integer() and high.is_integer() and low <= high else None
 
     def _product(self, node: Node) -> None:
         """Integers times integers: weight and bias become integers, and so do the sums, if float32 is exact."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
+from ..ops import OPERATORS
 from ..ops.accumulation import input_size
 
 EXAMPLES = "example_shapes"
@@ -26,11 +27,6 @@ CHANNELS = 3
 
 VOLUME = 16
 """Each side of a volume is at most this."""
-
-_FEATURES = ("qfmt.Linear", "qfmt.DynamicLinear", "MatMul", "MatMulInteger")
-"""Products over the last dimension of the first input."""
-
-_CHANNELS = ("Conv", "ConvInteger", "ConvTranspose")
 
 _PASSED_ON = ("QuantizeLinear", "DynamicQuantizeLinear", "Cast", "Identity")
 
@@ -98,14 +94,12 @@ def _taken(model: Model, name: str) -> Taken | None:
         if node.operator.rpartition(".")[2] in _PASSED_ON:
             same.add(node.outputs[0])
             continue
-        weight = model.tensors[node.inputs[1]].shape if len(node.inputs) > 1 and node.inputs[1] else None
+        entry = OPERATORS.get(node.operator)
+        weight = model.tensors[node.inputs[1]].shape if entry and entry.weights and any(node.inputs[1:2]) else None
         sizes = [size for size in weight or () if isinstance(size, int)]
-        if weight is None or len(sizes) < max(2, len(weight)):
-            continue
-        if node.operator in _FEATURES:
-            return Taken(None, -1, input_size(node, sizes))
-        if node.operator in _CHANNELS:
-            return Taken(len(sizes), 1, input_size(node, sizes))
+        if entry is not None and weight is not None and len(sizes) >= max(2, len(weight)):
+            rank, axis = (len(sizes), 1) if "kernel_shape" in entry.attributes else (None, -1)
+            return Taken(rank, axis, input_size(node, sizes))
     return None
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..model import DTYPES, Node, Tensor, static_shape
+from ..model import DTYPES, Node, Tensor
+from ..ops.activation import bounds
 from .qdq_grids import QUANTIZE
 
 Ranges = dict[str, tuple[int, int]]
@@ -53,19 +54,10 @@ def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None
     """The range after a Clip of integers, if its bounds are constants."""
     if node.operator != "Clip" or not DTYPES[tensors[node.inputs[0]].dtype].is_integer:
         return None
-    kind = DTYPES[tensors[node.inputs[0]].dtype]
-    limits = [kind.minimum, kind.maximum]
-    if not kind.is_quantizable:
+    kind, known = DTYPES[tensors[node.inputs[0]].dtype], bounds(node, tensors)
+    if known is None or not kind.is_quantizable:
         return None
-    for index, name in enumerate(node.inputs[1:]):
-        if not name:
-            continue
-        bound = tensors[name]
-        if not bound.is_constant or static_shape(bound) not in ((), (1,)):
-            return None
-        value = int(bound.array.reshape(()))
-        limits[index] = max(limits[0], value) if index == 0 else min(limits[1], value)
-    return limits[0], limits[1]
+    return int(max(kind.minimum, known[0])), int(min(kind.maximum, known[1]))
 
 
 def _clipped(source: Tensor, target: Tensor, limits: tuple[int, int]) -> Tensor:

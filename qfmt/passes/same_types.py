@@ -19,7 +19,6 @@ from ..model import Model, Node, Quantization, Tensor
 from ..ops import OPERATORS
 from ..rules.nodes import known
 from .constants import unused
-from .hazards import WEIGHTS
 
 OFFSETS = {"int8": -128, "uint8": 128}
 """Element type → the number added to integers of the other type."""
@@ -92,7 +91,7 @@ class _SameTypes:
         if node.operator in WITH_ZERO_POINTS:
             self._change_stated(inputs)
             return replace(node, inputs=tuple(inputs))
-        for index in WEIGHTS.get(node.operator, ()):
+        for index in operator.weights:
             dtype, weight = self._type_of_input(node), self.tensors[inputs[index]]
             if self._may_change(inputs[index], dtype) and _has_grid(weight):
                 inputs[index] = self._changed(inputs[index], dtype)

@@ -188,13 +188,13 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     accumulates = operator.accumulates
     if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES):
         return ""
-    for index, (parameter, name) in enumerate(zip(operator.inputs, node.inputs, strict=False)):
+    for index, name in enumerate(node.inputs):
         quantization, shape = (tensors[name].quantization, tensors[name].shape) if name else (None, None)
         if quantization is None or not quantization.is_per_channel:
             continue
         if index == 0 and accumulates:
             return f"the scales of {quoted(name)} are per channel, expected one scale"
-        if index == 1 if accumulates else parameter.name.startswith("W"):
+        if index in (operator.weights or (0,)):  # the first is the table of a lookup rule
             axis = output_axis(node, len(shape or ()))
             if quantization.axis != axis:
                 return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected axis {axis}"

@@ -10,7 +10,7 @@ import numpy as np
 from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
-from ...ops.geometry import Window, bins, windows
+from ...ops.geometry import Window, bins, reduced_axes, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Plan
@@ -61,7 +61,10 @@ def pool(plan: Plan, node: Node) -> None:
 def reduce(plan: Plan, node: Node) -> None:
     """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with the dimensions after them as channels."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
-    axes = _axes(plan, node, len(x.shape))
+    given = plan.value(node.inputs[1]).array if any(node.inputs[1:]) else None
+    if given is None and any(node.inputs[1:]):
+        raise QfmtError("its axes are not constant, which C requires")
+    axes = reduced_axes(node, given, len(x.shape))
     view = plan.read(node.inputs[0])
     kept = [axis for axis in view.order if axis not in axes]
     places = [view.order.index(axis) for axis in axes]
@@ -74,15 +77,6 @@ def reduce(plan: Plan, node: Node) -> None:
     size = prod(x.shape[axis] for axis in axes)
     result = order if len(y.shape) == len(x.shape) else tuple(sorted(kept).index(axis) for axis in kept)
     _emit(plan, node, view, [Along.of_bins(size, 1)], channels, prod(y.shape) // max(1, channels), result)
-
-
-def _axes(plan: Plan, node: Node, rank: int) -> list[int]:
-    given = plan.value(node.inputs[1]).array if len(node.inputs) > 1 and node.inputs[1] else None
-    if given is None and len(node.inputs) > 1 and node.inputs[1]:
-        raise QfmtError("has axes that are not constant; C requires constants")
-    if given is None or given.size == 0:
-        return [] if node.attributes.get("noop_with_empty_axes") else list(range(rank))
-    return sorted({int(axis) % rank for axis in np.asarray(given).reshape(-1)})
 
 
 def _emit(

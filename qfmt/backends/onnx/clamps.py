@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ...arithmetic import f32, quantize
 from ...arrays import Array
 from ...model import DTYPES, Tensor, numpy_dtype
+from ...ops.activation import bounds
 from ...ops.resize import neighbours_along
 from .grids import grid_of
 from .lowering import Site, among_integers, one_to_one, plain
@@ -34,18 +35,11 @@ def clip(site: Site) -> ir.Value | None:
     grid = grid_of(y)
     if not _is_plain(y):
         return None
-    limits = [grid.quant_min, grid.quant_max]
-    low, high = limits
-    for index, is_low in ((1, True), (2, False)):
-        if not site.has(index):
-            continue
-        bound = site.tensor(index)
-        if not bound.is_constant:
-            return None
-        real = bound.array.astype(f32).reshape(())
-        limit = int(quantize(real, grid, numpy_dtype(y.dtype), "reciprocal_offset"))
-        low, high = (max(low, limit), high) if is_low else (low, min(high, limit))
-    return _limited(site, min(low, high), high)  # the upper bound is applied last
+    known = bounds(site.node, site.builder.model.tensors)
+    if known is None:
+        return None
+    low, high = quantize(np.array(known, f32), grid, numpy_dtype(y.dtype), "reciprocal_offset").tolist()
+    return _limited(site, min(low, high), high)  # the upper bound is taken last
 
 
 def _limited(site: Site, low: int, high: int) -> ir.Value:

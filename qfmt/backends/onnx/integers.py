@@ -14,7 +14,6 @@ from .lowering import Site, lowers
 from .rescaling import clipped, floor_divided
 
 INT64 = int(ir.DataType.INT64)
-INT32 = int(ir.DataType.INT32)
 
 NEVER = 1 << 31
 """A threshold that no int32 reaches."""
@@ -143,4 +142,4 @@ def weighted_sum(site: Site) -> None:
         term = site.emit("Mul", wide, _int64(site, f"weight.{index}", weight))
         result = term if result is None else site.emit("Add", result, term)
     assert result is not None
-    site.builder.define(site.output().name, site.emit("Cast", result, to=INT32))
+    site.builder.define(site.output().name, site.emit("Cast", result, to=int(ir.DataType.INT32)))

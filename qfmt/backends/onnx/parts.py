@@ -15,8 +15,6 @@ from ...passes.same_types import OFFSETS
 from .constants import onnx_dtype
 from .lowering import Site
 
-INT32 = int(ir.DataType.INT32)
-
 
 class Part(NamedTuple):
     """int8 or uint8 with their zero point (None: 0): q - z is the sum of (value - zero_point) · factor of all parts."""
@@ -48,7 +46,9 @@ def _shifted(site: Site, value: ir.Value, dtype: str) -> ir.Value:
     if value.const_value is not None:
         integers = value.const_value.numpy().astype(np.int16) + OFFSETS[dtype]
         return site.builder.constant(f"{value.name}.{dtype}", integers.astype(dtype), dtype)
-    moved = site.emit("Add", site.emit("Cast", value, to=INT32), site.constant("offset", np.int32(OFFSETS[dtype])))
+    moved = site.emit(
+        "Add", site.emit("Cast", value, to=int(ir.DataType.INT32)), site.constant("offset", np.int32(OFFSETS[dtype]))
+    )
     return _cast(site, moved, dtype)
 
 
@@ -67,7 +67,7 @@ def of_tensor(site: Site, index: int) -> list[Part]:
             value = site.emit("Cast", value, to=int(onnx_dtype(f"{kind}8")))
         return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"), f"{kind}8")]
     point = int(points[0])
-    wide, base = site.emit("Cast", value, to=INT32), site.constant("byte", np.int32(256))
+    wide, base = site.emit("Cast", value, to=int(ir.DataType.INT32)), site.constant("byte", np.int32(256))
     low = site.emit("Mod", wide, base)
     high = site.emit("Div", site.emit("Sub", wide, low), base)
     return [

@@ -12,12 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arithmetic import f32, quantize
-from ...model import INT32, Quantization, Tensor, numpy_dtype
+from ...model import Quantization, Tensor, numpy_dtype
+from ...ops.accumulation import in_units_of_sums, int32_bias
+from ...ops.activation import bounds
 from . import grids
 from .lowering import Site, by_integers, plain, written_attributes
 from .opsets import Lacks
 from .pools import without_ceil_mode
-from .products import units
 
 MICROSOFT = "com.microsoft"
 
@@ -58,19 +59,14 @@ def _bias(site: Site) -> ir.Value | None:
     """A bias as int32, in units of sx · sw, the only form that these operators support."""
     if not site.has(2):
         return None
-    b, x, w = site.tensor(2), grids.grid_of(site.tensor(0)), grids.grid_of(site.tensor(1))
-    if not b.is_constant or b.array.ndim != 1:
-        raise _NoInteger
-    unit = units(x, w, b.array.size)
-    if b.quantization is not None:
-        fits = b.dtype == "int32" and not any(b.quantization.zero_point)
-        if not fits or not np.allclose(b.quantization.scale, unit, rtol=1e-6, atol=0):
-            raise _NoInteger
+    x, w, b = (site.tensor(index) for index in range(3))
+    is_vector = b.is_constant and b.array.ndim == 1 and b.dtype == "int32"
+    if is_vector and in_units_of_sums(b.quantization, grids.grid_of(x), grids.grid_of(w), site.attributes):
         return site.stored(2)
-    whole = np.rint(b.array.astype(f32) / unit).astype(np.float64)
-    if np.abs(whole).max(initial=0) > INT32:
+    whole = int32_bias(site.node, x, w, b)
+    if whole is None:
         raise _NoInteger
-    return site.builder.constant(f"{b.name}_quantized", whole.astype(np.int32))
+    return site.builder.constant(f"{b.name}_quantized", whole.array)
 
 
 @by_integers("Conv")
@@ -169,17 +165,12 @@ def clip(site: Site) -> ir.Value | None:
     grid, dtype = grids.grid_of(y), numpy_dtype(y.dtype)
     if site.node.operator == "Relu":
         return site.emit("Clip", site.stored(0), grids.zero_point(site.builder, y))
-    bounds: list[ir.Value | None] = []
-    for index in (1, 2):
-        bound = site.tensor(index) if site.has(index) else None
-        if bound is not None and not bound.is_constant:
-            return None
-        if bound is None:
-            bounds.append(None)
-        else:
-            real = bound.array.astype(f32).reshape(())
-            bounds.append(site.constant(f"bound_{index}", quantize(real, grid, dtype, "reciprocal_offset")))
-    return site.emit("Clip", site.stored(0), *bounds)
+    known = bounds(site.node, site.builder.model.tensors)
+    if known is None:
+        return None
+    limits = enumerate(quantize(np.array(known, f32), grid, dtype, "reciprocal_offset"), 1)
+    given = (site.constant(f"bound_{index}", limit) if site.has(index) else None for index, limit in limits)
+    return site.emit("Clip", site.stored(0), *given)
 
 
 @by_integers("Resize")

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...model import INT32 as LARGEST
+from ...model import INT32
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
 from ...ops.geometry import unit_factors, window_counts
@@ -21,7 +21,6 @@ from .parts import Part, of_constant, of_tensor
 from .pools import bin_members
 
 INT64 = int(ir.DataType.INT64)
-INT32 = int(ir.DataType.INT32)
 
 MOST_ONES = 1 << 24
 """The most elements of a kernel of ones: it is written to the file, and the model has no tensor of that size."""
@@ -44,7 +43,7 @@ def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Pa
             term = site.emit("Mul", term, site.constant("factor", np.int64(x.factor * w.factor)))
         total = term if total is None else site.emit("Add", total, term)
     assert total is not None
-    return site.emit("Cast", total, to=INT32)
+    return site.emit("Cast", total, to=int(ir.DataType.INT32))
 
 
 @adds_up("Conv")
@@ -192,7 +191,7 @@ def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
 
 def _centred(site: Site, index: int) -> ir.Value:
     """The integers minus their zero point, as int32."""
-    wide = site.emit("Cast", site.stored(index), to=INT32)
+    wide = site.emit("Cast", site.stored(index), to=int(ir.DataType.INT32))
     zero = stored_zero(Operand(np.zeros(0), site.tensor(index).quantization))
     return site.emit("Sub", wide, site.constant("zero_point", np.int32(zero))) if zero else wide
 
@@ -210,7 +209,7 @@ def _with_bias(site: Site, sums: ir.Value, bias: Array, behind: int) -> ir.Value
     """`behind` is the number of dimensions after the channels."""
     if not bias.any():
         return sums
-    if np.abs(bias).max() > LARGEST:
+    if np.abs(bias).max() > INT32:
         raise Lacks("has a bias beyond int32")
     shaped = bias.astype(np.int32).reshape((*bias.shape, *(1,) * behind))
     return site.emit("Add", sums, site.constant("bias", shaped))

@@ -77,9 +77,14 @@ def _div(s: Site, x: list[Any]) -> Any:
     return s.call(aten.div.Tensor, *x)
 
 
+def bounds(s: Site) -> list[float | None]:
+    """Those of Clip, None for one that it does not have."""
+    return [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+
+
 def _clip(s: Site, x: list[Any]) -> Any:
-    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
-    return s.call(aten.clamp.default, x[0], *bounds) if any(bound is not None for bound in bounds) else x[0]
+    limits = bounds(s)
+    return s.call(aten.clamp.default, x[0], *limits) if limits != [None, None] else x[0]
 
 
 def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
 from .emit import Emitter, Lacks, Site
+from .floats import bounds
 from .kernels import quantized_kernels
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
@@ -289,10 +290,10 @@ def _relu(s: Site) -> Any:
 
 def _clip(s: Site) -> Any:
     same_grid(s)
-    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
-    if bounds == [None, None]:
+    limits = bounds(s)
+    if limits == [None, None]:
         raise Lacks("has no bounds")
-    return within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
+    return within_range(s, aten.clamp.default, s.x(0), *limits, relu=False)
 
 
 NATIVE_EMITTERS: dict[str, Emitter] = {

@@ -17,7 +17,7 @@ from ...ops.geometry import bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import computed
+from .floats import bounds, computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
@@ -171,13 +171,13 @@ def _relu(s: Site) -> Any:
 
 def _clip(s: Site) -> Any:
     """Q(min) and Q(max), by the rule `reciprocal_offset`, are inside the range of the output."""
-    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+    given = bounds(s)
     if s.is_float:
-        return s.result(torch.ops.aten.clamp.default, s.x(0), *bounds) if any(b is not None for b in bounds) else s.x(0)
+        return s.result(torch.ops.aten.clamp.default, s.x(0), *given) if given != [None, None] else s.x(0)
     y = _clamping_grid(s)
     low, high = (
         limit if bound is None else int(quantize(torch.tensor(bound, dtype=torch.float32), y, "reciprocal_offset"))
-        for bound, limit in zip(bounds, (y.minimum, y.maximum), strict=True)
+        for bound, limit in zip(given, (y.minimum, y.maximum), strict=True)
     )
     return s.result(limited, s.x(0), low, high)
 

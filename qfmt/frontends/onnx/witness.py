@@ -14,8 +14,9 @@ from ...arithmetic import dequantize
 from ...arrays import Array
 from ...engines import RUNTIMES
 from ...errors import MissingPackageError, RunError
-from ...model import Model, Quantization, Tensor, numpy_dtype
+from ...model import Model, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
+from ...ops.accumulation import int32_bias
 from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, integers_of, is_array
@@ -234,13 +235,7 @@ def in_terms_of_onnx(file: Model, source: Model) -> Model:
     for node in file.nodes:
         if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:
             x, weight, bias = (tensors[name] for name in node.inputs[:3])
-            if bias.is_constant and bias.quantization is None and x.quantization and weight.quantization:
-                at = np.float32(x.quantization.scale[0]) * np.array(weight.quantization.scale, np.float32)
-                whole = np.rint(bias.array.astype(np.float32) / at).astype(np.int32)
-                axis = 0 if at.size > 1 else None
-                limits = np.iinfo(np.int32)
-                grid = Quantization(tuple(at.tolist()), (0,) * at.size, int(limits.min), int(limits.max), axis)
-                tensors[bias.name] = Tensor.constant(bias.name, whole, grid, aliases=bias.aliases)
+            tensors[bias.name] = int32_bias(node, x, weight, bias) or bias
     return file.replace(graph=replace(file.graph, tensors=tensors))
 
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
+from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize, whole_bias
 from ...model import DTYPES, INT32, Node, Quantization, Tensor
-from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels
+from ...ops import OPERATORS
+from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels, unit_of_sums
 from .context import Context, NoForm
 from .step_functions import Array, Integers
 from .sums import FACTOR_BITS, Sums, unit_of
@@ -26,7 +27,7 @@ def product(node: Node, context: Context) -> Sums:
         return _of_inputs(node, xq, wq, yq, context)
     weights, zero = columns(node, _centred(w)), int(xq.zero_point[0])
     scale = scales_of_channels(wq, node.attributes)
-    at = f32(xq.scale[0]) * scale.astype(f32)
+    at = unit_of_sums(xq, wq, node.attributes)
     _check_scales(at, yq)
     bias, real = _bias(node, context, xq, wq, at, len(weights))
     least, most = range_met(node, xq.quant_min, xq.quant_max, zero)
@@ -82,8 +83,9 @@ def _grids(
 
 
 def _folds(node: Node, folded: Integers) -> bool:
-    """Whether the node has a bias to fold into: MatMul has none."""
-    return node.operator in ("Conv", "qfmt.Linear", "Gemm") or (node.operator == "MatMul" and not folded.any())
+    """Whether there is a place for what is folded: MatMul has no bias."""
+    entry = OPERATORS[node.operator]
+    return "folded" in entry.sum_rules and (len(entry.inputs) > 2 or not folded.any())
 
 
 def _check_scales(at: Array, yq: Quantization) -> None:
@@ -122,7 +124,7 @@ def _bias(
     if in_units_of_sums(tensor.quantization, xq, wq, node.attributes):
         return _spread(tensor.array.astype(np.int64), count), None
     real = _spread(tensor.dequantize().astype(f32), count)
-    units = np.rint(real / at).astype(np.float64)
+    units = whole_bias(real, at, "integer_bias")
     if not np.abs(units).max(initial=0) < INT32:
         raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, outside int32")
     return units.astype(np.int64), real
@@ -181,7 +183,7 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
     low, high = length * min(0, *products), length * max(0, *products)
     if max(-low, high) >= INT32:
         raise NoForm(f"sums may reach {low:,} or {high:,}, outside int32")
-    at = f32(aq.scale[0]) * np.array(bq.scale[0]).astype(f32)
+    at = unit_of_sums(aq, bq, node.attributes)
     _check_scales(at, yq)
 
     def evaluate(sums: Integers, _: slice) -> Array:
@@ -189,5 +191,5 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
 
     lows, highs = np.array([low]), np.array([high])
     adding = replace(node, outputs=(context.free(f"{y.name}.sums"),), rule="exact")
-    unit = unit_of(np.array([at]), 0, lows, highs)
-    return Sums(adding, 0, lows, highs, np.array([float(at) / yq.scale[0]]), node.rule, unit, evaluate)
+    unit = unit_of(at, 0, lows, highs)
+    return Sums(adding, 0, lows, highs, at.astype(np.float64) / yq.scale[0], node.rule, unit, evaluate)
