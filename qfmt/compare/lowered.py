@@ -81,7 +81,7 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 
 class Lowered:
-    """How an integer-only file relates to its source; see `comparison.Relation`. Inputs are those of the source."""
+    """How an integer-only file relates to its source, as `Converted` does of others. Inputs are those of the source."""
 
     integer_only, foreign = True, False
 
