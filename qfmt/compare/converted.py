@@ -11,10 +11,10 @@ from ..arrays import Array
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Model
-from .beside import ByFile, BySource, completed
 from .difference import Pairing
+from .judges import ByFile, BySource, completed
 from .report import NodeComparison, WeightComparison
-from .running import SideBySide
+from .side_by_side import SideBySide
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -21,9 +21,9 @@ from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has
-from .beside import BySource, completed, operand
+from .judges import BySource, completed, operand
 from .report import NodeComparison, WeightComparison
-from .running import SideBySide
+from .side_by_side import SideBySide
 from .words import tensor_words, values_differ
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import torch
 
 import qfmt
 from networks import onnx_runtime as networks
-from qfmt.compare.beside import ByFile
 from qfmt.compare.classes import Counts
-from qfmt.compare.running import SideBySide
+from qfmt.compare.judges import ByFile
+from qfmt.compare.side_by_side import SideBySide
 from qfmt.frontends.witness import computed
 from qfmt.model import Model
 from support.counts import tell
