@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..arrays import Array
 from ..engines import engine_of
 from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
@@ -56,24 +55,17 @@ class Comparison:
         witnesses = (*weight.witnesses, self.witness.name)
         return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
 
-    def has_same_inputs(self) -> bool:
-        """Whether file and source can be run on the same arrays."""
-        return self.relation.has_same_inputs(self.weights)
-
     def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Nodes and outputs, on inputs as given or on pseudo-random ones."""
         if inputs is not None:
             given = self.relation.given(inputs)
             self.inputs = f"as given: {_sizes({name: array.shape for name, array in given.items()})}"
-            self._sample(given, self.relation.theirs(given))
+            self.relation.sample(given, self.relation.theirs(given))
             return
         chosen, values = self._fitting(shapes)
         self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
         for index, drawn in enumerate(random_inputs.draw(self.relation.takes, chosen, count, self.witness.engine)):
-            self._sample(drawn, values if index == 0 else self.relation.theirs(drawn))
-
-    def _sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        self.relation.side_by_side.sample(self.relation.taken(inputs, theirs), theirs)
+            self.relation.sample(drawn, values if index == 0 else self.relation.theirs(drawn))
 
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
         """The likeliest shapes that the source can be run on, and what it computes from the first sample."""

@@ -12,7 +12,7 @@ from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Model
 from .difference import Pairing
-from .judges import ByFile, BySource, completed
+from .judges import BySource, by_file, completed
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
 
@@ -46,7 +46,7 @@ class Converted:
         if rules is not None:
             names = {theirs: mine for mine, theirs in self.tensors.items()}
             self.by_source = BySource(file, rules, witness.engine, names)
-        self.side_by_side = SideBySide(file, self.by_source or ByFile(file, witness.engine))
+        self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine))
         self.notes: list[str] = []
 
     def _paired(self) -> dict[str, str]:
@@ -89,9 +89,9 @@ class Converted:
         """Arrays from the caller, checked."""
         return checked_inputs(self.takes, inputs)
 
-    def taken(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> Mapping[str, Array]:
-        """What the file is run on."""
-        return inputs
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        """Run the file on one sample, of which the source's values are known."""
+        self.side_by_side.sample(inputs, theirs)
 
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """What the source computes, by the names of the file."""

@@ -172,18 +172,9 @@ class Inference(NamedTuple):
 
 
 IN_PASSING = (
-    "activation",
-    "creation",
-    "elementwise",
-    "functions",
-    "indexing",
-    "layout",
-    "logic",
-    "normalization",
-    "reduction",
-    "selection",
-    "softmax",
-)
+    "activation", "creation", "elementwise", "functions", "indexing", "layout", "logic", "normalization", "reduction",
+    "selection", "softmax",
+)  # fmt: skip
 """Families of operators that look at each element a few times; others multiply outputs by as much as an input."""
 
 

@@ -18,8 +18,8 @@ from ...model import Model, Quantization, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, integers_of, is_array
+from .execution import REFERENCE
 from .external import Files, open_proto, take_large
-from .runtime import REFERENCE
 from .spelled import in_standard_operators
 
 OUTPUT = -1
