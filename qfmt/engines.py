@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
+TORCH_ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 """The quantized engines of PyTorch; the first is the default for its models."""
 
 ENGINES = (*TORCH_ENGINES, "onnx", "pt2e")

@@ -124,17 +124,12 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
         with np.errstate(all="ignore"):
             return _execute(node, operands, outputs)
     except RunError as error:
-        raise error.at(place(node)) from None
+        raise error.at(f"node {node.title}") from None
     except QfmtError as error:
-        raise RunError(error.what, where=place(node), hint=error.hint) from None
+        raise RunError(error.what, where=f"node {node.title}", hint=error.hint) from None
     except UNFIT as error:
         shapes = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
-        raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=place(node)) from error
-
-
-def place(node: Node) -> str:
-    """What to call a node in a message."""
-    return f"node {node.title}"
+        raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=f"node {node.title}") from error
 
 
 def operator_of(node: Node) -> Operator:
@@ -154,7 +149,7 @@ def check_versions(model: Model) -> None:
             try:
                 operator_of(node)
             except RunError as error:
-                raise error.at(place(node)) from None
+                raise error.at(f"node {node.title}") from None
 
 
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:

@@ -5,71 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ..arrays import Array
 from ..engines import engine_of
 from ..errors import RunError
 from ..frontends.isolation.parent import EngineDied
 from ..frontends.witness import Computed
-from ..model import Model
 from . import random_inputs
-from .report import NodeComparison, OutputComparison, Report, WeightComparison
-from .running import SideBySide
+from .converted import Converted
+from .lowered import Lowered
+from .report import OutputComparison, Report, WeightComparison
 from .words import quantization_words, values_differ
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from ..frontends.witness import Witness
-
-
-class Relation(Protocol):
-    """How a file relates to its source: what of the one is compared with what of the other."""
-
-    file: Model
-    witness: Witness
-    integer_only: bool
-    foreign: bool
-    tensors: dict[str, str]
-    """Tensor of the source → tensor of the file."""
-    takes: Model
-    """The network whose inputs are given or drawn."""
-    side_by_side: SideBySide
-    notes: list[str]
-
-    def constants(self) -> Iterator[WeightComparison]:
-        """What is stored, against the fresh conversion."""
-
-    def has_same_inputs(self, weights: Mapping[str, WeightComparison]) -> bool:
-        """Whether file and source can be run on the same arrays."""
-
-    def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Arrays from the caller, checked."""
-
-    def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
-        """What the source computes, by the names of the file."""
-
-    def taken(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> Mapping[str, Array]:
-        """What the file is run on."""
-
-    def nodes(self) -> Iterator[NodeComparison]:
-        """Nodes of the file; what is to be said of them goes into `notes`."""
-
-    def missing(self) -> Iterator[str]:
-        """Nodes that only the source has."""
-
-    def interface(self, skipped: bool) -> Iterator[str]:
-        """What differs in the inputs and outputs of the network. `skipped`: nothing was run."""
-
-    def beyond(self) -> Iterator[str]:
-        """Outputs of the source that the file ends before: none, unless it was lowered up to another tensor."""
-
 
 class Comparison:
-    """One file beside one source; what is stored and stated is compared at once, the rest when it can be run."""
+    """One file beside one source; what is stored and stated is compared at once, the rest when it can be run.
 
-    def __init__(self, relation: Relation) -> None:
+    `relation` tells what of the one is compared with what of the other.
+    """
+
+    def __init__(self, relation: Converted | Lowered) -> None:
         self.relation, self.file, self.witness = relation, relation.file, relation.witness
         self.weights = {weight.name: weight for weight in relation.constants()}
         self.version = self.inputs = self.skipped = ""
@@ -97,24 +55,17 @@ class Comparison:
         witnesses = (*weight.witnesses, self.witness.name)
         return replace(weight, differences=(*weight.differences, *words), witnesses=witnesses)
 
-    def has_same_inputs(self) -> bool:
-        """Whether file and source can be run on the same arrays."""
-        return self.relation.has_same_inputs(self.weights)
-
     def run(self, inputs: Mapping[str, ArrayLike] | None, count: int, shapes: Mapping[str, Sequence[int]]) -> None:
         """Compare nodes and outputs, on given inputs or on pseudo-random ones."""
         if inputs is not None:
             given = self.relation.given(inputs)
             self.inputs = f"as given: {_sizes({name: array.shape for name, array in given.items()})}"
-            self._sample(given, self.relation.theirs(given))
+            self.relation.sample(given, self.relation.theirs(given))
             return
         chosen, values = self._fitting(shapes)
         self.inputs = f"{count} pseudo-random (seed {random_inputs.SEED}): {_sizes(chosen)}"
         for index, drawn in enumerate(random_inputs.draw(self.relation.takes, chosen, count, self.witness.engine)):
-            self._sample(drawn, values if index == 0 else self.relation.theirs(drawn))
-
-    def _sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        self.relation.side_by_side.sample(self.relation.taken(inputs, theirs), theirs)
+            self.relation.sample(drawn, values if index == 0 else self.relation.theirs(drawn))
 
     def _fitting(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, tuple[int, ...]], dict[str, Computed]]:
         """The likeliest shapes that the source runs on, and its values for the first sample."""

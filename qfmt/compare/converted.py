@@ -11,10 +11,10 @@ from ..arrays import Array
 from ..frontends.witness import Computed, integers_of
 from ..interpreter import checked_inputs
 from ..model import Model
-from .beside import ByFile, BySource, completed
 from .difference import Pairing
+from .judges import BySource, by_file, completed
 from .report import NodeComparison, WeightComparison
-from .running import SideBySide
+from .side_by_side import SideBySide
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,7 +26,7 @@ LISTED = 3
 
 
 class Converted:
-    """How a file relates to the source that it was converted from; see `comparison.Relation`.
+    """How a file relates to the source that it was converted from. `Lowered` answers the same questions.
 
     `foreign`: one of the two is ONNX, and the other is not, nor was it made of it. Nodes are spelled otherwise there,
     and constants, so only what is computed counts. `rules`: the source with the rules of the engine, where the file
@@ -39,12 +39,14 @@ class Converted:
         self.file, self.witness, self.foreign = file, witness, foreign
         self.pairing = Pairing(witness.model.graph, file.graph, ("source", "file"))
         self.tensors = self._paired()
+        """Tensor of the source → tensor of the file."""
         self.takes = file
+        """The network whose inputs are given or drawn."""
         self.by_source: BySource | None = None
         if rules is not None:
             names = {theirs: mine for mine, theirs in self.tensors.items()}
             self.by_source = BySource(file, rules, witness.engine, names)
-        self.side_by_side = SideBySide(file, self.by_source or ByFile(file, witness.engine))
+        self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine))
         self.notes: list[str] = []
 
     def _paired(self) -> dict[str, str]:
@@ -79,16 +81,20 @@ class Converted:
         )
 
     def has_same_inputs(self, weights: Mapping[str, WeightComparison]) -> bool:
+        """Whether file and source can be run on the same arrays."""
         mine, theirs = self.witness.model.graph.inputs, self.file.graph.inputs
         return len(mine) == len(theirs) and all(weights[name].ok for name in theirs if name in weights)
 
     def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Arrays from the caller, checked."""
         return checked_inputs(self.takes, inputs)
 
-    def taken(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> Mapping[str, Array]:
-        return inputs
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        """Run the file on one sample, of which the source's values are known."""
+        self.side_by_side.sample(inputs, theirs)
 
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """What the source computes, by the names of the file."""
         names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
         given = {mine: inputs[theirs] for mine, theirs in names}
         seen = self.witness.run(given)
@@ -125,6 +131,7 @@ class Converted:
             self.notes.append(f"source and file state these differently, which is allowed: {_most(spelled)}")
 
     def missing(self) -> Iterator[str]:
+        """Nodes that only the source has."""
         for mine, theirs in self.pairing.nodes:
             if mine is not None and theirs is None and not self.foreign:
                 yield mine.title
@@ -141,6 +148,7 @@ class Converted:
             yield from self.side_by_side.not_compared()
 
     def beyond(self) -> Iterator[str]:
+        """Outputs of the source that the file ends before."""
         return iter(())
 
 

@@ -21,9 +21,9 @@ from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has
-from .beside import BySource, completed, operand
+from .judges import BySource, completed, operand
 from .report import NodeComparison, WeightComparison
-from .running import SideBySide
+from .side_by_side import SideBySide
 from .words import tensor_words, values_differ
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def has_inputs_of(source: Model, file: Model) -> bool:
 
 
 class Lowered:
-    """How an integer-only file relates to its source; see `comparison.Relation`. Inputs are those of the source."""
+    """How an integer-only file relates to its source, as `Converted` does of others. Inputs are those of the source."""
 
     integer_only, foreign = True, False
 
@@ -90,7 +90,7 @@ class Lowered:
         graphs = witness.model.graph, file.graph
         self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
         form = IntegerForm(file, witness.model, self._lowered_again)
-        self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form)
+        self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form.states)
         self.side_by_side = SideBySide(file, self.by_source)
         self.takes = _sized(witness.model, self._inputs_of_source(), file)
         self.notes: list[str] = []
@@ -146,8 +146,9 @@ class Lowered:
             real[origin] = values
         return checked_inputs(self.takes, real)
 
-    def taken(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> Mapping[str, Array]:
-        return checked_inputs(self.file, {name: theirs[name].array for name in self.file.graph.inputs})
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        taken = {name: theirs[name].array for name in self.file.graph.inputs}
+        self.side_by_side.sample(checked_inputs(self.file, taken), theirs)
 
     def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """What the source computes; the reference computes the rest."""

@@ -76,7 +76,7 @@ def verify(
     try:
         comparison.version = witness.open()
         comparison.reread()
-        if comparison.has_same_inputs():
+        if comparison.relation.has_same_inputs(comparison.weights):
             comparison.run(inputs, samples, input_shapes or {})
         else:
             comparison.skipped = "file and source do not have the same inputs"

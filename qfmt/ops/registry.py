@@ -16,6 +16,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..arrays import Array
+from ..engines import TORCH_ENGINES
 from ..errors import QfmtError, RunError
 from ..model import Attribute, Dimension, Node, Quantization, Shape, attribute_kind
 from .shapes import broadcast, same
@@ -80,7 +81,7 @@ def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **ot
 
     `pt2e` is not an engine but the rules of exported programs: dequantize, compute in float32, quantize.
     """
-    return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx, "pt2e": pt2e}
+    return {**dict.fromkeys(TORCH_ENGINES, rule), **others, "onnx": onnx, "pt2e": pt2e}
 
 
 QUANTIZE_ENGINES = by_engine("premultiplied")
@@ -171,18 +172,9 @@ class Inference(NamedTuple):
 
 
 IN_PASSING = (
-    "activation",
-    "creation",
-    "elementwise",
-    "functions",
-    "indexing",
-    "layout",
-    "logic",
-    "normalization",
-    "reduction",
-    "selection",
-    "softmax",
-)
+    "activation", "creation", "elementwise", "functions", "indexing", "layout", "logic", "normalization", "reduction",
+    "selection", "softmax",
+)  # fmt: skip
 """Families of operators that read each element a few times; the work of others is outputs times inputs."""
 
 

@@ -13,7 +13,7 @@ from ...model import Node
 from .kernels import kernel, kernel_text
 from .plan import Plan
 from .products import Folded, constant_weights, dot_rows, finished, folded, target_of, title_of
-from .views import Operand, channels_last
+from .views import Parameter, channels_last
 
 UNROLLED = 25
 """The most taps of a depthwise filter that are one expression."""
@@ -126,7 +126,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     ]
     plan.step(
         title_of(node, finish, f"{channels} channels, depthwise"),
-        [Operand("x", view), Operand("y", target, True)],
+        [Parameter("x", view), Parameter("y", target, True)],
         body,
     )
     plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))

@@ -16,8 +16,7 @@ from .finish import Finish, finish_of, follower
 from .loops import Dimension, Walk, indented, merged, nest
 from .names import comment
 from .plan import Plan
-from .views import Operand as Parameter
-from .views import View, plain
+from .views import Parameter, View, plain
 
 TOGETHER = 256
 """Sums that are requantized together: they stay in the cache, and in registers where there are many."""

@@ -10,7 +10,7 @@ from .plan import Plan, Step
 from .runner import main, makefile
 from .static import C_TYPES
 from .text import array_of, text_of
-from .views import Operand, arena_type
+from .views import Parameter, arena_type
 
 CHUNK = 3_000_000
 """Numbers of weights in one file: compilers need a gigabyte for ten million."""
@@ -86,7 +86,7 @@ def _function(index: int, step: Step) -> list[str]:
     ]
 
 
-def _parameter(operand: Operand) -> str:
+def _parameter(operand: Parameter) -> str:
     const = "" if operand.written else "const "
     return f"{const}{C_TYPES[operand.view.dtype]} *restrict {operand.name}"
 

@@ -11,7 +11,7 @@ from ...model import INT32, Node
 from .kernels import kernel
 from .plan import Plan
 from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
-from .views import Operand, View, plain
+from .views import Parameter, View, plain
 
 
 def matmul(plan: Plan, node: Node) -> None:
@@ -66,9 +66,9 @@ def matmul(plan: Plan, node: Node) -> None:
         "    }",
         "}",
     ]
-    given = [Operand(f"x{i}", view) for i, view in enumerate(views)]
+    given = [Parameter(f"x{i}", view) for i, view in enumerate(views)]
     what = f"{rows} by {length} times {length} by {columns}"
-    plan.step(title_of(node, finish, what), [*given, Operand("y", target, True)], body)
+    plan.step(title_of(node, finish, what), [*given, Parameter("y", target, True)], body)
     plan.steps[-1].scratch += [
         plan.scratch("int32", ROWS * full, "sums"),
         plan.scratch("int16", ROWS * padded, "rows"),

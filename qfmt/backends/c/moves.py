@@ -14,9 +14,8 @@ from ...arrays import Array
 from ...errors import QfmtError, first_line
 from ...interpreter import execute
 from ...model import Node
-from ...ops import OPERATORS
-from ...ops import Operand as Integers
-from .copies import copy
+from ...ops import OPERATORS, Operand
+from .loops import copy
 from .names import comment
 from .plan import Plan
 from .views import Buffer, View, plain
@@ -81,13 +80,13 @@ def _check_moves(plan: Plan, node: Node) -> None:
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:
     """The value that Pad adds, found by computing it."""
-    operands: list[Integers | None] = []
+    operands: list[Operand | None] = []
     for name in node.inputs:
         value = plan.value(name) if name else None
         array = None if value is None else value.array
         if value is not None and array is None:
             array = np.zeros(value.shape, value.dtype)
-        operands.append(None if value is None or array is None else Integers(array, value.quantization))
+        operands.append(None if value is None or array is None else Operand(array, value.quantization))
     padded = execute(node, operands, [plan.network.model.tensors[node.outputs[0]]])[0]
     dtype = plan.value(node.outputs[0]).dtype
     value = padded[picks == FILL][:1].astype(dtype)

@@ -10,10 +10,10 @@ import numpy as np
 
 from ...arrays import Array
 from ...errors import DestinationError
-from .copies import copy
+from .loops import copy
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
-from .views import Buffer, Operand, Order, View, alike, plain
+from .views import Buffer, Order, Parameter, View, alike, plain
 
 ALIGNMENT = 64
 """The alignment of memory and of the weights of inner loops, in bytes: a cache line, or a register."""
@@ -27,9 +27,9 @@ class Step:
     """One function of the program: a comment that says what it computes, its parameters, its body."""
 
     title: str
-    operands: list[Operand]
+    operands: list[Parameter]
     body: list[str]
-    scratch: list[Operand] = field(default_factory=list)
+    scratch: list[Parameter] = field(default_factory=list)
 
 
 class Plan:
@@ -116,16 +116,16 @@ class Plan:
         """Let `name` use existing memory."""
         self._views[name] = [view]
 
-    def scratch(self, dtype: str, size: int, name: str) -> Operand:
+    def scratch(self, dtype: str, size: int, name: str) -> Parameter:
         """Memory for the duration of one step."""
-        return Operand(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
+        return Parameter(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
 
     def _arena(self, value: Value, order: Order) -> View:
         return View(Buffer(value.dtype, max(1, value.size), value.name), value.shape, order)
 
     # Text
 
-    def step(self, title: str, operands: Iterable[Operand], body: Iterable[str]) -> None:
+    def step(self, title: str, operands: Iterable[Parameter], body: Iterable[str]) -> None:
         self.steps.append(Step(title, list(operands), list(body)))
 
     def constant(self, array: Any, label: str, aligned: bool = False) -> str:

@@ -15,7 +15,7 @@ from .convolutions import three
 from .kernels import kernel, kernel_text
 from .plan import Plan
 from .products import finished, target_of, title_of
-from .views import Operand, View, channels_last
+from .views import Parameter, View, channels_last
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
 """Operators that select one of the inputs, and how it compares with the others."""
@@ -106,7 +106,7 @@ def _emit(
         better = BETTER[node.operator]
         name = kernel(plan, "pool_best", X=view.dtype, START=_worst(view.dtype, better), BETTER=better)
         body = [loop, f"    {name}(&{window}, x, position, {at});"]
-        plan.step(title_of(node, None, what), [Operand("x", view), Operand("y", target, True)], body)
+        plan.step(title_of(node, None, what), [Parameter("x", view), Parameter("y", target, True)], body)
         return
     if node.rule != "exact":
         raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
@@ -123,7 +123,7 @@ def _emit(
         *("    " + line for line in finished(plan, finish, "sums", at, channels)),
         "}",
     ]
-    plan.step(title_of(node, finish, what), [Operand("x", view), Operand("y", target, True)], body)
+    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body)
     plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))
 
 

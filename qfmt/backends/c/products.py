@@ -15,14 +15,14 @@ import numpy as np
 from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
-from ...ops import Operand as Integers
+from ...ops import Operand
 from ...ops.accumulation import whole
 from .exceptions import Reach
 from .finish import Finish, follower
 from .kernels import kernel, kernel_text
 from .names import comment
 from .plan import Plan
-from .views import Operand, View, plain
+from .views import Parameter, View, plain
 
 UNITS = (64, 32, 16)
 """Rows of weights are padded with zeros to a multiple of one of these, so that loops have no remainder."""
@@ -105,7 +105,7 @@ def constant_weights(plan: Plan, node: Node) -> Array:
     value = plan.value(node.inputs[1])
     if value.array is None:
         raise QfmtError("has weights that are not constant; C requires constants")
-    return whole(Integers(value.array, value.quantization))
+    return whole(Operand(value.array, value.quantization))
 
 
 # Dot products
@@ -222,7 +222,7 @@ def dot_rows(
     ]
     inner += ["}"]
     body += [*("    " + line for line in inner), "}"]
-    plan.step(title_of(node, finish, what), [Operand("x", view), Operand("y", target, True)], body)
+    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body)
     scratch = [plan.scratch("int32", ROWS * apart, "sums")]
     if not in_place:
         scratch.append(plan.scratch(fast.x, ROWS * blocks * unit, "rows"))

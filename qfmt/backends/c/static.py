@@ -11,7 +11,7 @@ import numpy as np
 from ...arrays import Array
 from ...budget import Budget
 from ...errors import DestinationError, QfmtError
-from ...interpreter import execute, place
+from ...interpreter import execute
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
@@ -115,7 +115,7 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
         shapes = inferred(node, tensors)
     except QfmtError as error:
-        raise DestinationError(error.what, where=place(node), hint=error.hint) from None
+        raise DestinationError(error.what, where=f"node {node.title}", hint=error.hint) from None
     outputs = {}
     for index, name in enumerate(node.outputs):
         shape = shapes[index] if index < len(shapes) else None
@@ -123,7 +123,7 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not is_static(shape):
             hint = "C requires fixed sizes: remove this node from the network"
             raise DestinationError(
-                "has an output whose sizes depend on the values of its inputs", where=place(node), hint=hint
+                "has an output whose sizes depend on the values of its inputs", where=f"node {node.title}", hint=hint
             )
         if prod(shape) > INT32:
             raise DestinationError(f"has {prod(shape)} elements, more than int32 can count", where=name)

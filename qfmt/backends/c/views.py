@@ -93,7 +93,7 @@ def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class Parameter:
     """A parameter of the function of a step."""
 
     name: str

@@ -11,7 +11,6 @@ from torch.nn import functional
 from ...arithmetic import DYNAMIC as RULES
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import RunError
-from ...interpreter import place
 from ...model import DTYPES, INT32
 from ...ops.accumulation import EXACT_IN_FLOAT64
 from .arithmetic import DYNAMIC, QUANTIZE
@@ -79,7 +78,7 @@ def dynamic_linear_by_rule(s: Site) -> Any:
     if exact == torch.int8 and not RULES[rule].is_signed:
         sums = s.builder.derive(f"{s.node.outputs[0]}_sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255
-    stated = (rule, top, bool(s.attribute("per_token")), exact, place(s.node))
+    stated = (rule, top, bool(s.attribute("per_token")), exact, f"node {s.node.title}")
     return s.result(dynamic_linear, s.x(0), *s.parameters(1), sums, s.x(2), *stated)
 
 

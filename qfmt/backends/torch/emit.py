@@ -17,7 +17,7 @@ from torch import fx
 
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import QfmtError, RunError
-from ...interpreter import operator_of, place
+from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import OPERATORS
 from . import sizes
@@ -192,7 +192,7 @@ class Builder:
         try:
             operator_of(node)
         except QfmtError as error:
-            raise error.at(place(node)) from None
+            raise error.at(f"node {node.title}") from None
         if self._is_about_sizes(node):
             self._sizes[node.outputs[0]] = sizes.EMITTERS[node.operator](Site(self, node, PLAIN))
             return
@@ -214,12 +214,12 @@ class Builder:
                 self.derived, self.notes = derived, notes
                 continue
             except QfmtError as error:
-                raise error.at(place(node)) from None
+                raise error.at(f"node {node.title}") from None
             self._store(node, result, table.form)
             if index >= self.engine.own:
                 self.fallbacks.append(site.row(table.name, reason))
             return
-        raise RunError(f"cannot be computed: {reason}", where=place(node))
+        raise RunError(f"cannot be computed: {reason}", where=f"node {node.title}")
 
     def _beyond_integers(self, node: Node) -> str:
         """Why only a table with `any_grid` can compute the node; "" if others can."""

@@ -9,8 +9,9 @@ from ...budget import AT_ONCE, Budget
 from ...errors import QfmtError
 from ...interpreter import execute
 from ...model import DTYPES, Node, Tensor, static_shape
-from ...ops import OPERATORS, Inference, Operand, Trait, UnknownRank, has
+from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
+from ...passes.sizes import inferred
 
 _NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
 """Of constants: the passes make quantized constants of them."""
@@ -63,14 +64,10 @@ def _sizes(node: Node, tensors: Mapping[str, Tensor]) -> list[int] | None:
         return [prod(first) * (len(first) if node.operator == "NonZero" else 1)]
     shapes = [tensors[name].shape for name in node.outputs]
     if any(shape is None or None in shape for shape in shapes):
-        entry = OPERATORS[node.operator]
-        missing = [None] * (len(entry.inputs) - len(node.inputs))
-        known = [tensors[name].shape if name else None for name in node.inputs]
-        arrays = [tensors[name].array if name else None for name in node.inputs]
         try:
-            inferred = entry.infer(Inference([*known, *missing], node.attributes, [*arrays, *missing]))
-        except (QfmtError, UnknownRank):
+            known = inferred(node, tensors)
+        except QfmtError:
             return None
-        shapes = [inferred[min(index, len(inferred) - 1)] for index in range(len(node.outputs))]
+        shapes = [known[min(index, len(known) - 1)] if known else None for index in range(len(shapes))]
     counts = [prod(shape) for shape in shapes if is_static(shape)]
     return counts if len(counts) == len(shapes) else None

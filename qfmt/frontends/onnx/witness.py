@@ -20,8 +20,8 @@ from ...ops.accumulation import int32_bias
 from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
 from ..witness import Computed, integers_of, is_array
+from .execution import REFERENCE
 from .external import Files, open_proto, take_large
-from .runtime import REFERENCE
 from .spelled import in_standard_operators
 
 OUTPUT = -1

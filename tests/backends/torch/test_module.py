@@ -11,9 +11,12 @@ import pytest
 import torch
 
 import qfmt
+from qfmt.backends.torch.engines import NATIVE_ENGINES
+from qfmt.engines import RUNTIMES, TORCH_ENGINES
 from qfmt.errors import RunError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
+from qfmt.passes.hazards import KERNELS
 from support.paths import SUITE
 
 ENGINES = ("reference", "native", "onednn", "qdq")
@@ -26,6 +29,11 @@ def own_kernels():
     yield
     assert torch.backends.quantized.engine == "fbgemm"
     torch.backends.quantized.engine = before
+
+
+def test_lists_of_kernels_name_the_engines_that_there_are() -> None:
+    assert sorted(NATIVE_ENGINES) == sorted(TORCH_ENGINES)
+    assert KERNELS.keys() < {*TORCH_ENGINES, *RUNTIMES}
 
 
 def named(*names: str) -> Model:

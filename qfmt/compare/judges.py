@@ -3,9 +3,9 @@ file states can be told from an error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,39 +18,31 @@ from .classes import Counts, classify, distance, same_numbers
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
+    from .side_by_side import Judge
+
+    States = Callable[[Node, str, Array, Array, Mapping[str, Array]], Array]
 
 
-class ByFile:
+def by_file(file: Model, engine: str) -> Judge:
     """The judge by the nodes of the file itself."""
-
-    def __init__(self, file: Model, engine: str) -> None:
-        self.file, self.engine = file, engine
-
-    def __call__(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
-        return classify(node, operands, self.file.tensors[name], mine, theirs, self.engine)
-
-
-class Form(Protocol):
-    """The form in which a file has the nodes of its source, if that is another one."""
-
-    def states(self, node: Node, own: str, mine: Array, rule: Array, values: Mapping[str, Array]) -> Array:
-        """Where the file says itself that its output is not that of the source's rule. `values` are the source's."""
+    return lambda node, name, mine, theirs, operands: classify(node, operands, file.tensors[name], mine, theirs, engine)
 
 
 class BySource:
     """The judge by the nodes of a source, by whose rules `engine` computes.
 
     An output that follows the source's rule is judged by it. Another one is `stated` if that is what the file states,
-    and if the rule itself gives what the engine computes; else it is wrong. A file in no other `form` states it by the
-    rules of its nodes; outputs of other operators than the source has are judged by the file. `names`: tensor of the
-    file → tensor of the source.
+    and if the rule itself gives what the engine computes; else it is wrong. `states` tells where a file says
+    so that has the nodes in another form: (node, name in the source, ours, what the rule gives, the source's values).
+    Other files say it by the rules of their nodes, and outputs of other operators than the source's are judged by the
+    file. `names`: tensor of the file → tensor of the source.
     """
 
     def __init__(
-        self, file: Model, source: Model, engine: str, names: Mapping[str, str], form: Form | None = None
+        self, file: Model, source: Model, engine: str, names: Mapping[str, str], states: States | None = None
     ) -> None:
-        self.by_file = ByFile(file, engine)
-        self.source, self.engine, self.names, self.form = source, engine, names, form
+        self.by_file = by_file(file, engine)
+        self.source, self.engine, self.names, self.states = source, engine, names, states
         self.producers = source.graph.producers()
         self.values: Mapping[str, Array] = {}
         """All tensors of the source for the current sample."""
@@ -58,7 +50,7 @@ class BySource:
     def __call__(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
         own = self.names.get(name, "")
         origin = self.producers.get(own)
-        if origin is None or (self.form is None and origin.operator != node.operator):
+        if origin is None or (self.states is None and origin.operator != node.operator):
             return self.by_file(node, name, mine, theirs, operands)
         if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
             return self.by_file(node, name, mine, theirs, operands)
@@ -67,10 +59,10 @@ class BySource:
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
             return self.by_file(node, name, mine, theirs, operands)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
-        if self.form is not None:
-            stated = other & self.form.states(node, own, mine, rule, self.values)
+        if self.states is not None:
+            stated = other & self.states(node, own, mine, rule, self.values)
         else:
-            stated = other & self._states(node, origin, own, mine, read)
+            stated = other & self._by_rule(node, origin, own, mine, read)
         counts = classify(origin, read, output, np.where(other, theirs, mine), theirs, self.engine)
         beyond = classify(origin, read, output, np.where(stated, rule, theirs), theirs, self.engine).wrong
         wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
@@ -94,7 +86,7 @@ class BySource:
             return None
         return made[origin.outputs.index(own)]
 
-    def _states(self, node: Node, origin: Node, own: str, mine: Array, read: Sequence[Operand | None]) -> Array:
+    def _by_rule(self, node: Node, origin: Node, own: str, mine: Array, read: Sequence[Operand | None]) -> Array:
         """Where the source's node gives the same as the file's by the rule that this one states, which is another."""
         alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), own, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
