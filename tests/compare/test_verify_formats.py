@@ -175,7 +175,7 @@ def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
     report = qfmt.verify(source, qfmt.convert(source, engine="qnnpack"), samples=1)
     print(told(report))
     assert report.ok and report.engine == "onnxruntime"
-    assert any(note.startswith("the file states the rules of qnnpack, but onnx computes") for note in report.notes)
+    assert any(note.startswith("the file states the rules of qnnpack, but onnx uses") for note in report.notes)
 
 
 def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:

@@ -183,7 +183,7 @@ def _worker(kind: str) -> Worker:
 
 
 def _path() -> list[str]:
-    """Where the worker imports from: where this process does, but not from the working directory, which may hold a
+    """Where the worker imports from: where this process does, but not from the working directory, which may contain
     untrusted files; qfmt is where this one came from."""
     package = str(Path(__file__).parents[3])
     entries = [entry for entry in sys.path if Path(entry).is_absolute() and not _is_here(entry)]

@@ -545,6 +545,6 @@ def test_inspect_tells_what_layers_do_to_their_inputs() -> None:
     run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.safetensors")])
     assert run.exit_code == 0
     lines = " ".join(run.output.split())
-    assert "inputs quantized while it runs: int8 per tensor, symmetric: dynamic_tensor.weight; int8 per token" in lines
+    assert "inputs quantized at run time: int8 per tensor, symmetric: dynamic_tensor.weight; int8 per token" in lines
     run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.pt"), "--tensor", "static.input"])
     assert run.exit_code == 0 and "computed at run time; the file has no graph" in run.output

@@ -52,5 +52,5 @@ class Symbol(str):
 
 def not_followed(node: ast.AST, frame: Frame) -> SourceError:
     """The error for Python code that TorchScript, or this evaluator, does not support."""
-    what = f"the code has an unsupported {type(node).__name__} here: `{frame.function.text(node)}`"
+    what = f"the code has a {type(node).__name__} here, which is not supported: `{frame.function.text(node)}`"
     return SourceError(what, where=frame.where(node))
