@@ -28,7 +28,7 @@ INLINE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a calibration observer saw, before scale and zero point were computed from it.
+    """The range that a calibration observer saw, before scale and zero point were computed from it.
 
     `quant_min` and `quant_max` are the integers that it chose the scale for (None: not known), which is not the
     clamp of the tensor: PyTorch calibrates for 0..127 (`reduce_range`) and clamps to 0..255. `qscheme` is
@@ -341,7 +341,7 @@ class Quantization:
         return tuple(block or size for block, size in zip(given, shape, strict=True))
 
     def same_grid(self, other: Quantization | None) -> bool:
-        """Whether an integer means the same real number here and there."""
+        """Whether an integer means the same real number with both quantizations."""
         return other is not None and self._meaning == other._meaning
 
     @property

@@ -23,13 +23,13 @@ CONTRIBUTED = ("int4", "uint4", "int16", "uint16")
 
 
 HALVES = ("float16", "bfloat16")
-"""Types of scales that are kept where there are many."""
+"""Types of scales that are kept if there are many."""
 
 
 def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | None = None) -> ir.Value:
-    """The real numbers of a tensor, or of its transpose, where the scales lie along another axis."""
+    """The real numbers of a tensor, or of its transpose, whose scales are along another axis."""
     if not grid_of(tensor).is_plain:
-        raise Lacks("has a quantization with offsets, a table, or scales that are quantized")
+        raise Lacks("has a quantization with offsets, a table, or quantized scales")
     grid, name = grid_of(tensor), f"{tensor.name}_dequantized"
     if axis is not None and grid.is_per_channel:
         grid = grid.along(axis)
@@ -48,7 +48,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
-    """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max], if they are not `inside` it."""
+    """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max] unless they are `inside` it."""
     grid, name = grid_of(tensor), f"{tensor.name}_quantize"
     domain = domain_of(builder, "QuantizeLinear", tensor.dtype)
     if grid.is_blocked:
@@ -90,7 +90,7 @@ def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
 
 
 def _key(tensor: Tensor, role: str, name: str, values: Callable[[], tuple[object, ...]]) -> tuple[str, ...]:
-    """Of a scale or zero point: tensors share what had one name in their source, if it is the same."""
+    """The name of a scale or zero point: tensors share one that had one name in the source, if it is equal."""
     grid = grid_of(tensor)
     if not name or grid.is_blocked:
         return (tensor.name, role)
@@ -112,7 +112,7 @@ def _has_zero_points(grid: Quantization) -> bool:
 
 
 def _layout(builder: Builder, tensor: Tensor, grid: Quantization, domain: str) -> dict[str, int]:
-    """Along which axis the scales lie, and how many elements share one."""
+    """The axis of the scales, and how many elements share one."""
     if not grid.is_blocked:
         return {} if grid.axis is None else {"axis": grid.axis}
     if domain or builder.opset < 21:
@@ -123,12 +123,12 @@ def _layout(builder: Builder, tensor: Tensor, grid: Quantization, domain: str) -
 
 
 def _block_axis(sizes: Sequence[int]) -> int:
-    """The axis that ONNX counts blocks along: the one on which they are largest."""
+    """The axis of ONNX's blocks: the one along which they are largest."""
     return int(np.argmax(sizes))
 
 
 def _of_blocks(tensor: Tensor, grid: Quantization, values: NDArray[Any]) -> NDArray[Any]:
-    """One value for each block, as ONNX has them: blocks have a size along one axis only, tiles repeat theirs."""
+    """One value for each block, as in ONNX: blocks have a size along one axis only, values of tiles are repeated."""
     shape = static_shape(tensor)
     sizes = grid.block_sizes(shape)
     values = values.reshape(*values.shape, *(1 for _ in shape[values.ndim :]))
@@ -139,7 +139,7 @@ def _of_blocks(tensor: Tensor, grid: Quantization, values: NDArray[Any]) -> NDAr
 
 
 def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
-    """The domain whose operator takes that type in this opset; None if none does."""
+    """The domain whose operator supports that type in this opset; None if none does."""
     definition = schema(operator, builder.opset)
     integers = definition.inputs[0] if operator == "DequantizeLinear" else definition.outputs[0]
     if takes(definition, integers, dtype):
@@ -155,7 +155,7 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """Real numbers that QuantizeLinear rounds into [quant_min, quant_max].
 
-    Rounding is monotone, and the real number of an integer is rounded to that integer: so to clamp first is the same.
+    Rounding is monotone, and the real number of an integer is rounded to that integer: so clamping first is equivalent.
     """
     grid, dtype = grid_of(tensor), DTYPES[tensor.dtype]
     low = _limit(grid, grid.quant_min) if grid.quant_min > dtype.minimum else None

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qfmt
 from networks.onnx_models import node, proto
-from qfmt.frontends import RUNTIMES
+from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import external
+from qfmt.frontends.onnx.execution import Engine
 from qfmt.frontends.onnx.external import open_proto, take_large
-from qfmt.frontends.onnx.runtime import Engine
 
 FLOAT = TensorProto.FLOAT
 GENERATOR = np.random.default_rng(0)
