@@ -849,7 +849,7 @@ static inline int qfb_is_among_(qfb_dtype dtype, int types) { return types >> dt
 
 static inline int qfb_same_list_(const qfb_list *a, const qfb_list *b)
 {
-    return a->count == b->count && !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width);
+    return a->count == b->count && (!a->count || !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width));
 }
 
 /* There are as many blocks as an array of that shape has. */

@@ -206,9 +206,10 @@ static void print_value(const job_t *job, const char *what, uint32_t index, cons
     for (i = 0; i < value->rank; i++)
         printf("%s%" PRId64, i ? "," : "", value->shape[i]);
     printf("]");
-    if (tensor.is_quantized && tensor.quantization.scale.count == 1 && tensor.quantization.zero_point.count)
+    if (tensor.is_quantized && !tensor.quantization.block.count && !tensor.quantization.scale.second_level &&
+        qfb_is_integer_type(tensor.quantization.zero_point.dtype))
         printf(" scale %.17g zero point %" PRId64 " range %" PRId64 "..%" PRId64,
-               qfb_double(&tensor.quantization.scale, 0), qfb_integer(&tensor.quantization.zero_point, 0),
+               qfb_scale(&tensor.quantization, 0), qfb_zero_point(&tensor.quantization, 0),
                tensor.quantization.quant_min, tensor.quantization.quant_max);
     printf(" %" PRIu64 " bytes\n", value->size);
 }
@@ -240,7 +241,8 @@ static int vector_value(job_t *job, uint32_t vector, int is_output, uint32_t ind
     if (qfb_get_value(&job->file, vector, is_output, index, &value) ||
         qfb_get_tensor(&job->file, (uint32_t)qfb_integer(&ends, index), &tensor))
         return failed(job);
-    if (value.shape.count > QFB_RUN_RANK || !(qfb_is_integer_type(tensor.dtype) || tensor.dtype == QFB_BOOL))
+    if (value.shape.count > QFB_RUN_RANK || !(qfb_is_integer_type(tensor.dtype) || tensor.dtype == QFB_BOOL ||
+                                              (is_output && tensor.dtype == QFB_FLOAT32)))
         return trouble(job->path, "a test vector has real numbers, or more than 8 dimensions");
     memset(state, 0, sizeof *state);
     info = qfb_dtype_of(tensor.dtype);
