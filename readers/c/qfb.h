@@ -710,7 +710,11 @@ static inline int64_t qfb_key_(const uint8_t *data, qfb_dtype dtype, uint64_t in
 }
 
 static inline int qfb_is_nan_(uint64_t bits) { return (bits & INT64_MAX) > (uint64_t)0x7ff << 52; }
-static inline int qfb_is_finite_(int64_t order) { return -(INT64_C(0x7ff) << 52) < order && order < INT64_C(0x7ff) << 52; }
+static inline int qfb_is_finite_(int64_t order)
+{
+    const int64_t infinite = INT64_C(0x7ff) << 52;
+    return -infinite < order && order < infinite;
+}
 
 /* ---- The numbers of a quantization ---- */
 
@@ -832,9 +836,82 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
     return QFB_OK;
 }
 
-/* ---- Quantizations: their form (V20), blocks (V21), numbers (V22), range (V23), observers (V25) ---- */
+/* ---- Quantizations ---- */
 
-static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q);
+/* The numbers that the Array at that position is; all 0 if there is none. */
+static inline qfb_code qfb_read_numbers_(qfb_file *file, uint32_t index, uint32_t at, qfb_numbers *numbers)
+{
+    uint32_t inside;
+    if (!at)
+        return QFB_OK;
+    numbers->dtype = (qfb_dtype)qfb_ubyte_(file, at, QFB_ARRAY_DTYPE_, 0);
+    numbers->shape = qfb_list_(file, at, QFB_ARRAY_SHAPE_, 8);
+    numbers->count = qfb_elements_(&numbers->shape);
+    numbers->second_level = qfb_to_(file, at, QFB_ARRAY_QUANTIZATION_);
+    inside = qfb_to_(file, at, QFB_ARRAY_BYTES_);
+    if (!qfb_dtype_of(numbers->dtype))
+        return qfb_invalid_(file, "V2", index, "the type of the numbers of a quantization is not known");
+    if (!inside == !qfb_at_(file, at, QFB_ARRAY_BUFFER_))
+        return qfb_invalid_(file, "F12", index, "numbers of a quantization have neither bytes nor a buffer, or both");
+    numbers->array.data = file->bytes + inside + 4, numbers->array.size = qfb_count_(file, inside);
+    numbers->array.buffer = QFB_INLINE;
+    if (!inside && qfb_get_buffer(file, qfb_uint_(file, at, QFB_ARRAY_BUFFER_, 0), &numbers->array))
+        return qfb_invalid_(file, "F7", index, "there is no such buffer");
+    if (numbers->array.size != qfb_needed_(&numbers->shape, qfb_dtype_of(numbers->dtype)->bits))
+        return qfb_invalid_(file, "V10", index, "the bytes of the numbers of a quantization do not fit type and shape");
+    return QFB_OK;
+}
+
+static inline void qfb_read_observed_(const qfb_file *file, uint32_t at, qfb_quantization *q)
+{
+    q->observer = qfb_string_(file, at, QFB_OBSERVED_OBSERVER_);
+    q->qscheme = qfb_string_(file, at, QFB_OBSERVED_SCHEME_);
+    q->observed_minimum = qfb_list_(file, at, QFB_OBSERVED_MINIMUM_, 8);
+    q->observed_maximum = qfb_list_(file, at, QFB_OBSERVED_MAXIMUM_, 8);
+    q->observed_quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_OBSERVED_LOW_), 64);
+    q->observed_quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_OBSERVED_HIGH_), 64);
+    q->has_observed_range = qfb_at_(file, at, QFB_OBSERVED_LOW_) != 0;
+    if (q->has_observed_range != (qfb_at_(file, at, QFB_OBSERVED_HIGH_) != 0))
+        q->has_observed_range = 2; /* one without the other: refused */
+}
+
+/* The Quantization at that position, or none. */
+static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q)
+{
+    static const uint8_t zero = 0;
+    qfb_numbers *all[] = {&q->scale, &q->zero_point, &q->offset, &q->table, &q->group_index};
+    uint32_t i, observed;
+    memset(q, 0, sizeof *q);
+    q->scale_name.text = q->zero_point_name.text = q->observer.text = q->qscheme.text = "";
+    if (!at)
+        return QFB_OK;
+    q->block = qfb_list_(file, at, QFB_Q_BLOCK_, 8);
+    q->scale_name = qfb_string_(file, at, QFB_Q_SCALE_NAME_);
+    q->zero_point_name = qfb_string_(file, at, QFB_Q_ZERO_NAME_);
+    q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
+    q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
+    observed = qfb_to_(file, at, QFB_Q_OBSERVED_);
+    if (observed)
+        qfb_read_observed_(file, observed, q);
+    if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
+        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
+    for (i = 0; i < sizeof all / sizeof *all; i++)
+        if (qfb_read_numbers_(file, index, qfb_to_(file, at, (int)i + QFB_Q_SCALE_), all[i]))
+            return file->error.code;
+    if (!q->zero_point.dtype) {
+        q->zero_point.dtype = QFB_UINT8, q->zero_point.count = q->zero_point.array.size = 1;
+        q->zero_point.array.data = &zero, q->zero_point.array.buffer = QFB_INLINE;
+    }
+    return QFB_OK;
+}
+
+/* The quantization of numbers that have a second level. */
+static inline void qfb_second_level(qfb_file *file, const qfb_numbers *numbers, qfb_quantization *q)
+{
+    qfb_read_quantization_(file, 0, numbers->second_level, q);
+}
+
+/* ---- Their rules: form (V20), blocks (V21), numbers (V22), range (V23), observers (V25) ---- */
 
 enum {
     QFB_REALS_ = 1 << QFB_FLOAT16 | 1 << QFB_BFLOAT16 | 1 << QFB_FLOAT32 | 1 << QFB_FLOAT64,
@@ -849,7 +926,8 @@ static inline int qfb_is_among_(qfb_dtype dtype, int types) { return types >> dt
 
 static inline int qfb_same_list_(const qfb_list *a, const qfb_list *b)
 {
-    return a->count == b->count && (!a->count || !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width));
+    return a->count == b->count &&
+           (!a->count || !memcmp(a->bytes + a->at, b->bytes + b->at, (size_t)a->count * a->width));
 }
 
 /* There are as many blocks as an array of that shape has. */
@@ -933,7 +1011,8 @@ static inline int qfb_first_holding_(int64_t least, int64_t most)
 /* What is wrong with numbers of that field between two keys; NULL if nothing is. `element` is the type that they are
  * for, 0 at the second level; `signs`: whether scales may be 0 and less. */
 static inline const char *qfb_wrong_numbers_(
-    const qfb_quantization *q, const qfb_numbers *n, const qfb_dtype_info *element, int signs, int64_t least, int64_t most)
+    const qfb_quantization *q, const qfb_numbers *n, const qfb_dtype_info *element, int signs, int64_t least,
+    int64_t most)
 {
     int64_t groups = 0;
     uint32_t i;
@@ -1046,79 +1125,6 @@ static inline qfb_code qfb_check_aliases_(qfb_file *file, uint32_t index, const 
 }
 
 /* ---- Tables as structs ---- */
-
-/* The numbers that the Array at that position is; all 0 if there is none. */
-static inline qfb_code qfb_read_numbers_(qfb_file *file, uint32_t index, uint32_t at, qfb_numbers *numbers)
-{
-    uint32_t inside;
-    if (!at)
-        return QFB_OK;
-    numbers->dtype = (qfb_dtype)qfb_ubyte_(file, at, QFB_ARRAY_DTYPE_, 0);
-    numbers->shape = qfb_list_(file, at, QFB_ARRAY_SHAPE_, 8);
-    numbers->count = qfb_elements_(&numbers->shape);
-    numbers->second_level = qfb_to_(file, at, QFB_ARRAY_QUANTIZATION_);
-    inside = qfb_to_(file, at, QFB_ARRAY_BYTES_);
-    if (!qfb_dtype_of(numbers->dtype))
-        return qfb_invalid_(file, "V2", index, "the type of the numbers of a quantization is not known");
-    if (!inside == !qfb_at_(file, at, QFB_ARRAY_BUFFER_))
-        return qfb_invalid_(file, "F12", index, "the numbers of a quantization have neither bytes nor a buffer, or both");
-    numbers->array.data = file->bytes + inside + 4, numbers->array.size = qfb_count_(file, inside);
-    numbers->array.buffer = QFB_INLINE;
-    if (!inside && qfb_get_buffer(file, qfb_uint_(file, at, QFB_ARRAY_BUFFER_, 0), &numbers->array))
-        return qfb_invalid_(file, "F7", index, "there is no such buffer");
-    if (numbers->array.size != qfb_needed_(&numbers->shape, qfb_dtype_of(numbers->dtype)->bits))
-        return qfb_invalid_(file, "V10", index, "the bytes of the numbers of a quantization do not fit type and shape");
-    return QFB_OK;
-}
-
-static inline void qfb_read_observed_(const qfb_file *file, uint32_t at, qfb_quantization *q)
-{
-    q->observer = qfb_string_(file, at, QFB_OBSERVED_OBSERVER_);
-    q->qscheme = qfb_string_(file, at, QFB_OBSERVED_SCHEME_);
-    q->observed_minimum = qfb_list_(file, at, QFB_OBSERVED_MINIMUM_, 8);
-    q->observed_maximum = qfb_list_(file, at, QFB_OBSERVED_MAXIMUM_, 8);
-    q->observed_quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_OBSERVED_LOW_), 64);
-    q->observed_quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_OBSERVED_HIGH_), 64);
-    q->has_observed_range = qfb_at_(file, at, QFB_OBSERVED_LOW_) != 0;
-    if (q->has_observed_range != (qfb_at_(file, at, QFB_OBSERVED_HIGH_) != 0))
-        q->has_observed_range = 2; /* one without the other: refused */
-}
-
-/* The Quantization at that position, or none. */
-static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q)
-{
-    static const uint8_t zero = 0;
-    qfb_numbers *all[] = {&q->scale, &q->zero_point, &q->offset, &q->table, &q->group_index};
-    uint32_t i, observed;
-    memset(q, 0, sizeof *q);
-    q->scale_name.text = q->zero_point_name.text = q->observer.text = q->qscheme.text = "";
-    if (!at)
-        return QFB_OK;
-    q->block = qfb_list_(file, at, QFB_Q_BLOCK_, 8);
-    q->scale_name = qfb_string_(file, at, QFB_Q_SCALE_NAME_);
-    q->zero_point_name = qfb_string_(file, at, QFB_Q_ZERO_NAME_);
-    q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
-    q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
-    observed = qfb_to_(file, at, QFB_Q_OBSERVED_);
-    if (observed)
-        qfb_read_observed_(file, observed, q);
-    if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
-        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
-    for (i = 0; i < sizeof all / sizeof *all; i++)
-        if (qfb_read_numbers_(file, index, qfb_to_(file, at, (int)i + QFB_Q_SCALE_), all[i]))
-            return file->error.code;
-    if (!q->zero_point.dtype) {
-        q->zero_point.dtype = QFB_UINT8, q->zero_point.count = q->zero_point.array.size = 1;
-        q->zero_point.array.data = &zero, q->zero_point.array.buffer = QFB_INLINE;
-    }
-    return QFB_OK;
-}
-
-/* The quantization of numbers that have a second level. */
-static inline void qfb_second_level(qfb_file *file, const qfb_numbers *numbers, qfb_quantization *q)
-{
-    qfb_read_quantization_(file, 0, numbers->second_level, q);
-}
 
 static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tensor *tensor)
 {
@@ -1392,7 +1398,8 @@ static inline qfb_code qfb_check_values_(
 
 static inline qfb_code qfb_nth_value_(qfb_file *file, uint32_t v, uint32_t index, qfb_tensor *tensor, qfb_value *value);
 
-/* The values of all constants, large arrays of quantizations, and test vectors. Many of them may share a buffer; in sum they are read so often only. */
+/* The values of all constants, large arrays of quantizations, and test vectors. Many of them may share a buffer; in sum
+ * they are read so often only. */
 static inline qfb_code qfb_check_all_values_(qfb_file *file)
 {
     uint32_t i, v, ends = qfb_inputs(file).count + qfb_outputs(file).count;

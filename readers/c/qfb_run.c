@@ -5,7 +5,7 @@
  *     qfb_run --list MODEL.qfb [--shape NAME=...]
  *
  * INPUT.bin holds the integers of an input of the graph, as qfb_run.h describes them; there is one file for each. The
- * integers of the outputs are printed one a line, or written as bytes (--raw). --vectors runs the test vectors that are
+ * elements of the outputs are printed one a line, or written as bytes (--raw). --vectors runs the test vectors that are
  * in files and tells how many integers are equal. Exit status: 0 done, or all equal; 1 some differ; 2 trouble. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _POSIX_C_SOURCE 200809L
@@ -180,12 +180,16 @@ static int write_outputs(job_t *job, int raw)
             return failed(job);
         for (k = 0; k < output->count; k++) {
             int64_t x = qfb_element(output, k);
+            uint32_t b, bits = (uint32_t)x;
             uint8_t bytes[8];
-            uint32_t b;
+            float real;
+            memcpy(&real, &bits, sizeof real);
             for (b = 0; b < 8; b++)
                 bytes[b] = (uint8_t)((uint64_t)x >> (8 * b));
             if (raw)
                 fwrite(bytes, 1, output->width, stdout);
+            else if (output->dtype == QFB_FLOAT32)
+                printf("%.9g\n", (double)real);
             else
                 printf("%" PRId64 "\n", x);
         }
@@ -281,6 +285,13 @@ static int vector_inputs(job_t *job, uint32_t vector)
     return 0;
 }
 
+/* Whether elements are equal; one NaN is as good as another. */
+static int is_same(uint32_t dtype, int64_t a, int64_t b)
+{
+    const int64_t magnitude = 0x7fffffff, infinite = 0x7f800000;
+    return a == b || (dtype == QFB_FLOAT32 && (a & magnitude) > infinite && (b & magnitude) > infinite);
+}
+
 static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_t *total)
 {
     const qfb_value_state *output;
@@ -296,7 +307,7 @@ static int compare_outputs(job_t *job, uint32_t vector, uint64_t *equal, uint64_
         if (output->rank != wanted.rank || memcmp(output->shape, wanted.shape, wanted.rank * sizeof *wanted.shape))
             continue; /* another shape: none of them is equal */
         for (k = 0; k < wanted.count; k++)
-            *equal += qfb_element(output, k) == qfb_element(&wanted, k);
+            *equal += (uint64_t)is_same(wanted.dtype, qfb_element(output, k), qfb_element(&wanted, k));
     }
     return 0;
 }

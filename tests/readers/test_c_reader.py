@@ -6,8 +6,10 @@ import json
 import re
 import struct
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 import qfmt
+from fuzzing.altered import written
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.file.reader import Container, Stored
 from qfmt.file.records import ATTRIBUTE_TYPES
@@ -97,6 +100,30 @@ def test_a_file_without_any_of_the_optional_things(tmp_path: Path) -> None:
     Model(Graph((), (), (), {})).save(path)
     done = subprocess.run([build("qfb_dump.c", *SANITIZED), path], capture_output=True)
     assert json.loads(done.stdout) == _described(path)
+
+
+def test_a_quantization_of_no_channels(tmp_path: Path) -> None:
+    path, q = tmp_path / "m.qfb", Quantization.of(np.zeros(0, np.float32), np.zeros(0, np.int64), -127, 127, axis=0)
+    Model(Graph((), (), (), {"w": Tensor.constant("w", np.zeros((0, 2), np.int8), q)})).save(path)
+    done = subprocess.run([build("qfb_dump.c", *SANITIZED), path], capture_output=True)
+    assert json.loads(done.stdout) == _described(path)
+    assert qfmt.load(path).tensors["w"].quantization == q
+
+
+@pytest.mark.parametrize(("levels", "code"), [(2, 0), (3, 5), (500, 5)])
+def test_two_levels_of_quantization_are_read(levels: int, code: int, tmp_path: Path) -> None:
+    """The schema allows any number of them: neither reader may run out of stack."""
+    q = Quantization.of((1.0,), (0,), -128, 127)
+    for _ in range(levels - 1):
+        q = replace(q, scale=replace(Parameter.of_values(np.int8(1)), quantization=q))
+    tensor, limit = Tensor("x", "int8", (4,), None, q), sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        data = written(Model(Graph((), (), (), {"x": tensor})), tmp_path / "m.qfb")
+    finally:
+        sys.setrecursionlimit(limit)
+    assert verdicts(build("test/verdicts.c", *SANITIZED), [data])[0][0] == code
+    assert survives(data, tmp_path / "m.qfb") == (code == 0)
 
 
 def _described(path: Path) -> dict[str, Any]:

@@ -72,7 +72,8 @@ typedef struct {
 qfb_code node_zero_points(node_t *node, uint32_t tensor, uint32_t axis, zero_points_t *points);
 static inline int64_t zero_point_of(const zero_points_t *points, uint32_t slice)
 {
-    return points->numbers.count > 1 ? qfb_stored(points->numbers.array.data, points->numbers.dtype, slice) : points->zero;
+    const qfb_numbers *numbers = &points->numbers;
+    return numbers->count > 1 ? qfb_stored(numbers->array.data, numbers->dtype, slice) : points->zero;
 }
 
 /* The sums that are the only output are int32, and their zero points 0. */
