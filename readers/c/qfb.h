@@ -294,10 +294,11 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
 enum { QFB_SCALAR_, QFB_STRUCT_, QFB_STRING_, QFB_TABLE_, QFB_SCALARS_, QFB_STRINGS_, QFB_TABLES_ };
 enum {
     QFB_T_ARRAY_, QFB_T_ATTRIBUTE_, QFB_T_BUFFER_, QFB_T_GRAPH_, QFB_T_PAIR_, QFB_T_MODEL_, QFB_T_NODE_,
-    QFB_T_OBSERVED_, QFB_T_QUANTIZATION_, QFB_T_TENSOR_, QFB_T_VALUE_, QFB_T_VECTOR_
+    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_, QFB_T_VECTOR_
 };
 
-/* Numbers of the fields that are read one by one. */
+/* Numbers of the fields that are read one by one. Numbers have the first fields of an Array, a SecondLevel those of a
+ * Quantization. */
 enum { QFB_ARRAY_DTYPE_, QFB_ARRAY_SHAPE_, QFB_ARRAY_BYTES_, QFB_ARRAY_BUFFER_, QFB_ARRAY_QUANTIZATION_ };
 enum { QFB_ATTRIBUTE_TYPE_ = 1, QFB_ATTRIBUTE_INT_, QFB_ATTRIBUTE_FLOAT_, QFB_ATTRIBUTE_STRING_, QFB_ATTRIBUTE_INTS_ };
 enum { QFB_GRAPH_TENSORS_, QFB_GRAPH_NODES_, QFB_GRAPH_INPUTS_, QFB_GRAPH_OUTPUTS_, QFB_GRAPH_NAME_ };
@@ -335,7 +336,7 @@ static inline qfb_table_ qfb_schema_(int table)
 {
     static const qfb_field_ array[] = {
         {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 1, 0, 0}, {QFB_SCALAR_, 4, 0, 0},
-        {QFB_TABLE_, 4, QFB_T_QUANTIZATION_, 0}};
+        {QFB_TABLE_, 4, QFB_T_LEVEL_, 0}};
     static const qfb_field_ attribute[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALAR_, 8, 0, 0}, {QFB_SCALAR_, 8, 0, 0},
         {QFB_STRING_, 4, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_STRINGS_, 4, 0, 0}};
@@ -352,14 +353,19 @@ static inline qfb_table_ qfb_schema_(int table)
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1},
         {QFB_TABLES_, 4, QFB_T_ATTRIBUTE_, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0},
         {QFB_STRING_, 4, 0, 0}};
+    static const qfb_field_ numbers[] = {
+        {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 1, 0, 0}, {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ observed[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALAR_, 8, 0, 0},
         {QFB_SCALAR_, 8, 0, 0}, {QFB_STRING_, 4, 0, 0}};
     static const qfb_field_ quantization[] = {
-        {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 1}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 0},
-        {QFB_TABLE_, 4, QFB_T_ARRAY_, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 0},
+        {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
+        {QFB_TABLE_, 4, QFB_T_ARRAY_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
         {QFB_SCALAR_, 8, 0, 0}, {QFB_SCALAR_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_OBSERVED_, 0}, {QFB_STRING_, 4, 0, 0},
         {QFB_STRING_, 4, 0, 0}};
+    static const qfb_field_ level[] = {
+        {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
+        {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}};
     static const qfb_field_ tensor[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_STRINGS_, 4, 0, 0},
         {QFB_SCALAR_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_QUANTIZATION_, 0}, {QFB_STRINGS_, 4, 0, 0}};
@@ -367,8 +373,8 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ vector[] = {
         {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}};
     static const qfb_table_ tables[] = {
-        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 9}, {observed, 6},
-        {quantization, 11}, {tensor, 7}, {value, 2}, {vector, 3}};
+        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 9}, {numbers, 4},
+        {observed, 6}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
     return tables[table];
 }
 
@@ -378,7 +384,6 @@ enum { QFB_REPETITIONS_ = 64, QFB_REMEMBERED_ = 256 };
 
 typedef struct {
     qfb_file *file;
-    uint32_t level;                 /* how many quantizations the table at hand lies in */
     uint64_t budget;                /* bytes that may still be walked over: what is shared can be met again and again */
     uint64_t seen[QFB_REMEMBERED_]; /* shared strings and tables that were found good: kind and position */
 } qfb_walk_;
@@ -507,7 +512,7 @@ static inline qfb_code qfb_walk_field_(qfb_walk_ *walk, const qfb_field_ *field,
     }
 }
 
-/* A table and all below it. Only quantizations have others of their kind below them: two levels, not more. */
+/* A table and all below it. The schema is not recursive: it is seven tables deep. */
 static inline qfb_code qfb_walk_table_(qfb_walk_ *walk, int table, uint32_t at)
 {
     qfb_file *file = walk->file;
@@ -522,9 +527,6 @@ static inline qfb_code qfb_walk_table_(qfb_walk_ *walk, int table, uint32_t at)
         return qfb_broken_(file, v, "a vtable has invalid sizes");
     if (qfb_spend_(walk, size, at))
         return file->error.code;
-    walk->level += table == QFB_T_QUANTIZATION_;
-    if (walk->level > 2)
-        return qfb_fail_(file, QFB_INVALID, "V20", "byte", at, "a quantization has more than two levels");
     for (i = 0; i < schema.count; i++) {
         const qfb_field_ *field = &schema.fields[i];
         uint32_t width = field->kind == QFB_SCALAR_ || field->kind == QFB_STRUCT_ ? field->width : 4;
@@ -540,7 +542,6 @@ static inline qfb_code qfb_walk_table_(qfb_walk_ *walk, int table, uint32_t at)
         if (qfb_walk_field_(walk, field, at + offset))
             return file->error.code;
     }
-    walk->level -= table == QFB_T_QUANTIZATION_;
     return QFB_OK;
 }
 
@@ -838,8 +839,9 @@ static inline qfb_code qfb_check_shape_(qfb_file *file, uint32_t index, const qf
 
 /* ---- Quantizations ---- */
 
-/* The numbers that the Array at that position is; all 0 if there is none. */
-static inline qfb_code qfb_read_numbers_(qfb_file *file, uint32_t index, uint32_t at, qfb_numbers *numbers)
+/* The numbers that the Array at that position is, or, without a second level, the Numbers; all 0 if there are none. */
+static inline qfb_code qfb_read_numbers_(
+    qfb_file *file, uint32_t index, uint32_t at, int is_array, qfb_numbers *numbers)
 {
     uint32_t inside;
     if (!at)
@@ -847,7 +849,7 @@ static inline qfb_code qfb_read_numbers_(qfb_file *file, uint32_t index, uint32_
     numbers->dtype = (qfb_dtype)qfb_ubyte_(file, at, QFB_ARRAY_DTYPE_, 0);
     numbers->shape = qfb_list_(file, at, QFB_ARRAY_SHAPE_, 8);
     numbers->count = qfb_elements_(&numbers->shape);
-    numbers->second_level = qfb_to_(file, at, QFB_ARRAY_QUANTIZATION_);
+    numbers->second_level = is_array ? qfb_to_(file, at, QFB_ARRAY_QUANTIZATION_) : 0;
     inside = qfb_to_(file, at, QFB_ARRAY_BYTES_);
     if (!qfb_dtype_of(numbers->dtype))
         return qfb_invalid_(file, "V2", index, "the type of the numbers of a quantization is not known");
@@ -858,7 +860,7 @@ static inline qfb_code qfb_read_numbers_(qfb_file *file, uint32_t index, uint32_
     if (!inside && qfb_get_buffer(file, qfb_uint_(file, at, QFB_ARRAY_BUFFER_, 0), &numbers->array))
         return qfb_invalid_(file, "F7", index, "there is no such buffer");
     if (numbers->array.size != qfb_needed_(&numbers->shape, qfb_dtype_of(numbers->dtype)->bits))
-        return qfb_invalid_(file, "V10", index, "the bytes of the numbers of a quantization do not fit type and shape");
+        return qfb_invalid_(file, "V20", index, "the bytes of numbers of a quantization do not fit type and shape");
     return QFB_OK;
 }
 
@@ -875,28 +877,22 @@ static inline void qfb_read_observed_(const qfb_file *file, uint32_t at, qfb_qua
         q->has_observed_range = 2; /* one without the other: refused */
 }
 
-/* The Quantization at that position, or none. */
-static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q)
+/* Whether a field of a Quantization (level 1) or a SecondLevel (2) is an Array, which may have a second level. */
+static inline int qfb_is_array_(int level, int field)
+{
+    return level == 1 && (field == QFB_Q_SCALE_ || field == QFB_Q_OFFSET_);
+}
+
+/* What a Quantization (level 1) and a SecondLevel (2) at that position have in common. */
+static inline qfb_code qfb_read_level_(qfb_file *file, uint32_t index, uint32_t at, int level, qfb_quantization *q)
 {
     static const uint8_t zero = 0;
     qfb_numbers *all[] = {&q->scale, &q->zero_point, &q->offset, &q->table, &q->group_index};
-    uint32_t i, observed;
-    memset(q, 0, sizeof *q);
-    q->scale_name.text = q->zero_point_name.text = q->observer.text = q->qscheme.text = "";
-    if (!at)
-        return QFB_OK;
+    int field, last = level == 1 ? QFB_Q_GROUPS_ : QFB_Q_TABLE_;
     q->block = qfb_list_(file, at, QFB_Q_BLOCK_, 8);
-    q->scale_name = qfb_string_(file, at, QFB_Q_SCALE_NAME_);
-    q->zero_point_name = qfb_string_(file, at, QFB_Q_ZERO_NAME_);
-    q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
-    q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
-    observed = qfb_to_(file, at, QFB_Q_OBSERVED_);
-    if (observed)
-        qfb_read_observed_(file, observed, q);
-    if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
-        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
-    for (i = 0; i < sizeof all / sizeof *all; i++)
-        if (qfb_read_numbers_(file, index, qfb_to_(file, at, (int)i + QFB_Q_SCALE_), all[i]))
+    for (field = QFB_Q_SCALE_; field <= last; field++)
+        if (qfb_read_numbers_(
+                file, index, qfb_to_(file, at, field), qfb_is_array_(level, field), all[field - QFB_Q_SCALE_]))
             return file->error.code;
     if (!q->zero_point.dtype) {
         q->zero_point.dtype = QFB_UINT8, q->zero_point.count = q->zero_point.array.size = 1;
@@ -905,10 +901,36 @@ static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, ui
     return QFB_OK;
 }
 
-/* The quantization of numbers that have a second level. */
+static inline void qfb_no_quantization_(qfb_quantization *q)
+{
+    memset(q, 0, sizeof *q);
+    q->scale_name.text = q->zero_point_name.text = q->observer.text = q->qscheme.text = "";
+}
+
+/* The Quantization at that position. */
+static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, uint32_t at, qfb_quantization *q)
+{
+    uint32_t observed = qfb_to_(file, at, QFB_Q_OBSERVED_);
+    q->scale_name = qfb_string_(file, at, QFB_Q_SCALE_NAME_);
+    q->zero_point_name = qfb_string_(file, at, QFB_Q_ZERO_NAME_);
+    q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
+    q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
+    if (observed)
+        qfb_read_observed_(file, observed, q);
+    if (!qfb_at_(file, at, QFB_Q_MIN_) || !qfb_at_(file, at, QFB_Q_MAX_))
+        return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
+    return qfb_read_level_(file, index, at, 1, q);
+}
+
+/* How the codes of numbers are quantized that have a second level: block, scale, zero_point, offset, table. */
+static inline qfb_code qfb_read_second_(qfb_file *file, uint32_t index, const qfb_numbers *numbers, qfb_quantization *q)
+{
+    qfb_no_quantization_(q);
+    return qfb_read_level_(file, index, numbers->second_level, 2, q);
+}
 static inline void qfb_second_level(qfb_file *file, const qfb_numbers *numbers, qfb_quantization *q)
 {
-    qfb_read_quantization_(file, 0, numbers->second_level, q);
+    qfb_read_second_(file, 0, numbers, q);
 }
 
 /* ---- Their rules: form (V20), blocks (V21), numbers (V22), range (V23), observers (V25) ---- */
@@ -949,49 +971,41 @@ static inline qfb_code qfb_check_blocks_(
                 : !block ? count != 1 : size >= 0 && count != size / block + (size % block != 0))
             return qfb_invalid_(file, "V21", index, "the numbers of blocks and of scales or group indices differ");
     }
-    if (groups->dtype && (large != 1 || groups->second_level || !qfb_is_among_(groups->dtype, QFB_GROUPS_)))
+    if (groups->dtype && (large != 1 || !qfb_is_among_(groups->dtype, QFB_GROUPS_)))
         return qfb_invalid_(file, "V21", index, "a group index of an invalid type, or without blocks in one dimension");
     return QFB_OK;
 }
 
-static inline qfb_code qfb_check_form_(
-    qfb_file *file, uint32_t index, qfb_dtype dtype, const qfb_quantization *q, int level);
+static inline qfb_code qfb_check_form_(qfb_file *file, uint32_t index, qfb_dtype dtype, const qfb_quantization *q);
 
-/* Scales or offsets have one of those types, or are quantized. */
-static inline qfb_code qfb_check_reals_(
-    qfb_file *file, uint32_t index, const qfb_numbers *numbers, int types, int level)
+/* Scales or offsets have one of those types, or are quantized, which the second level is not. */
+static inline qfb_code qfb_check_reals_(qfb_file *file, uint32_t index, const qfb_numbers *numbers, int types)
 {
     qfb_quantization second;
     if (!qfb_is_among_(numbers->dtype, numbers->second_level ? QFB_CODES_ : types))
         return qfb_invalid_(file, "V20", index, "scales or offsets do not have a type for them");
-    if (!numbers->second_level)
-        return QFB_OK;
-    if (level == 2)
-        return qfb_invalid_(file, "V20", index, "a quantization has more than two levels");
-    return qfb_read_quantization_(file, index, numbers->second_level, &second) ||
-                   qfb_check_form_(file, index, numbers->dtype, &second, 2) ||
-                   qfb_check_blocks_(file, index, &numbers->shape, &second)
-               ? file->error.code
-               : QFB_OK;
+    if (numbers->second_level && (qfb_read_second_(file, index, numbers, &second) ||
+                                  qfb_check_form_(file, index, numbers->dtype, &second) ||
+                                  qfb_check_blocks_(file, index, &numbers->shape, &second)))
+        return file->error.code;
+    return QFB_OK;
 }
 
 /* The types and shapes of the numbers by which an array of that type is quantized. */
-static inline qfb_code qfb_check_form_(
-    qfb_file *file, uint32_t index, qfb_dtype dtype, const qfb_quantization *q, int level)
+static inline qfb_code qfb_check_form_(qfb_file *file, uint32_t index, qfb_dtype dtype, const qfb_quantization *q)
 {
     const qfb_numbers *zero = &q->zero_point, *table = &q->table;
     uint32_t bits = qfb_dtype_of(dtype)->bits;
-    if (qfb_check_reals_(file, index, &q->scale, QFB_SCALES_, level) ||
-        (q->offset.dtype && qfb_check_reals_(file, index, &q->offset, QFB_REALS_, level)))
+    if (qfb_check_reals_(file, index, &q->scale, QFB_SCALES_) ||
+        (q->offset.dtype && qfb_check_reals_(file, index, &q->offset, QFB_REALS_)))
         return file->error.code;
     if ((zero->shape.count && !qfb_same_list_(&zero->shape, &q->scale.shape)) ||
         (q->offset.shape.count && !qfb_same_list_(&q->offset.shape, &q->scale.shape)))
         return qfb_invalid_(file, "V20", index, "there are neither as many zero points or offsets as scales, nor one");
-    if (zero->second_level || (qfb_is_integer_type(dtype)
-                                   ? !qfb_is_integer_type(zero->dtype) && zero->dtype != q->scale.dtype
-                                   : zero->dtype != QFB_UINT8 || zero->shape.count || zero->array.data[0]))
+    if (qfb_is_integer_type(dtype) ? !qfb_is_integer_type(zero->dtype) && zero->dtype != q->scale.dtype
+                                   : zero->dtype != QFB_UINT8 || zero->shape.count || zero->array.data[0])
         return qfb_invalid_(file, "V20", index, "the zero points have an invalid type, or are not 0");
-    if (table->dtype && (table->second_level || !qfb_is_among_(table->dtype, QFB_IN_TABLES_) || bits > 8 ||
+    if (table->dtype && (!qfb_is_among_(table->dtype, QFB_IN_TABLES_) || bits > 8 ||
                          !qfb_is_integer_type(dtype) || table->shape.count != 1 || table->count != 1u << bits))
         return qfb_invalid_(file, "V20", index, "the table does not have a value for each code, or an invalid type");
     return QFB_OK;
@@ -1047,7 +1061,7 @@ static inline qfb_code qfb_check_numbers_(
         const qfb_numbers *n = all[i];
         int64_t least = INT64_MAX, most = INT64_MIN;
         const char *wrong = NULL;
-        if (n->second_level && (qfb_read_quantization_(walk->file, index, n->second_level, &second) ||
+        if (n->second_level && (qfb_read_second_(walk->file, index, n, &second) ||
                                 qfb_check_numbers_(walk, index, &second, NULL, 1, large)))
             return walk->file->error.code;
         if (!n->count || (n->array.size > QFB_AT_ONCE_) != large)
@@ -1104,7 +1118,7 @@ static inline qfb_code qfb_check_quantization_(qfb_walk_ *walk, uint32_t index, 
     qfb_file *file = walk->file;
     const qfb_quantization *q = &tensor->quantization;
     const qfb_dtype_info *info = qfb_dtype_of(tensor->dtype);
-    if (qfb_check_form_(file, index, tensor->dtype, q, 1) || qfb_check_blocks_(file, index, &tensor->shape, q) ||
+    if (qfb_check_form_(file, index, tensor->dtype, q) || qfb_check_blocks_(file, index, &tensor->shape, q) ||
         qfb_check_observed_(file, index, q))
         return file->error.code;
     if (info->high == 0 || info->bits > 32)
@@ -1131,6 +1145,7 @@ static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tens
     uint32_t at = qfb_element_(file, file->tensors, index), dtype = qfb_ubyte_(file, at, QFB_TENSOR_DTYPE_, 0);
     uint32_t quantization = qfb_to_(file, at, QFB_TENSOR_QUANTIZATION_);
     memset(tensor, 0, sizeof *tensor);
+    qfb_no_quantization_(&tensor->quantization);
     tensor->name = qfb_string_(file, at, QFB_TENSOR_NAME_);
     tensor->shape = qfb_list_(file, at, QFB_TENSOR_SHAPE_, 8);
     tensor->dims = qfb_list_(file, at, QFB_TENSOR_DIMS_, 4);
@@ -1142,7 +1157,7 @@ static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tens
     tensor->dtype = (qfb_dtype)dtype;
     if (tensor->is_constant && qfb_get_buffer(file, qfb_uint_(file, at, QFB_TENSOR_BUFFER_, 0), &tensor->array))
         return qfb_invalid_(file, "F7", index, "there is no such buffer");
-    return qfb_read_quantization_(file, index, quantization, &tensor->quantization);
+    return quantization ? qfb_read_quantization_(file, index, quantization, &tensor->quantization) : QFB_OK;
 }
 
 /* The tensor at an index. Fails only with QFB_MISSING. */
@@ -1473,16 +1488,17 @@ static inline void qfb_mark_(uint8_t *marks, uint64_t first, uint32_t buffer)
         marks[(buffer - first) / 8] |= (uint8_t)(1u << (buffer - first) % 8);
 }
 
-/* Mark the buffers of a quantization, which has at most two levels. */
-static inline void qfb_mark_quantization_(const qfb_file *file, uint8_t *marks, uint64_t first, uint32_t at)
+/* Mark the buffers of a Quantization, or of a SecondLevel below it. */
+static inline void qfb_mark_level_(const qfb_file *file, uint8_t *marks, uint64_t first, uint32_t at, int level)
 {
-    int field;
-    for (field = QFB_Q_SCALE_; at && field <= QFB_Q_GROUPS_; field++) {
+    int field, last = level == 1 ? QFB_Q_GROUPS_ : QFB_Q_TABLE_;
+    for (field = QFB_Q_SCALE_; at && field <= last; field++) {
         uint32_t array = qfb_to_(file, at, field);
         if (!array)
             continue;
         qfb_mark_(marks, first, qfb_uint_(file, array, QFB_ARRAY_BUFFER_, UINT32_MAX));
-        qfb_mark_quantization_(file, marks, first, qfb_to_(file, array, QFB_ARRAY_QUANTIZATION_));
+        if (qfb_is_array_(level, field))
+            qfb_mark_level_(file, marks, first, qfb_to_(file, array, QFB_ARRAY_QUANTIZATION_), 2);
     }
 }
 
@@ -1500,7 +1516,7 @@ static inline qfb_code qfb_check_used_(qfb_walk_ *walk)
         for (i = 0; i < qfb_tensor_count(file); i++) {
             uint32_t tensor = qfb_element_(file, file->tensors, i);
             qfb_mark_(marks, first, qfb_uint_(file, tensor, QFB_TENSOR_BUFFER_, UINT32_MAX));
-            qfb_mark_quantization_(file, marks, first, qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_));
+            qfb_mark_level_(file, marks, first, qfb_to_(file, tensor, QFB_TENSOR_QUANTIZATION_), 1);
         }
         for (v = 0; v < qfb_vector_count(file); v++)
             for (end = 1; end <= 2; end++) {

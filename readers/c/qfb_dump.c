@@ -59,7 +59,7 @@ static void elements(qfb_list list, int kind)
 
 static void list(const char *name, qfb_list value, int kind) { key(name), elements(value, kind); }
 
-static void quantization(qfb_file *file, const qfb_quantization *q);
+static void level(qfb_file *file, const qfb_quantization *q);
 
 static void numbers(qfb_file *file, const char *name, const qfb_numbers *n)
 {
@@ -77,16 +77,20 @@ static void numbers(qfb_file *file, const char *name, const qfb_numbers *n)
     if (n->array.buffer != QFB_INLINE)
         number("buffer", n->array.buffer);
     if (n->second_level)
-        qfb_second_level(file, n, &second), key("quantization"), quantization(file, &second);
+        qfb_second_level(file, n, &second), key("quantization"), open_("{"), level(file, &second), close_("}");
     close_("}");
+}
+
+static void level(qfb_file *file, const qfb_quantization *q)
+{
+    list("block", q->block, INTEGERS), numbers(file, "scale", &q->scale), numbers(file, "zero_point", &q->zero_point);
+    numbers(file, "offset", &q->offset), numbers(file, "table", &q->table);
+    numbers(file, "group_index", &q->group_index);
 }
 
 static void quantization(qfb_file *file, const qfb_quantization *q)
 {
-    open_("{");
-    list("block", q->block, INTEGERS), numbers(file, "scale", &q->scale), numbers(file, "zero_point", &q->zero_point);
-    numbers(file, "offset", &q->offset), numbers(file, "table", &q->table);
-    numbers(file, "group_index", &q->group_index);
+    open_("{"), level(file, q);
     number("quant_min", q->quant_min), number("quant_max", q->quant_max);
     text("scale_name", q->scale_name), text("zero_point_name", q->zero_point_name);
     if (q->observed_minimum.present) {

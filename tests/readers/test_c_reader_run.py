@@ -112,7 +112,7 @@ def random_form(dtype: str, shape: tuple[int, ...], rng: np.random.Generator, le
     counts = block_counts(shape, block)
     large = [axis for axis, each in enumerate(block) if each > 1]
     groups = None
-    if len(large) == 1 and rng.random() < 0.5:
+    if level == 1 and len(large) == 1 and rng.random() < 0.5:
         groups = Parameter.of_values(rng.integers(0, counts[large[0]], shape[large[0]]).astype(np.uint16))
     scale_dtype = str(rng.choice(["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e8m0fnu"]))
     scale, offset, table = random_reals(scale_dtype, counts, rng), None, None
