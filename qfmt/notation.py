@@ -27,8 +27,10 @@ def number(value: float | None) -> str:
 
 
 def span(values: Iterable[float]) -> str:
-    """One value if all are equal, else smallest..largest."""
+    """One value if all are equal, else smallest..largest; of no values a dash."""
     distinct = set(values)
+    if not distinct:
+        return NOTHING
     return "..".join(number(value) for value in sorted({min(distinct), max(distinct)}))
 
 
