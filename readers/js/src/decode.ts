@@ -15,6 +15,10 @@ type Value = unknown;
 /** How many times over the metadata may be decoded. Once is the rule. */
 const REPETITIONS = 16;
 
+/** How many tables may be inside each other, not counting vectors of tables. The schema needs six: a tensor's
+ * quantization, its scale, of which the quantization has a scale, and so on. */
+const DEEPEST = 16;
+
 const SIZES: Readonly<Record<string, number>> = { ubyte: 1, int: 4, uint: 4, long: 8, ulong: 8, double: 8 };
 
 /** Where the fields of the tables that share a vtable are. */
@@ -47,12 +51,12 @@ export class Decoder {
   }
 
   /** The table at a position, with every field that this reader knows. */
-  table<Of extends Name>(name: Of, position: number): Records[Of] {
+  table<Of extends Name>(name: Of, position: number, depth = 0): Records[Of] {
     const layout = this.#layout(name, position);
     this.#spend(layout.size, position);
     const record: Record<string, Value> = { ...layout.absent };
     for (const { field, offset } of layout.present) {
-      record[field.name] = this.#value(name, field, position + offset);
+      record[field.name] = this.#value(name, field, position + offset, depth);
     }
     return record as unknown as Records[Of];
   }
@@ -79,7 +83,7 @@ export class Decoder {
     return target;
   }
 
-  #value(name: Name, field: Field, at: number): Value {
+  #value(name: Name, field: Field, at: number, depth: number): Value {
     switch (field.kind) {
       case "ubyte":
         return this.#data[at];
@@ -102,7 +106,7 @@ export class Decoder {
       case "string":
         return this.#string(target, place);
       case "table":
-        return this.#nestedTable(field.of as Name, target);
+        return this.#nestedTable(field.of as Name, target, depth + 1);
       case "[string]":
         return this.#elements(target, place).map((at) => this.#string(this.target(at, place), place));
       case "[table]":
@@ -112,11 +116,14 @@ export class Decoder {
     return this.#numbers(kind, target + 4, this.#count(target, SIZES[kind]!, place));
   }
 
-  #nestedTable(name: Name, position: number): unknown {
+  #nestedTable(name: Name, position: number, depth: number): unknown {
     const key = `${name} ${position}`;
     let table = this.#nested.get(key);
     if (table === undefined) {
-      table = this.table(name, position);
+      if (depth > DEEPEST) {
+        throw broken("tables are nested too deeply", position);
+      }
+      table = this.table(name, position, depth);
       this.#nested.set(key, table);
     }
     return table;
@@ -142,10 +149,12 @@ export class Decoder {
   }
 
   /** `count` numbers, copied: a FlatBuffer may lie anywhere in memory, and a big-endian machine turns them round. */
-  #numbers(kind: string, at: number, count: number): Int32Array | BigInt64Array | Float64Array {
+  #numbers(kind: string, at: number, count: number): Uint8Array | Int32Array | BigInt64Array | Float64Array {
     const size = SIZES[kind]!;
     const bytes = littleEndian(this.#data.slice(at, at + count * size), size);
     switch (kind) {
+      case "ubyte":
+        return bytes;
       case "int":
         return new Int32Array(bytes.buffer);
       case "long":

@@ -5,6 +5,7 @@ import { QfbError, quoted } from "./errors.js";
 import { ALIGNMENT } from "./header.js";
 import type { Model } from "./model.js";
 import type { Reader } from "./reader.js";
+import type { ArrayRecord } from "./schema.js";
 
 /** Decodes and reads all there is. Throws QfbError for the first rule that is broken. */
 export async function verifyAll(model: Model, reader: Reader): Promise<void> {
@@ -60,8 +61,15 @@ async function verifyBuffers(reader: Reader): Promise<void> {
 
 function usedBuffers({ root, tensors }: Reader): Set<number | null> {
   const used = new Set<number | null>();
-  for (const { buffer, quantization } of tensors) {
-    used.add(buffer).add(quantization?.blocks?.scale ?? null).add(quantization?.blocks?.zero_point ?? null);
+  const use = ({ buffer, quantization }: Pick<ArrayRecord, "buffer" | "quantization">): void => {
+    used.add(buffer);
+    if (quantization) {
+      const { scale, zero_point, offset, table, group_index } = quantization;
+      [scale, zero_point, offset, table, group_index].forEach((array) => array && use(array));
+    }
+  };
+  for (const tensor of tensors) {
+    use(tensor);
   }
   for (const { inputs, outputs } of root.vectors ?? []) {
     for (const { buffer } of [...inputs, ...outputs]) {

@@ -49,17 +49,23 @@ async function items(stored: StoredArray): Promise<unknown[]> {
   return Array.from(codes as Iterable<number | bigint>, (code) => digits(code, bits));
 }
 
+/** An array of a quantization. */
+async function parameter(stored: StoredArray | null): Promise<unknown> {
+  const { dtype, shape, quantization: own } = stored ?? {};
+  return stored && { dtype, shape, values: await items(stored), quantization: own && (await quantization(own)) };
+}
+
 async function quantization(q: Quantization): Promise<unknown> {
-  const floats = q.zeroPoint instanceof Float64Array && q.zeroPoint.length ? q.zeroPoint : null;
-  const { observed, blocks } = q;
+  const { observed } = q;
   return {
-    scale: bits(q.scale),
-    zero_point: floats ? [] : [...q.zeroPoint],
-    zero_point_float: floats && bits(floats),
+    block: q.block,
+    scale: await parameter(q.scale),
+    zero_point: await parameter(q.zeroPoint),
+    offset: await parameter(q.offset),
+    table: await parameter(q.table),
+    group_index: await parameter(q.groupIndex),
     quant_min: q.quantMin,
     quant_max: q.quantMax,
-    axis: q.axis,
-    scale_dtype: q.scaleDtype,
     scale_name: q.scaleName,
     zero_point_name: q.zeroPointName,
     observed: observed && {
@@ -69,12 +75,6 @@ async function quantization(q: Quantization): Promise<unknown> {
       quant_min: observed.quantMin === null ? null : String(observed.quantMin),
       quant_max: observed.quantMax === null ? null : String(observed.quantMax),
       qscheme: observed.qscheme,
-    },
-    blocks: blocks && {
-      shape: blocks.shape,
-      scale: await items(blocks.scale),
-      zero_point: blocks.zeroPoint && (await items(blocks.zeroPoint)),
-      zero_point_dtype: blocks.zeroPoint && blocks.zeroPoint.dtype,
     },
   };
 }
