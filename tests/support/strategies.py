@@ -181,7 +181,7 @@ def quantizations(draw: Draw, dtype: str, shape: Shape) -> Quantization | None:
         high,
         axis,
         scale_dtype,
-        draw(st.one_of(st.none(), observations(count))),
+        observed=draw(st.one_of(st.none(), observations(count))),
         names=draw(st.tuples(*[st.sampled_from(["", "x_scale", "Skala µ"])] * 2)),
     )
 

@@ -71,10 +71,10 @@ export class StoredArray {
   }
 }
 
-/** V10. */
-export function checkBytes(dtype: DTypeName, shape: readonly bigint[], { nbytes }: Stored): void {
+/** `rule` is V10 for constants, V20 for the arrays of a quantization. */
+export function checkBytes(dtype: DTypeName, shape: readonly bigint[], { nbytes }: Stored, rule: string): void {
   const needed = bytesNeeded(dtype, shape);
   if (nbytes !== needed) {
-    throw new QfbError(`breaks rule V10: ${nbytes} bytes stored, ${needed} needed`, { rule: "V10" });
+    throw new QfbError(`breaks rule ${rule}: ${nbytes} bytes stored, ${needed} needed`, { rule });
   }
 }

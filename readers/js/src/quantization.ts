@@ -46,6 +46,21 @@ export function parameters({ scale, zeroPoint, offset, table, groupIndex }: Quan
 
 const MAXIMUM_LEVEL = 2;
 
+/** The most bytes of an array that lies in the metadata. */
+const MAXIMUM_INLINE = 4096;
+
+/** F13: small arrays are in the metadata, others in the data segment. */
+export function checkPlaces(quantization: Quantization): void {
+  for (const [name, { inline, nbytes, quantization: own }] of parameters(quantization)) {
+    if ((inline !== null) !== nbytes <= MAXIMUM_INLINE) {
+      throw new QfbError(`${name} has ${nbytes} bytes, its place is ${inline ? "a buffer" : "the metadata"}`, { rule: "F13" });
+    }
+    if (own) {
+      checkPlaces(own);
+    }
+  }
+}
+
 /** What was made of a record, for all tensors that share it. */
 const made = new WeakMap<QuantizationRecord, Quantization>();
 
@@ -96,7 +111,7 @@ function arrayOf(reader: Reader, record: ArrayRecord, where: string, level: numb
   const own = quantization && levelOf(reader, quantization, where, level + 1);
   const dtype = reader.dtype(record.dtype);
   const found = bytes ? stored(bytes) : reader.buffer(buffer!, where);
-  checkBytes(dtype, shape, found);
+  checkBytes(dtype, shape, found, "V20");
   return new StoredArray(dtype, shape, found, own);
 }
 

@@ -35,7 +35,7 @@ export function checkTensor(tensor: TensorFacts, text: Text): void {
   checkShape(tensor);
   const { dtype, shape, stored, quantization } = tensor;
   if (stored !== null) {
-    placed(`tensor ${quoted(tensor.name)}`, () => checkBytes(dtype, shape as readonly bigint[], stored));
+    placed(`tensor ${quoted(tensor.name)}`, () => checkBytes(dtype, shape as readonly bigint[], stored, "V10"));
   }
   if (quantization !== null) {
     checkQuantization(tensor, quantization);

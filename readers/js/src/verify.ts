@@ -1,21 +1,25 @@
 // Every rule of a file at once: what is read only where it is used is read now (spec.md, "Rules", F1 to F13).
 
 import { hex } from "./digest.js";
-import { QfbError, quoted } from "./errors.js";
+import { placed, QfbError, quoted } from "./errors.js";
 import { ALIGNMENT } from "./header.js";
 import type { Model } from "./model.js";
+import { checkPlaces } from "./quantization.js";
 import type { Reader } from "./reader.js";
 import type { ArrayRecord } from "./schema.js";
 
 /** Decodes and reads all there is. Throws QfbError for the first rule that is broken. */
 export async function verifyAll(model: Model, reader: Reader): Promise<void> {
   let before: string | undefined;
-  for (const { name } of model.tensors) {
+  for (const { name, quantization } of model.tensors) {
+    const where = `tensor ${quoted(name)}`;
     if (before !== undefined && reader.text.compare(before, name) >= 0) {
-      const what = `follows ${quoted(before)}, out of order or repeated`;
-      throw new QfbError(what, { where: `tensor ${quoted(name)}`, rule: "F11" });
+      throw new QfbError(`follows ${quoted(before)}, out of order or repeated`, { where, rule: "F11" });
     }
     before = name;
+    if (quantization) {
+      placed(where, () => checkPlaces(quantization));
+    }
   }
   for (const elements of [model.nodes, model.vectors]) {
     for (const _ of elements) {
