@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -302,6 +304,38 @@ def test_what_is_referred_to_again_and_again(reader: Reader, tmp_path: Path) -> 
     files = [crafted(tmp_path, graph=graph).read_bytes() for graph in (long_name, shared)]
     first, second = reader.verdicts(files, tmp_path)
     assert (first, second) == ("the text of the content id is too long", "ok")
+
+
+def test_quantizations_that_are_hostile(reader: Reader, tmp_path: Path) -> None:
+    """Groups that do not exist: in the data segment, which is read when it is used, and of a second level. Then levels
+    below levels, more than a stack holds."""
+    groups = bytes([2]) * 5000
+    ends = [(0, bytes(5000)), (5056, groups)]
+    buffers = [{"offset": at, "size": 5000, "sha256": hashlib.sha256(data).digest()} for at, data in ends]
+    index = {"dtype": DTYPES["uint8"].code, "shape": [5000], "buffer": 1}
+    grid = GRID | {"block": [2500], "scale": numbers("float32", 1.0, 2.0), "group_index": index}
+    large = crafted(
+        tmp_path,
+        tensor={"shape": [5000], "quantization": grid},
+        data=bytes(5056) + groups + bytes(56),
+        buffers=buffers,
+    ).read_bytes()
+    second = {"scale": numbers("float32", 1.0, 2.0), "block": [4], "group_index": numbers("uint8", *[7] * 8)}
+    codes = numbers("uint8", *range(1, 9), quantization=second | LIMITS)
+    nested = crafted(tmp_path, tensor={"quantization": GRID | {"block": [8], "scale": codes}}).read_bytes()
+    scale = numbers("float32", 1.0)
+    for _ in range(3000):
+        scale = numbers("uint8", 1, quantization={"scale": scale} | LIMITS)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        deep = crafted(tmp_path, tensor={"quantization": {"scale": scale} | LIMITS}).read_bytes()
+    finally:
+        sys.setrecursionlimit(before)
+    assert reader.verdicts([large, nested, deep], tmp_path) == ["V22", "V22", "F6"]
+
+
+LIMITS = {"quant_min": 0, "quant_max": 100}
 
 
 def _node(inputs: list[int]) -> dict[str, Any]:

@@ -135,11 +135,12 @@ function wrongTable(dtype: DTypeName, table: StoredArray): string {
 
 /** What is wrong with the blocks of a tensor of that shape. */
 function wrongBlocks(shape: readonly Size[] | null, { block, scale, groupIndex }: Quantization): string {
+  const [rank, counts] = [block.length, scale.shape.length];
+  if (counts !== rank || (shape && rank > shape.length)) {
+    return `blocks of ${rank} dimensions, scales of ${counts}, in a tensor of ${shape?.length ?? "some"}`;
+  }
   if (block.some((each) => each < 0) || block.at(-1) === 0) {
     return `blocks of [${block}] have a negative entry, or end with 0`;
-  }
-  if (scale.shape.length !== block.length || (shape && block.length > shape.length)) {
-    return `blocks of [${block}] for scales of shape [${scale.shape}], in a tensor of ${shape?.length ?? "some"} dimensions`;
   }
   const larger = block.filter((each) => each > 1);
   if (groupIndex && (larger.length !== 1 || !GROUPS.includes(groupIndex.dtype) || groupIndex.quantization)) {
