@@ -80,15 +80,20 @@ def _size_word(size: Dimension) -> str:
     return "?" if size is None else f"={size}" if isinstance(size, str) else str(size)
 
 
-def _quantization_lines(quantization: Quantization, level: int = 1) -> Iterator[bytes]:
+def _quantization_lines(quantization: Quantization) -> Iterator[bytes]:
     limits = str(quantization.quant_min), str(quantization.quant_max)
-    yield from _line("quantization", str(level), *limits, *map(str, quantization.block))
+    yield from _line("quantization", *limits, *map(str, quantization.block))
+    yield from _parameter_lines(quantization)
+
+
+def _parameter_lines(quantization: Quantization) -> Iterator[bytes]:
     for name in PARAMETERS:
         each: Parameter | None = getattr(quantization, name)
         if each is not None and each != NO_ZERO_POINT:
             yield from _line(name, each.dtype, *map(str, each.shape), each.data.sha256().hex())
             if each.quantization is not None:
-                yield from _quantization_lines(each.quantization, level + 1)
+                yield from _line("level", *map(str, each.quantization.block))
+                yield from _parameter_lines(each.quantization)
 
 
 def _attribute_words(value: Attribute) -> Iterator[str]:

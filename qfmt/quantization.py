@@ -73,6 +73,9 @@ class Parameter(StoredArray, Sequence["float"]):
     def __len__(self) -> int:
         return prod(self.shape)
 
+    def __bool__(self) -> bool:
+        return True
+
     @overload
     def __getitem__(self, index: int) -> float: ...
     @overload

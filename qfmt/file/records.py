@@ -6,6 +6,7 @@ What is written here is canonical: maps sorted by key, nothing written that may 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import FormatError
@@ -22,7 +23,7 @@ from ..model import (
     Tensor,
     attribute_kind,
 )
-from ..quantization import NO_ZERO_POINT, Bytes
+from ..quantization import NO_ZERO_POINT, PARAMETERS, Bytes
 from .decode import Record
 from .schema import ENUMS
 
@@ -53,31 +54,24 @@ Buffers = Callable[[int], Data]
 """The data of the buffer at an index."""
 
 
-def quantization(record: Record, buffers: Buffers, level: int = 1) -> Quantization:
-    """A quantization of a tensor, or, at level 2, of the numbers of another one."""
+def quantization(record: Record, buffers: Buffers) -> Quantization:
+    """The quantization of a tensor."""
     if record["quant_min"] is None or record["quant_max"] is None:
         raise FormatError("a quantization lacks quant_min or quant_max", rule="F12")
-    if level > 2:
-        raise FormatError("a quantization has more than two levels", rule="V20")
-    parts = {
-        name: None if record[name] is None else parameter(record[name], name, buffers, level)
-        for name in ("scale", "zero_point", "offset", "table", "group_index")
-    }
-    return Quantization(
-        parts["scale"] or NO_ZERO_POINT,
-        parts["zero_point"] or NO_ZERO_POINT,
-        record["quant_min"],
-        record["quant_max"],
-        record["block"] or (),
-        parts["offset"],
-        parts["table"],
-        parts["group_index"],
-        record["observed"] and observation(record["observed"]),
-        (record["scale_name"] or "", record["zero_point_name"] or ""),
-    )
+    made = _quantization(record, (record["quant_min"], record["quant_max"]), buffers)
+    observed = record["observed"] and observation(record["observed"])
+    return replace(made, observed=observed, names=(record["scale_name"] or "", record["zero_point_name"] or ""))
 
 
-def parameter(record: Record, name: str, buffers: Buffers, level: int) -> Parameter:
+def _quantization(record: Record, limits: tuple[int, int], buffers: Buffers) -> Quantization:
+    """What a Quantization and a SecondLevel have in common."""
+    given = {name: parameter(record[name], name, buffers) for name in PARAMETERS if record.get(name) is not None}
+    scale, zero_point = given["scale"], given.get("zero_point", NO_ZERO_POINT)
+    offset, table, group_index = (given.get(name) for name in ("offset", "table", "group_index"))
+    return Quantization(scale, zero_point, *limits, record["block"] or (), offset, table, group_index)
+
+
+def parameter(record: Record, name: str, buffers: Buffers) -> Parameter:
     """The numbers of a quantization, with as many bytes as they need."""
     own, index = record["bytes"], record["buffer"]
     if (own is None) == (index is None):
@@ -85,11 +79,10 @@ def parameter(record: Record, name: str, buffers: Buffers, level: int) -> Parame
     sizes = record["shape"] or ()
     if any(size < 0 for size in sizes):
         raise FormatError(f"{name} has the shape {list(sizes)}", rule="V20")
-    nested = record["quantization"] and quantization(record["quantization"], buffers, level + 1)
-    made = Parameter(dtype_name(record["dtype"]), sizes, Bytes(own) if own is not None else buffers(index), nested)
-    if made.nbytes_needed != made.data.nbytes:
-        raise FormatError(f"{name} has {made.data.nbytes} bytes, its shape needs {made.nbytes_needed}", rule="V10")
-    return made
+    dtype, own_level = dtype_name(record["dtype"]), record.get("quantization")
+    limits = DTYPES[dtype].minimum, DTYPES[dtype].maximum
+    nested = None if own_level is None else _quantization(own_level, limits, buffers)
+    return Parameter(dtype, sizes, Bytes(own) if own is not None else buffers(index), nested)
 
 
 def observation(record: Record) -> Observed:
@@ -97,20 +90,24 @@ def observation(record: Record) -> Observed:
     return Observed(record["observer"], record["minimum"], record["maximum"], *limits, record["qscheme"] or "")
 
 
-def quantization_record(value: Quantization, buffer: Callable[[str], int], prefix: str = "") -> Record:
-    """`buffer` gives that of an array by its name, as `Quantization.parameters` has it."""
-    zero_point = None if value.zero_point == NO_ZERO_POINT else value.zero_point
-    parts = {"scale": value.scale, "zero_point": zero_point, "offset": value.offset}
-    parts |= {"table": value.table, "group_index": value.group_index}
+def quantization_record(value: Quantization, buffer: Callable[[str], int]) -> Record:
+    """`buffer` returns that of an array by its name, as `Quantization.parameters` has it."""
     return {
-        "block": value.block or None,
-        **{name: each and parameter_record(each, buffer, prefix + name) for name, each in parts.items()},
+        **level_record(value, buffer),
         "quant_min": value.quant_min,
         "quant_max": value.quant_max,
         "observed": value.observed and observed_record(value.observed),
         "scale_name": value.names[0] or None,
         "zero_point_name": value.names[1] or None,
     }
+
+
+def level_record(value: Quantization, buffer: Callable[[str], int], prefix: str = "") -> Record:
+    """What the two levels have in common."""
+    parts = {name: getattr(value, name) for name in PARAMETERS}
+    written = {name: each for name, each in parts.items() if each is not None and each != NO_ZERO_POINT}
+    arrays = {name: parameter_record(each, buffer, prefix + name) for name, each in written.items()}
+    return {"block": value.block or None, **arrays}
 
 
 def parameter_record(value: Parameter, buffer: Callable[[str], int], name: str) -> Record:
@@ -120,7 +117,7 @@ def parameter_record(value: Parameter, buffer: Callable[[str], int], name: str) 
         "shape": value.shape or None,
         "bytes": bytes(value.data.view()) if value.is_inline else None,
         "buffer": None if value.is_inline else buffer(name),
-        "quantization": nested and quantization_record(nested, buffer, f"{name}."),
+        "quantization": nested and level_record(nested, buffer, f"{name}."),
     }
 
 

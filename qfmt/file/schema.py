@@ -29,7 +29,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("shape", 1, "[long]", "", 4, None, False),
         Field("bytes", 2, "[ubyte]", "", 4, None, False),
         Field("buffer", 3, "uint", "", 4, None, False),
-        Field("quantization", 4, "table", "Quantization", 4, None, False),
+        Field("quantization", 4, "table", "SecondLevel", 4, None, False),
     ),
     "Attribute": (
         Field("name", 0, "string", "", 4, None, True),
@@ -79,6 +79,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("scope", 7, "string", "", 4, None, False),
         Field("source_operator", 8, "string", "", 4, None, False),
     ),
+    "Numbers": (
+        Field("dtype", 0, "ubyte", "", 1, 0, False),
+        Field("shape", 1, "[long]", "", 4, None, False),
+        Field("bytes", 2, "[ubyte]", "", 4, None, False),
+        Field("buffer", 3, "uint", "", 4, None, False),
+    ),
     "Observed": (
         Field("observer", 0, "string", "", 4, None, True),
         Field("minimum", 1, "[double]", "", 4, None, True),
@@ -90,15 +96,22 @@ TABLES: dict[str, tuple[Field, ...]] = {
     "Quantization": (
         Field("block", 0, "[long]", "", 4, None, False),
         Field("scale", 1, "table", "Array", 4, None, True),
-        Field("zero_point", 2, "table", "Array", 4, None, False),
+        Field("zero_point", 2, "table", "Numbers", 4, None, False),
         Field("offset", 3, "table", "Array", 4, None, False),
-        Field("table", 4, "table", "Array", 4, None, False),
-        Field("group_index", 5, "table", "Array", 4, None, False),
+        Field("table", 4, "table", "Numbers", 4, None, False),
+        Field("group_index", 5, "table", "Numbers", 4, None, False),
         Field("quant_min", 6, "long", "", 8, None, False),
         Field("quant_max", 7, "long", "", 8, None, False),
         Field("observed", 8, "table", "Observed", 4, None, False),
         Field("scale_name", 9, "string", "", 4, None, False),
         Field("zero_point_name", 10, "string", "", 4, None, False),
+    ),
+    "SecondLevel": (
+        Field("block", 0, "[long]", "", 4, None, False),
+        Field("scale", 1, "table", "Numbers", 4, None, True),
+        Field("zero_point", 2, "table", "Numbers", 4, None, False),
+        Field("offset", 3, "table", "Numbers", 4, None, False),
+        Field("table", 4, "table", "Numbers", 4, None, False),
     ),
     "Tensor": (
         Field("name", 0, "string", "", 4, None, True),

@@ -49,7 +49,7 @@ class _Same(Generic[Value]):
     "point and an offset for each block or one for all. Zero points are integers, the first of uint8, int8, uint16, "
     "int16 and int32 that holds them all, or they have the type of the scale, if the tensor holds integers. A table has "
     "one of the types float16 to float64, or an integer type, and as many elements as the element type has codes, which "
-    "are integers of at most 8 bits.",
+    "are integers of at most 8 bits. Each array has exactly the bytes that its type and shape need.",
 )
 def _form(tensor: Tensor, quantization: Quantization) -> str:
     return _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1)
@@ -57,6 +57,9 @@ def _form(tensor: Tensor, quantization: Quantization) -> str:
 
 def _wrong_form(dtype: str, q: Quantization, shape: tuple[int, ...], level: int) -> str:
     """What is wrong with the arrays of a quantization, of which the scales have that shape."""
+    for name, stored in q.parameters():
+        if stored.nbytes_needed != stored.data.nbytes:
+            return f"{name.replace('_', ' ')} of shape {list(stored.shape)} has {stored.data.nbytes} bytes"
     for what, each, plain in (("scale", q.scale, SCALE_DTYPES), ("offset", q.offset, FLOATS)):
         if each is None:
             continue

@@ -23,13 +23,15 @@ DTYPES = {
 }  # fmt: skip
 
 # Tables: the fields in the order of their numbers. "?" marks a number that may be absent, "!" a required field,
-# "=1" a default; [..] a vector, "s" a string, "D" a digest; letters are those of `struct`.
+# "=1" a default; [..] a vector, "b" one of bytes, "s" a string, "D" a digest; letters are those of `struct`.
 TABLES = {
     "Buffer": "offset:Q size:Q sha256:D!",
     "Observed": "observer:s! minimum:[d]! maximum:[d]! quant_min:q? quant_max:q? qscheme:s",
-    "Quantization": "scale:[d]! zero_point:[i]! quant_min:q? quant_max:q? axis:I? scale_dtype:B=12 observed:Observed "
-    "zero_point_float:[d] blocks:Blocks scale_name:s zero_point_name:s",
-    "Blocks": "shape:[q]! scale:I? zero_point:I? zero_point_dtype:B",
+    "Numbers": "dtype:B shape:[q] bytes:b buffer:I?",
+    "SecondLevel": "block:[q] scale:Numbers! zero_point:Numbers offset:Numbers table:Numbers",
+    "Array": "dtype:B shape:[q] bytes:b buffer:I? quantization:SecondLevel",
+    "Quantization": "block:[q] scale:Array! zero_point:Numbers offset:Array table:Numbers group_index:Numbers "
+    "quant_min:q? quant_max:q? observed:Observed scale_name:s zero_point_name:s",
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
     "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] rule:s name:s scope:s "
@@ -55,17 +57,28 @@ def check(condition: bool, what: str) -> None:
 
 
 class Array:
-    def __init__(self, code: int, index: int | None, buffers: list[tuple[bytes, str]]) -> None:
-        check(code in DTYPES, f"element type {code} is unknown")
-        self.dtype, self.bits, self.letter = DTYPES[code]
-        check(index is None or index < len(buffers), f"there is no buffer {index}")
-        self.data, self.digest = (None, "") if index is None else buffers[index]
+    """A tensor, a value of a test vector, or an array of a quantization, which has a name and a level."""
 
-    def sized(self, shape: list[Any] | None) -> Array:
-        check(shape is not None and all(isinstance(size, int) for size in shape), "size not fixed")
-        self.count = math.prod(shape)
-        check(self.data is not None and len(self.data) == -(-self.count * self.bits // 8), "wrong number of bytes")
-        return self
+    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]], name: str = "", level: int = 0) -> None:
+        check((code := record["dtype"]) in DTYPES, f"element type {code} is unknown")
+        check((index := record["buffer"]) is None or index < len(buffers), f"there is no buffer {index}")
+        self.dtype, self.bits, self.letter = DTYPES[code]
+        self.data, self.digest = (record.get("bytes"), "") if index is None else buffers[index]
+        self.name, self.level, self.quantization = name or record.get("name"), level, record.get("quantization")
+        sizes, names = record["shape"], record.get("dims") or [""] * len(record["shape"] or ())
+        self.shape: list[int | str | None] | None = [] if sizes is None and level else sizes
+        if sizes is not None:
+            self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
+        if self.data is not None:
+            check(self.shape is not None and all(isinstance(size, int) for size in self.shape), "size not fixed")
+            self.count = math.prod(self.shape)
+            check(len(self.data) == -(-self.count * self.bits // 8), "wrong number of bytes")
+            self.digest = self.digest or hashlib.sha256(self.data).hexdigest()
+        self.numbers: list[Array] = []
+        for key in ("scale", "zero_point", "offset", "table", "group_index") if self.quantization is not None else ():
+            if (each := self.quantization.get(key)) is not None:
+                check((each["bytes"] is None) != (each["buffer"] is None), "bytes or a buffer")
+                self.numbers.append(Array(each, buffers, key, level + 1))
 
     def values(self) -> list[Any]:
         """The stored values; of float types that `struct` does not know, their bit patterns."""
@@ -75,23 +88,15 @@ class Array:
         codes = [byte >> shift & mask for byte in self.data for shift in range(0, 8, self.bits)]
         return [(code ^ sign) - sign for code in codes[: self.count]]
 
-
-class Tensor(Array):
-    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> None:
-        super().__init__(record["dtype"], record["buffer"], buffers)
-        self.name, self.quantization = record["name"], record["quantization"]
-        self.shape: list[int | str | None] | None = None
-        if (sizes := record["shape"]) is not None:
-            names = [""] * len(sizes) if record["dims"] is None else record["dims"]
-            self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
-        if self.data is not None:
-            self.sized(self.shape)
-        self.scales = self.zero_points = None
-        if self.quantization is not None and (blocks := self.quantization["blocks"]) is not None:
-            counts = [-(-size // block) for size, block in zip(self.shape, blocks["shape"], strict=True)]
-            self.scales = Array(self.quantization["scale_dtype"], blocks["scale"], buffers).sized(counts)
-            if blocks["zero_point"] is not None:
-                self.zero_points = Array(blocks["zero_point_dtype"], blocks["zero_point"], buffers).sized(counts)
+    def content_lines(self) -> list[str]:
+        """Those of its quantization."""
+        if (q := self.quantization) is None:
+            return []
+        limits = ("level",) if self.level else ("quantization", q["quant_min"], q["quant_max"])
+        lines = [words(*limits, *(q["block"] or ()))]
+        for each in self.numbers:
+            lines += [words(each.name, each.dtype, *each.shape, each.digest), *each.content_lines()]
+        return lines
 
 
 class Metadata:
@@ -129,6 +134,8 @@ class Metadata:
         if kind in SCALARS:
             return self.get(kind, at)
         at = self.follow(at)
+        if kind == "b":
+            return self.data[at + 4 : at + 4 + self.get("I", at)]
         if kind == "s":
             end = at + 4 + self.get("I", at)
             check(end < len(self.data) and self.data[end] == 0, "a string does not end")
@@ -161,7 +168,7 @@ class Network:
         check(not self.model["required_features"], f"needs {self.model['required_features']}")
         buffers = self.buffers(file[data_offset:])
         self.graph = self.model["graph"]
-        self.order = [Tensor(record, buffers) for record in self.graph["tensors"]]
+        self.order = [Array(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
 
@@ -169,9 +176,7 @@ class Network:
         """Name, inputs and outputs of a test vector."""
 
         def value(index: int, record: dict[str, Any]) -> Array:
-            found = Array(self.graph["tensors"][index]["dtype"], record["buffer"], buffers).sized(record["shape"])
-            found.shape = record["shape"]
-            return found
+            return Array({**record, "dtype": self.graph["tensors"][index]["dtype"]}, buffers)
 
         inputs, outputs = (
             [value(index, each) for index, each in zip(self.graph[end], record[end], strict=True)]
@@ -201,13 +206,7 @@ class Network:
             shape = ["?" if size is None else f"={size}" if isinstance(size, str) else size for size in sizes]
             shape = ["*"] if tensor.shape is None else shape
             lines.append(words("tensor", tensor.name, tensor.dtype, len(shape), *shape))
-            if (q := tensor.quantization) is not None:
-                rest = (q["quant_min"], q["quant_max"], DTYPES[q["scale_dtype"]][0], *map(real, q["scale"]))
-                zero_points = (*q["zero_point"], *map(real, q["zero_point_float"] or ()))
-                lines.append(words("quantization", "-" if q["axis"] is None else q["axis"], *rest, *zero_points))
-            if tensor.scales is not None:
-                own = [] if (own := tensor.zero_points) is None else [own.dtype, own.digest]
-                lines.append(words("blocks", *q["blocks"]["shape"], tensor.scales.digest, *own))
+            lines += tensor.content_lines()
             if tensor.data is not None:
                 lines.append(words("data", tensor.digest))
         for node in self.graph["nodes"]:

@@ -149,20 +149,6 @@ def numbers(
     return change
 
 
-def levels(which: str, count: int) -> Callable[[Record], object]:
-    """A tensor whose scale is quantized, and so is the scale of that, …"""
-
-    def change(record: Record) -> None:
-        own = tensor(record, which)["quantization"]
-        scale = own["scale"]
-        for _ in range(count - 1):
-            inner = {"scale": scale, "quant_min": 0, "quant_max": 255}
-            scale = {"dtype": 3, "bytes": b"\1", "quantization": inner}
-        tensor(record, which)["quantization"] = {**own, "scale": scale}
-
-    return change
-
-
 def node(index: int, **fields: Any) -> Callable[[Record], object]:
     return lambda record: record["graph"]["nodes"][index].update(fields)
 

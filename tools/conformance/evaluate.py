@@ -116,7 +116,7 @@ def _grid(quantization: dict[str, Any] | None) -> Grid | None:
         return None
     exact = _numbers(quantization["scale"])
     scale = [f32(each) for each in exact]
-    limits = quantization["quant_min"], quantization["quant_max"]
+    limits = quantization.get("quant_min", 0), quantization.get("quant_max", 0)
     layout = tuple(quantization["block"]), tuple(quantization["scale"]["shape"])
     points, offset, table, index = (
         None if quantization[name] is None else _numbers(quantization[name])

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .altered import Base, Record, graph, grid, levels, node, numbers, root, setting, value, written
+from .altered import Base, Record, graph, grid, node, numbers, root, setting, value, written
 from .containers import PRODUCER, patched
 
 
@@ -173,13 +173,12 @@ def _floats(*values: float) -> dict[str, Any]:
 
 GRIDS: tuple[Change, ...] = (
     ("scale-dtype", "V20", "A scale of int32", numbers("x", "scale", dtype=6)),
-    ("scale-levels", "V20", "Scales with three levels", levels("x", 3)),
     ("zero-points", "V20", "Two zero points for three scales", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\0\1", shape=[2])),
     ("offset-dtype", "V20", "An offset of int8", numbers("w", "offset", new=True, dtype=2, bytes=b"\1")),
     ("table-size", "V20", "A table of 15 values for 16 codes", numbers("g", "table", new=True, dtype=FLOAT32,
         **_floats(*range(15)))),
-    ("number-bytes", "V10", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
+    ("number-bytes", "V20", "A scale of 3 bytes", numbers("x", "scale", bytes=b"\0\0\0")),
     ("axis", "V21", "Blocks of three dimensions in a tensor with two", grid("w", block=[0, 0, 1])),
     ("scales", "V21", "Two scales for three slices", numbers("w", "scale", **_floats(0.5, 1.0))),
     ("block-negative", "V21", "A block of -1", grid("w", block=[-1])),

@@ -110,8 +110,7 @@ def _several(values: Sequence[float]) -> list[str]:
 
 def _quantization(given: Quantization) -> Json:
     return {
-        "block": list(given.block),
-        **{name: _parameter(getattr(given, name)) for name in PARAMETERS},
+        **_level(given),
         "quant_min": given.quant_min,
         "quant_max": given.quant_max,
         "scale_name": given.names[0],
@@ -120,10 +119,14 @@ def _quantization(given: Quantization) -> Json:
     }
 
 
+def _level(given: Quantization) -> Json:
+    return {"block": list(given.block), **{name: _parameter(getattr(given, name)) for name in PARAMETERS}}
+
+
 def _parameter(given: Parameter | None) -> Json | None:
     if given is None:
         return None
-    nested = given.quantization and _quantization(given.quantization)
+    nested = None if given.quantization is None else _level(given.quantization)
     return {"dtype": given.dtype, "shape": list(given.shape), "values": items(given), "quantization": nested}
 
 

@@ -22,7 +22,7 @@ export interface ArrayRecord {
   readonly shape: BigInt64Array | null;
   readonly bytes: Uint8Array | null;
   readonly buffer: number | null;
-  readonly quantization: QuantizationRecord | null;
+  readonly quantization: SecondLevelRecord | null;
 }
 
 export interface AttributeRecord {
@@ -79,6 +79,13 @@ export interface NodeRecord {
   readonly source_operator: string | null;
 }
 
+export interface NumbersRecord {
+  readonly dtype: number;
+  readonly shape: BigInt64Array | null;
+  readonly bytes: Uint8Array | null;
+  readonly buffer: number | null;
+}
+
 export interface ObservedRecord {
   readonly observer: string;
   readonly minimum: Float64Array;
@@ -91,15 +98,23 @@ export interface ObservedRecord {
 export interface QuantizationRecord {
   readonly block: BigInt64Array | null;
   readonly scale: ArrayRecord;
-  readonly zero_point: ArrayRecord | null;
+  readonly zero_point: NumbersRecord | null;
   readonly offset: ArrayRecord | null;
-  readonly table: ArrayRecord | null;
-  readonly group_index: ArrayRecord | null;
+  readonly table: NumbersRecord | null;
+  readonly group_index: NumbersRecord | null;
   readonly quant_min: bigint | null;
   readonly quant_max: bigint | null;
   readonly observed: ObservedRecord | null;
   readonly scale_name: string | null;
   readonly zero_point_name: string | null;
+}
+
+export interface SecondLevelRecord {
+  readonly block: BigInt64Array | null;
+  readonly scale: NumbersRecord;
+  readonly zero_point: NumbersRecord | null;
+  readonly offset: NumbersRecord | null;
+  readonly table: NumbersRecord | null;
 }
 
 export interface TensorRecord {
@@ -132,8 +147,10 @@ export interface Records {
   readonly KeyValue: KeyValueRecord;
   readonly Model: ModelRecord;
   readonly Node: NodeRecord;
+  readonly Numbers: NumbersRecord;
   readonly Observed: ObservedRecord;
   readonly Quantization: QuantizationRecord;
+  readonly SecondLevel: SecondLevelRecord;
   readonly Tensor: TensorRecord;
   readonly TestValue: TestValueRecord;
   readonly TestVector: TestVectorRecord;
@@ -146,7 +163,7 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "shape", kind: "[long]", of: "", size: 4, default: null, required: false },
     { name: "bytes", kind: "[ubyte]", of: "", size: 4, default: null, required: false },
     { name: "buffer", kind: "uint", of: "", size: 4, default: null, required: false },
-    { name: "quantization", kind: "table", of: "Quantization", size: 4, default: null, required: false },
+    { name: "quantization", kind: "table", of: "SecondLevel", size: 4, default: null, required: false },
   ],
   Attribute: [
     { name: "name", kind: "string", of: "", size: 4, default: null, required: true },
@@ -196,6 +213,12 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
     { name: "scope", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "source_operator", kind: "string", of: "", size: 4, default: null, required: false },
   ],
+  Numbers: [
+    { name: "dtype", kind: "ubyte", of: "", size: 1, default: 0, required: false },
+    { name: "shape", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "bytes", kind: "[ubyte]", of: "", size: 4, default: null, required: false },
+    { name: "buffer", kind: "uint", of: "", size: 4, default: null, required: false },
+  ],
   Observed: [
     { name: "observer", kind: "string", of: "", size: 4, default: null, required: true },
     { name: "minimum", kind: "[double]", of: "", size: 4, default: null, required: true },
@@ -207,15 +230,22 @@ export const TABLES: { readonly [Name in keyof Records]: readonly Field[] } = {
   Quantization: [
     { name: "block", kind: "[long]", of: "", size: 4, default: null, required: false },
     { name: "scale", kind: "table", of: "Array", size: 4, default: null, required: true },
-    { name: "zero_point", kind: "table", of: "Array", size: 4, default: null, required: false },
+    { name: "zero_point", kind: "table", of: "Numbers", size: 4, default: null, required: false },
     { name: "offset", kind: "table", of: "Array", size: 4, default: null, required: false },
-    { name: "table", kind: "table", of: "Array", size: 4, default: null, required: false },
-    { name: "group_index", kind: "table", of: "Array", size: 4, default: null, required: false },
+    { name: "table", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "group_index", kind: "table", of: "Numbers", size: 4, default: null, required: false },
     { name: "quant_min", kind: "long", of: "", size: 8, default: null, required: false },
     { name: "quant_max", kind: "long", of: "", size: 8, default: null, required: false },
     { name: "observed", kind: "table", of: "Observed", size: 4, default: null, required: false },
     { name: "scale_name", kind: "string", of: "", size: 4, default: null, required: false },
     { name: "zero_point_name", kind: "string", of: "", size: 4, default: null, required: false },
+  ],
+  SecondLevel: [
+    { name: "block", kind: "[long]", of: "", size: 4, default: null, required: false },
+    { name: "scale", kind: "table", of: "Numbers", size: 4, default: null, required: true },
+    { name: "zero_point", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "offset", kind: "table", of: "Numbers", size: 4, default: null, required: false },
+    { name: "table", kind: "table", of: "Numbers", size: 4, default: null, required: false },
   ],
   Tensor: [
     { name: "name", kind: "string", of: "", size: 4, default: null, required: true },

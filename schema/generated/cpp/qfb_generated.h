@@ -23,6 +23,12 @@ struct BufferBuilder;
 struct Observed;
 struct ObservedBuilder;
 
+struct Numbers;
+struct NumbersBuilder;
+
+struct SecondLevel;
+struct SecondLevelBuilder;
+
 struct Array;
 struct ArrayBuilder;
 
@@ -431,7 +437,225 @@ inline ::flatbuffers::Offset<Observed> CreateObservedDirect(
       qscheme__);
 }
 
-/// The numbers of a quantization: scales, zero points, offsets, a table.
+/// Numbers of a quantization: zero points, a table.
+struct Numbers FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef NumbersBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_DTYPE = 4,
+    VT_SHAPE = 6,
+    VT_BYTES = 8,
+    VT_BUFFER = 10
+  };
+  /// The element type. Never Unknown. Rule V2.
+  qfb::DType dtype() const {
+    return static_cast<qfb::DType>(GetField<uint8_t>(VT_DTYPE, 0));
+  }
+  /// Sizes. Absent: one number.
+  const ::flatbuffers::Vector<int64_t> *shape() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_SHAPE);
+  }
+  /// The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+  const ::flatbuffers::Vector<uint8_t> *bytes() const {
+    return GetPointer<const ::flatbuffers::Vector<uint8_t> *>(VT_BYTES);
+  }
+  /// Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+  ::flatbuffers::Optional<uint32_t> buffer() const {
+    return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyField<uint8_t>(verifier, VT_DTYPE, 1) &&
+           VerifyOffset(verifier, VT_SHAPE) &&
+           verifier.VerifyVector(shape()) &&
+           VerifyOffset(verifier, VT_BYTES) &&
+           verifier.VerifyVector(bytes()) &&
+           VerifyField<uint32_t>(verifier, VT_BUFFER, 4) &&
+           verifier.EndTable();
+  }
+};
+
+struct NumbersBuilder {
+  typedef Numbers Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_dtype(qfb::DType dtype) {
+    fbb_.AddElement<uint8_t>(Numbers::VT_DTYPE, static_cast<uint8_t>(dtype), 0);
+  }
+  void add_shape(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape) {
+    fbb_.AddOffset(Numbers::VT_SHAPE, shape);
+  }
+  void add_bytes(::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes) {
+    fbb_.AddOffset(Numbers::VT_BYTES, bytes);
+  }
+  void add_buffer(uint32_t buffer) {
+    fbb_.AddElement<uint32_t>(Numbers::VT_BUFFER, buffer);
+  }
+  explicit NumbersBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<Numbers> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<Numbers>(end);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<Numbers> CreateNumbers(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    qfb::DType dtype = qfb::DType::Unknown,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes = 0,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt) {
+  NumbersBuilder builder_(_fbb);
+  if(buffer) { builder_.add_buffer(*buffer); }
+  builder_.add_bytes(bytes);
+  builder_.add_shape(shape);
+  builder_.add_dtype(dtype);
+  return builder_.Finish();
+}
+
+struct Numbers::Traits {
+  using type = Numbers;
+  static auto constexpr Create = CreateNumbers;
+};
+
+inline ::flatbuffers::Offset<Numbers> CreateNumbersDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    qfb::DType dtype = qfb::DType::Unknown,
+    const std::vector<int64_t> *shape = nullptr,
+    const std::vector<uint8_t> *bytes = nullptr,
+    ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt) {
+  auto shape__ = shape ? _fbb.CreateVector<int64_t>(*shape) : 0;
+  auto bytes__ = bytes ? _fbb.CreateVector<uint8_t>(*bytes) : 0;
+  return qfb::CreateNumbers(
+      _fbb,
+      dtype,
+      shape__,
+      bytes__,
+      buffer);
+}
+
+/// How numbers are quantized that belong to a quantization: the fields of Quantization that count, under its numbers.
+struct SecondLevel FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef SecondLevelBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_BLOCK = 4,
+    VT_SCALE = 6,
+    VT_ZERO_POINT = 8,
+    VT_OFFSET = 10,
+    VT_TABLE = 12
+  };
+  /// As Quantization.block, of the array of codes. Rule V21.
+  const ::flatbuffers::Vector<int64_t> *block() const {
+    return GetPointer<const ::flatbuffers::Vector<int64_t> *>(VT_BLOCK);
+  }
+  /// As Quantization.scale; not quantized. Rule V20.
+  const qfb::Numbers *scale() const {
+    return GetPointer<const qfb::Numbers *>(VT_SCALE);
+  }
+  /// As Quantization.zero_point.
+  const qfb::Numbers *zero_point() const {
+    return GetPointer<const qfb::Numbers *>(VT_ZERO_POINT);
+  }
+  /// As Quantization.offset; not quantized.
+  const qfb::Numbers *offset() const {
+    return GetPointer<const qfb::Numbers *>(VT_OFFSET);
+  }
+  /// As Quantization.table.
+  const qfb::Numbers *table() const {
+    return GetPointer<const qfb::Numbers *>(VT_TABLE);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffset(verifier, VT_BLOCK) &&
+           verifier.VerifyVector(block()) &&
+           VerifyOffsetRequired(verifier, VT_SCALE) &&
+           verifier.VerifyTable(scale()) &&
+           VerifyOffset(verifier, VT_ZERO_POINT) &&
+           verifier.VerifyTable(zero_point()) &&
+           VerifyOffset(verifier, VT_OFFSET) &&
+           verifier.VerifyTable(offset()) &&
+           VerifyOffset(verifier, VT_TABLE) &&
+           verifier.VerifyTable(table()) &&
+           verifier.EndTable();
+  }
+};
+
+struct SecondLevelBuilder {
+  typedef SecondLevel Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_block(::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block) {
+    fbb_.AddOffset(SecondLevel::VT_BLOCK, block);
+  }
+  void add_scale(::flatbuffers::Offset<qfb::Numbers> scale) {
+    fbb_.AddOffset(SecondLevel::VT_SCALE, scale);
+  }
+  void add_zero_point(::flatbuffers::Offset<qfb::Numbers> zero_point) {
+    fbb_.AddOffset(SecondLevel::VT_ZERO_POINT, zero_point);
+  }
+  void add_offset(::flatbuffers::Offset<qfb::Numbers> offset) {
+    fbb_.AddOffset(SecondLevel::VT_OFFSET, offset);
+  }
+  void add_table(::flatbuffers::Offset<qfb::Numbers> table) {
+    fbb_.AddOffset(SecondLevel::VT_TABLE, table);
+  }
+  explicit SecondLevelBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<SecondLevel> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<SecondLevel>(end);
+    fbb_.Required(o, SecondLevel::VT_SCALE);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<SecondLevel> CreateSecondLevel(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block = 0,
+    ::flatbuffers::Offset<qfb::Numbers> scale = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Numbers> offset = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0) {
+  SecondLevelBuilder builder_(_fbb);
+  builder_.add_table(table);
+  builder_.add_offset(offset);
+  builder_.add_zero_point(zero_point);
+  builder_.add_scale(scale);
+  builder_.add_block(block);
+  return builder_.Finish();
+}
+
+struct SecondLevel::Traits {
+  using type = SecondLevel;
+  static auto constexpr Create = CreateSecondLevel;
+};
+
+inline ::flatbuffers::Offset<SecondLevel> CreateSecondLevelDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const std::vector<int64_t> *block = nullptr,
+    ::flatbuffers::Offset<qfb::Numbers> scale = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Numbers> offset = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0) {
+  auto block__ = block ? _fbb.CreateVector<int64_t>(*block) : 0;
+  return qfb::CreateSecondLevel(
+      _fbb,
+      block__,
+      scale,
+      zero_point,
+      offset,
+      table);
+}
+
+/// Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
 struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef ArrayBuilder Builder;
   struct Traits;
@@ -458,11 +682,10 @@ struct Array FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   ::flatbuffers::Optional<uint32_t> buffer() const {
     return GetOptional<uint32_t, uint32_t>(VT_BUFFER);
   }
-  /// Absent: the elements are the numbers themselves. Else they are stored as those of a quantized tensor are, and
-  /// represent real numbers: the second level of GGUF, NVFP4 and double quantization. Not of zero points and tables.
-  /// Rule V20.
-  const qfb::Quantization *quantization() const {
-    return GetPointer<const qfb::Quantization *>(VT_QUANTIZATION);
+  /// Absent: the elements are the numbers themselves. Else they are codes: the second level of GGUF, NVFP4 and double
+  /// quantization. Rule V20.
+  const qfb::SecondLevel *quantization() const {
+    return GetPointer<const qfb::SecondLevel *>(VT_QUANTIZATION);
   }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
@@ -495,7 +718,7 @@ struct ArrayBuilder {
   void add_buffer(uint32_t buffer) {
     fbb_.AddElement<uint32_t>(Array::VT_BUFFER, buffer);
   }
-  void add_quantization(::flatbuffers::Offset<qfb::Quantization> quantization) {
+  void add_quantization(::flatbuffers::Offset<qfb::SecondLevel> quantization) {
     fbb_.AddOffset(Array::VT_QUANTIZATION, quantization);
   }
   explicit ArrayBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
@@ -515,7 +738,7 @@ inline ::flatbuffers::Offset<Array> CreateArray(
     ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> shape = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<uint8_t>> bytes = 0,
     ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt,
-    ::flatbuffers::Offset<qfb::Quantization> quantization = 0) {
+    ::flatbuffers::Offset<qfb::SecondLevel> quantization = 0) {
   ArrayBuilder builder_(_fbb);
   builder_.add_quantization(quantization);
   if(buffer) { builder_.add_buffer(*buffer); }
@@ -536,7 +759,7 @@ inline ::flatbuffers::Offset<Array> CreateArrayDirect(
     const std::vector<int64_t> *shape = nullptr,
     const std::vector<uint8_t> *bytes = nullptr,
     ::flatbuffers::Optional<uint32_t> buffer = ::flatbuffers::nullopt,
-    ::flatbuffers::Offset<qfb::Quantization> quantization = 0) {
+    ::flatbuffers::Offset<qfb::SecondLevel> quantization = 0) {
   auto shape__ = shape ? _fbb.CreateVector<int64_t>(*shape) : 0;
   auto bytes__ = bytes ? _fbb.CreateVector<uint8_t>(*bytes) : 0;
   return qfb::CreateArray(
@@ -577,8 +800,8 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     return GetPointer<const qfb::Array *>(VT_SCALE);
   }
   /// The integer that represents real 0, or a float: one for each block, or one number for all. Absent: 0. Rule V22.
-  const qfb::Array *zero_point() const {
-    return GetPointer<const qfb::Array *>(VT_ZERO_POINT);
+  const qfb::Numbers *zero_point() const {
+    return GetPointer<const qfb::Numbers *>(VT_ZERO_POINT);
   }
   /// Real numbers that are added: one for each block, or one for all. Absent: 0. Rule V22.
   const qfb::Array *offset() const {
@@ -586,13 +809,13 @@ struct Quantization FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   }
   /// What the codes q mean: element i is the value of the i-th code, in the order of the numbers q. Absent: q itself.
   /// Rule V22.
-  const qfb::Array *table() const {
-    return GetPointer<const qfb::Array *>(VT_TABLE);
+  const qfb::Numbers *table() const {
+    return GetPointer<const qfb::Numbers *>(VT_TABLE);
   }
   /// The block of each position along the only dimension whose entry in `block` is above 1, where that is not
   /// position div block: GPTQ's g_idx. Absent otherwise. Rule V21.
-  const qfb::Array *group_index() const {
-    return GetPointer<const qfb::Array *>(VT_GROUP_INDEX);
+  const qfb::Numbers *group_index() const {
+    return GetPointer<const qfb::Numbers *>(VT_GROUP_INDEX);
   }
   /// The smallest integer that the tensor takes; always written, even where it is the dtype's own limit.
   /// A fused ReLU is quant_min = zero_point. Trap: it is the clamp of the node that computes the tensor.
@@ -652,16 +875,16 @@ struct QuantizationBuilder {
   void add_scale(::flatbuffers::Offset<qfb::Array> scale) {
     fbb_.AddOffset(Quantization::VT_SCALE, scale);
   }
-  void add_zero_point(::flatbuffers::Offset<qfb::Array> zero_point) {
+  void add_zero_point(::flatbuffers::Offset<qfb::Numbers> zero_point) {
     fbb_.AddOffset(Quantization::VT_ZERO_POINT, zero_point);
   }
   void add_offset(::flatbuffers::Offset<qfb::Array> offset) {
     fbb_.AddOffset(Quantization::VT_OFFSET, offset);
   }
-  void add_table(::flatbuffers::Offset<qfb::Array> table) {
+  void add_table(::flatbuffers::Offset<qfb::Numbers> table) {
     fbb_.AddOffset(Quantization::VT_TABLE, table);
   }
-  void add_group_index(::flatbuffers::Offset<qfb::Array> group_index) {
+  void add_group_index(::flatbuffers::Offset<qfb::Numbers> group_index) {
     fbb_.AddOffset(Quantization::VT_GROUP_INDEX, group_index);
   }
   void add_quant_min(int64_t quant_min) {
@@ -695,10 +918,10 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantization(
     ::flatbuffers::FlatBufferBuilder &_fbb,
     ::flatbuffers::Offset<::flatbuffers::Vector<int64_t>> block = 0,
     ::flatbuffers::Offset<qfb::Array> scale = 0,
-    ::flatbuffers::Offset<qfb::Array> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
     ::flatbuffers::Offset<qfb::Array> offset = 0,
-    ::flatbuffers::Offset<qfb::Array> table = 0,
-    ::flatbuffers::Offset<qfb::Array> group_index = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0,
+    ::flatbuffers::Offset<qfb::Numbers> group_index = 0,
     ::flatbuffers::Optional<int64_t> quant_min = ::flatbuffers::nullopt,
     ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,
@@ -728,10 +951,10 @@ inline ::flatbuffers::Offset<Quantization> CreateQuantizationDirect(
     ::flatbuffers::FlatBufferBuilder &_fbb,
     const std::vector<int64_t> *block = nullptr,
     ::flatbuffers::Offset<qfb::Array> scale = 0,
-    ::flatbuffers::Offset<qfb::Array> zero_point = 0,
+    ::flatbuffers::Offset<qfb::Numbers> zero_point = 0,
     ::flatbuffers::Offset<qfb::Array> offset = 0,
-    ::flatbuffers::Offset<qfb::Array> table = 0,
-    ::flatbuffers::Offset<qfb::Array> group_index = 0,
+    ::flatbuffers::Offset<qfb::Numbers> table = 0,
+    ::flatbuffers::Offset<qfb::Numbers> group_index = 0,
     ::flatbuffers::Optional<int64_t> quant_min = ::flatbuffers::nullopt,
     ::flatbuffers::Optional<int64_t> quant_max = ::flatbuffers::nullopt,
     ::flatbuffers::Offset<qfb::Observed> observed = 0,

@@ -301,7 +301,249 @@ def ObservedEnd(builder):
 
 
 
-# The numbers of a quantization: scales, zero points, offsets, a table.
+# Numbers of a quantization: zero points, a table.
+class Numbers(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Numbers()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsNumbers(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def NumbersBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # Numbers
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # The element type. Never Unknown. Rule V2.
+    # Numbers
+    def Dtype(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
+    # Sizes. Absent: one number.
+    # Numbers
+    def Shape(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # Numbers
+    def ShapeAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # Numbers
+    def ShapeLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Numbers
+    def ShapeIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # The elements, stored as those of a constant, if they are at most 4096 bytes. Rules F12, F13.
+    # Numbers
+    def Bytes(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
+        return 0
+
+    # Numbers
+    def BytesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint8Flags, o)
+        return 0
+
+    # Numbers
+    def BytesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Numbers
+    def BytesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+    # Index into Model.buffers: the elements, if they are more. Rules F7, F12, F13.
+    # Numbers
+    def Buffer(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+def NumbersStart(builder):
+    builder.StartObject(4)
+
+def NumbersAddDtype(builder, dtype):
+    builder.PrependUint8Slot(0, dtype, 0)
+
+def NumbersAddShape(builder, shape):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(shape), 0)
+
+def NumbersStartShapeVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+def NumbersAddBytes(builder, bytes):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(bytes), 0)
+
+def NumbersStartBytesVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def NumbersAddBuffer(builder, buffer):
+    builder.PrependUint32Slot(3, buffer, None)
+
+def NumbersEnd(builder):
+    return builder.EndObject()
+
+
+
+# How numbers are quantized that belong to a quantization: the fields of Quantization that count, under its numbers.
+class SecondLevel(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = SecondLevel()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsSecondLevel(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def SecondLevelBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x51\x46\x42\x31", size_prefixed=size_prefixed)
+
+    # SecondLevel
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # As Quantization.block, of the array of codes. Rule V21.
+    # SecondLevel
+    def Block(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+        return 0
+
+    # SecondLevel
+    def BlockAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int64Flags, o)
+        return 0
+
+    # SecondLevel
+    def BlockLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # SecondLevel
+    def BlockIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+    # As Quantization.scale; not quantized. Rule V20.
+    # SecondLevel
+    def Scale(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # As Quantization.zero_point.
+    # SecondLevel
+    def ZeroPoint(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # As Quantization.offset; not quantized.
+    # SecondLevel
+    def Offset(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # As Quantization.table.
+    # SecondLevel
+    def Table(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Numbers()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def SecondLevelStart(builder):
+    builder.StartObject(5)
+
+def SecondLevelAddBlock(builder, block):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(block), 0)
+
+def SecondLevelStartBlockVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+def SecondLevelAddScale(builder, scale):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(scale), 0)
+
+def SecondLevelAddZeroPoint(builder, zeroPoint):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(zeroPoint), 0)
+
+def SecondLevelAddOffset(builder, offset):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(offset), 0)
+
+def SecondLevelAddTable(builder, table):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(table), 0)
+
+def SecondLevelEnd(builder):
+    return builder.EndObject()
+
+
+
+# Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
 class Array(object):
     __slots__ = ['_tab']
 
@@ -396,15 +638,14 @@ class Array(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return None
 
-    # Absent: the elements are the numbers themselves. Else they are stored as those of a quantized tensor are, and
-    # represent real numbers: the second level of GGUF, NVFP4 and double quantization. Not of zero points and tables.
-    # Rule V20.
+    # Absent: the elements are the numbers themselves. Else they are codes: the second level of GGUF, NVFP4 and double
+    # quantization. Rule V20.
     # Array
     def Quantization(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Quantization()
+            obj = SecondLevel()
             obj.Init(self._tab.Bytes, x)
             return obj
         return None
@@ -509,7 +750,7 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Array()
+            obj = Numbers()
             obj.Init(self._tab.Bytes, x)
             return obj
         return None
@@ -532,7 +773,7 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Array()
+            obj = Numbers()
             obj.Init(self._tab.Bytes, x)
             return obj
         return None
@@ -544,7 +785,7 @@ class Quantization(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            obj = Array()
+            obj = Numbers()
             obj.Init(self._tab.Bytes, x)
             return obj
         return None

@@ -5,11 +5,11 @@
 import * as flatbuffers from 'flatbuffers';
 
 import { DType } from '../qfb/dtype.js';
-import { Quantization } from '../qfb/quantization.js';
+import { SecondLevel } from '../qfb/second-level.js';
 
 
 /**
- * The numbers of a quantization: scales, zero points, offsets, a table.
+ * Numbers of a quantization that may be quantized themselves: scales, offsets. The first fields are those of Numbers.
  */
 export class Array {
   bb: flatbuffers.ByteBuffer|null = null;
@@ -77,13 +77,12 @@ buffer():number|null {
 }
 
 /**
- * Absent: the elements are the numbers themselves. Else they are stored as those of a quantized tensor are, and
- * represent real numbers: the second level of GGUF, NVFP4 and double quantization. Not of zero points and tables.
- * Rule V20.
+ * Absent: the elements are the numbers themselves. Else they are codes: the second level of GGUF, NVFP4 and double
+ * quantization. Rule V20.
  */
-quantization(obj?:Quantization):Quantization|null {
+quantization(obj?:SecondLevel):SecondLevel|null {
   const offset = this.bb!.__offset(this.bb_pos, 12);
-  return offset ? (obj || new Quantization()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+  return offset ? (obj || new SecondLevel()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
 static startArray(builder:flatbuffers.Builder) {

@@ -5,6 +5,7 @@
 import * as flatbuffers from 'flatbuffers';
 
 import { Array } from '../qfb/array.js';
+import { Numbers } from '../qfb/numbers.js';
 import { Observed } from '../qfb/observed.js';
 
 
@@ -56,9 +57,9 @@ scale(obj?:Array):Array|null {
 /**
  * The integer that represents real 0, or a float: one for each block, or one number for all. Absent: 0. Rule V22.
  */
-zeroPoint(obj?:Array):Array|null {
+zeroPoint(obj?:Numbers):Numbers|null {
   const offset = this.bb!.__offset(this.bb_pos, 8);
-  return offset ? (obj || new Array()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+  return offset ? (obj || new Numbers()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
 /**
@@ -73,18 +74,18 @@ offset(obj?:Array):Array|null {
  * What the codes q mean: element i is the value of the i-th code, in the order of the numbers q. Absent: q itself.
  * Rule V22.
  */
-table(obj?:Array):Array|null {
+table(obj?:Numbers):Numbers|null {
   const offset = this.bb!.__offset(this.bb_pos, 12);
-  return offset ? (obj || new Array()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+  return offset ? (obj || new Numbers()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
 /**
  * The block of each position along the only dimension whose entry in `block` is above 1, where that is not
  * position div block: GPTQ's g_idx. Absent otherwise. Rule V21.
  */
-groupIndex(obj?:Array):Array|null {
+groupIndex(obj?:Numbers):Numbers|null {
   const offset = this.bb!.__offset(this.bb_pos, 14);
-  return offset ? (obj || new Array()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
+  return offset ? (obj || new Numbers()).__init(this.bb!.__indirect(this.bb_pos + offset), this.bb!) : null;
 }
 
 /**
