@@ -52,7 +52,7 @@ GRID: Record = {
 }
 """The good one, of which QUANTIZATIONS have wrong fields."""
 
-_CODES = numbers("uint8", 2, quantization={"scale": numbers("float32", 0.5), "quant_min": 0, "quant_max": 255})
+_CODES = numbers("uint8", 2, quantization={"scale": numbers("float32", 0.5)})
 _EIGHT = numbers("float32", *range(1, 9))
 
 QUANTIZATIONS: list[Record] = [
@@ -73,16 +73,20 @@ QUANTIZATIONS: list[Record] = [
     {"scale": numbers("int8", 1)},
     {"scale": numbers("float8_e4m3fn", float("nan"))},
     {"scale": _CODES | {"dtype": DTYPES["int4"].code}},
-    {"scale": _CODES | {"quantization": {"scale": _CODES, "quant_min": 0, "quant_max": 255}}},
-    {"scale": _CODES | {"quantization": {"scale": numbers("float32", 1.0)}}},
-    {"scale": _CODES | {"quantization": GRID | {"block": [1]}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("float32", 0.5), "block": [1]}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("int8", 1)}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("float32", float("inf"))}}},
+    {"scale": _CODES | {"quantization": {"scale": numbers("float32", 1.0), "zero_point": numbers("float16", 1.0)}}},
+    {
+        "scale": _CODES
+        | {"quantization": {"scale": numbers("float32", 1.0), "offset": numbers("float32", float("nan"))}}
+    },
     {"zero_point": numbers("int16", 128)},
     {"zero_point": numbers("int16", 3)},
     {"zero_point": numbers("int64", 3)},
     {"zero_point": numbers("int8", -1, -2)},
     {"zero_point": numbers("float64", 0.5)},
     {"zero_point": numbers("float32", float("nan"))},
-    {"zero_point": _CODES},
     {"offset": numbers("int8", 1)},
     {"offset": numbers("float32", float("inf"))},
     {"offset": numbers("float32", 1.0, 2.0)},

@@ -136,16 +136,22 @@ def _stored(stored: StoredArray | None, quantization: Quantization | None) -> di
         "float32": _digest_of_floats(real),
         "dequantized": _digest_of_floats(dequantized),
         "sha256": stored.data.sha256().hex(),
-        "quantization": quantization and _grid(quantization),
+        "quantization": quantization and _level(quantization),
+    }
+
+
+def _level(q: Quantization) -> dict[str, Any]:
+    parameters: list[Parameter | None] = [getattr(q, name) for name in PARAMETERS]
+    return {
+        "block": [str(size) for size in q.block],
+        **{name: _stored(each, each and each.quantization) for name, each in zip(PARAMETERS, parameters, strict=True)},
     }
 
 
 def _grid(q: Quantization) -> dict[str, Any]:
     seen = q.observed
-    parameters: list[Parameter | None] = [getattr(q, name) for name in PARAMETERS]
     return {
-        "block": [str(size) for size in q.block],
-        **{name: _stored(each, each and each.quantization) for name, each in zip(PARAMETERS, parameters, strict=True)},
+        **_level(q),
         "limits": [str(q.quant_min), str(q.quant_max)],
         "names": list(q.names),
         "observed": seen

@@ -4,7 +4,7 @@ import { dequantize } from "./dequantize.js";
 import { bytesNeeded, elements, type DTypeName, type TypedArray } from "./dtypes.js";
 import { inMemory, QfbError } from "./errors.js";
 import { toFloat32 } from "./floats.js";
-import type { Quantization } from "./quantization.js";
+import type { Level } from "./quantization.js";
 import type { Stored } from "./reader.js";
 
 /** An integer of 64 bits: a number, or a bigint where a number could not hold it (beyond ±(2⁵³ - 1)). */
@@ -25,12 +25,12 @@ export class StoredArray {
   readonly length: number;
   /** How many bytes are stored. */
   readonly nbytes: number;
-  /** What the elements mean; null: themselves. */
-  readonly quantization: Quantization | null;
+  /** What the elements mean, of constants and values a whole `Quantization`; null: themselves. */
+  readonly quantization: Level | null;
   readonly #stored: Stored;
 
   /** @internal The stored bytes are as many as type and shape need. */
-  constructor(dtype: DTypeName, shape: readonly bigint[], stored: Stored, quantization: Quantization | null) {
+  constructor(dtype: DTypeName, shape: readonly bigint[], stored: Stored, quantization: Level | null) {
     this.dtype = dtype;
     this.shape = shape.map(integer);
     this.length = Number(shape.reduce((product, size) => product * size, 1n));
@@ -64,7 +64,7 @@ export class StoredArray {
     return inMemory(() => elements(bytes, this.dtype, this.length));
   }
 
-  /** The real values in float32: of the quantization, as docs/spec/running.md has it, or the elements rounded. */
+  /** The real values in float32: by the quantization, as docs/spec/running.md has it, or the elements rounded. */
   async dequantize(): Promise<Float32Array<ArrayBuffer>> {
     const array = await this.array();
     return this.quantization ? dequantize(this, array, this.quantization) : inMemory(() => toFloat32(array, this.dtype));

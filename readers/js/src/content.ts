@@ -5,7 +5,7 @@ import { hex, sha256 } from "./digest.js";
 import { QfbError } from "./errors.js";
 import { bitsOf, type Attribute } from "./graph.js";
 import type { Model } from "./model.js";
-import { parameters, type Quantization } from "./quantization.js";
+import { parameters, type Level } from "./quantization.js";
 import type { Tensor } from "./tensor.js";
 import type { Text } from "./text.js";
 
@@ -63,7 +63,8 @@ async function* tensorLines({ name, dtype, shape, dims, quantization, data }: Te
   const sizes = shape?.map((size, axis) => (size !== null ? size : dims[axis] ? `=${dims[axis]}` : "?")) ?? ["*"];
   yield ["tensor", name, dtype, sizes.length, ...sizes];
   if (quantization) {
-    yield* quantizationLines(quantization);
+    yield ["quantization", quantization.quantMin, quantization.quantMax, ...quantization.block];
+    yield* levelLines(quantization);
   }
   if (data) {
     yield ["data", hex(await data.sha256())];
@@ -73,15 +74,15 @@ async function* tensorLines({ name, dtype, shape, dims, quantization, data }: Te
 /** A zero point that is 0 is not written: neither is one that is absent. */
 const ZERO = "zero_point uint8  6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d";
 
-async function* quantizationLines(quantization: Quantization, level = 1): AsyncIterable<Iterable<Word>> {
-  yield ["quantization", level, quantization.quantMin, quantization.quantMax, ...quantization.block];
-  for (const [name, array] of parameters(quantization)) {
+async function* levelLines(level: Level): AsyncIterable<Iterable<Word>> {
+  for (const [name, array] of parameters(level)) {
     const digest = hex(await array.sha256());
     if (`${name} ${array.dtype} ${array.shape} ${digest}` !== ZERO) {
       yield [name, array.dtype, ...array.shape, digest];
     }
     if (array.quantization) {
-      yield* quantizationLines(array.quantization, level + 1);
+      yield ["level", ...array.quantization.block];
+      yield* levelLines(array.quantization);
     }
   }
 }

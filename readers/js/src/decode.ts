@@ -15,10 +15,6 @@ type Value = unknown;
 /** How many times over the metadata may be decoded. Once is the rule. */
 const REPETITIONS = 16;
 
-/** How many tables may be inside each other, not counting vectors of tables. The schema needs six: a tensor's
- * quantization, its scale, of which the quantization has a scale, and so on. */
-const DEEPEST = 16;
-
 const SIZES: Readonly<Record<string, number>> = { ubyte: 1, int: 4, uint: 4, long: 8, ulong: 8, double: 8 };
 
 /** Where the fields of the tables that share a vtable are. */
@@ -51,12 +47,12 @@ export class Decoder {
   }
 
   /** The table at a position, with every field that this reader knows. */
-  table<Of extends Name>(name: Of, position: number, depth = 0): Records[Of] {
+  table<Of extends Name>(name: Of, position: number): Records[Of] {
     const layout = this.#layout(name, position);
     this.#spend(layout.size, position);
     const record: Record<string, Value> = { ...layout.absent };
     for (const { field, offset } of layout.present) {
-      record[field.name] = this.#value(name, field, position + offset, depth);
+      record[field.name] = this.#value(name, field, position + offset);
     }
     return record as unknown as Records[Of];
   }
@@ -83,7 +79,7 @@ export class Decoder {
     return target;
   }
 
-  #value(name: Name, field: Field, at: number, depth: number): Value {
+  #value(name: Name, field: Field, at: number): Value {
     switch (field.kind) {
       case "ubyte":
         return this.#data[at];
@@ -106,7 +102,7 @@ export class Decoder {
       case "string":
         return this.#string(target, place);
       case "table":
-        return this.#nestedTable(field.of as Name, target, depth + 1);
+        return this.#nestedTable(field.of as Name, target);
       case "[string]":
         return this.#elements(target, place).map((at) => this.#string(this.target(at, place), place));
       case "[table]":
@@ -116,14 +112,11 @@ export class Decoder {
     return this.#numbers(kind, target + 4, this.#count(target, SIZES[kind]!, place));
   }
 
-  #nestedTable(name: Name, position: number, depth: number): unknown {
+  #nestedTable(name: Name, position: number): unknown {
     const key = `${name} ${position}`;
     let table = this.#nested.get(key);
     if (table === undefined) {
-      if (depth > DEEPEST) {
-        throw broken("tables are nested too deeply", position);
-      }
-      table = this.table(name, position, depth);
+      table = this.table(name, position);
       this.#nested.set(key, table);
     }
     return table;

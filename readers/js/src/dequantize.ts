@@ -4,7 +4,7 @@ import type { StoredArray } from "./arrays.js";
 import { DTYPES, isInteger, type TypedArray } from "./dtypes.js";
 import { inMemory, QfbError } from "./errors.js";
 import { toFloat32 } from "./floats.js";
-import type { Quantization } from "./quantization.js";
+import type { Level } from "./quantization.js";
 
 const { fround } = Math;
 
@@ -18,7 +18,7 @@ type Numbers = Exclude<TypedArray, BigInt64Array | BigUint64Array>;
 export async function dequantize(
   { dtype, shape }: StoredArray,
   array: TypedArray,
-  { block, scale, zeroPoint, offset, table, groupIndex }: Quantization,
+  { block, scale, zeroPoint, offset, table, groupIndex }: Level,
 ): Promise<Float32Array<ArrayBuffer>> {
   const [scales, offsets] = [await scale.dequantize(), await offset?.dequantize()];
   const zeroPointsAreFloats = !isInteger(zeroPoint.dtype);

@@ -3,10 +3,10 @@
 import { checkBytes, integer, MAXIMUM_RANK, StoredArray, type Integer } from "./arrays.js";
 import { QfbError, placed, quoted } from "./errors.js";
 import { stored, type Reader } from "./reader.js";
-import type { ArrayRecord, ObservedRecord, QuantizationRecord } from "./schema.js";
+import type { ArrayRecord, NumbersRecord, ObservedRecord, QuantizationRecord, SecondLevelRecord } from "./schema.js";
 
-/** real = (q - zeroPoint) · scale + offset, with quantMin ≤ q ≤ quantMax. */
-export interface Quantization {
+/** What codes q mean: real = (q - zeroPoint) · scale + offset. */
+export interface Level {
   /** Elements of a block along each dimension: 0 is the whole of it, and so are dimensions at the end without an entry. */
   readonly block: readonly Integer[];
   /** One for each block, with a dimension for each entry of `block`. Its `dequantize` gives them as float32. */
@@ -15,13 +15,16 @@ export interface Quantization {
   readonly zeroPoint: StoredArray;
   /** The shape of `scale`, or one number. */
   readonly offset: StoredArray | null;
-  /** What the codes q mean, from the least to the greatest. */
+  /** What stands for each q, from the least to the greatest, in the place of q - zeroPoint. */
   readonly table: StoredArray | null;
   /** The block of each position along the dimension whose entry in `block` is above 1. */
   readonly groupIndex: StoredArray | null;
-  /** Numbers; of a second level, where nothing limits them, perhaps bigints. */
-  readonly quantMin: Integer;
-  readonly quantMax: Integer;
+}
+
+/** The quantization of a tensor, with quantMin ≤ q ≤ quantMax. Scale and offset may be codes of a second level. */
+export interface Quantization extends Level {
+  readonly quantMin: number;
+  readonly quantMax: number;
   readonly observed: Observed | null;
   /** The names that scale and zero point had in the source, where they were tensors; "" elsewhere. */
   readonly scaleName: string;
@@ -38,27 +41,10 @@ export interface Observed {
   readonly qscheme: string;
 }
 
-/** The arrays of a quantization by their names in the schema, in its order. */
-export function parameters({ scale, zeroPoint, offset, table, groupIndex }: Quantization): [string, StoredArray][] {
+/** The arrays of a level by their names in the schema, in its order. */
+export function parameters({ scale, zeroPoint, offset, table, groupIndex }: Level): [string, StoredArray][] {
   const all = Object.entries({ scale, zero_point: zeroPoint, offset, table, group_index: groupIndex });
   return all.filter((pair): pair is [string, StoredArray] => pair[1] !== null);
-}
-
-const MAXIMUM_LEVEL = 2;
-
-/** The most bytes of an array that lies in the metadata. */
-const MAXIMUM_INLINE = 4096;
-
-/** F13: small arrays are in the metadata, others in the data segment. */
-export function checkPlaces(quantization: Quantization): void {
-  for (const [name, { inline, nbytes, quantization: own }] of parameters(quantization)) {
-    if ((inline !== null) !== nbytes <= MAXIMUM_INLINE) {
-      throw new QfbError(`${name} has ${nbytes} bytes, its place is ${inline ? "a buffer" : "the metadata"}`, { rule: "F13" });
-    }
-    if (own) {
-      checkPlaces(own);
-    }
-  }
 }
 
 /** What was made of a record, for all tensors that share it. */
@@ -68,39 +54,38 @@ const made = new WeakMap<QuantizationRecord, Quantization>();
 export function quantizationOf(reader: Reader, record: QuantizationRecord, where: string): Quantization {
   let quantization = made.get(record);
   if (quantization === undefined) {
-    quantization = placed(where, () => levelOf(reader, record, where, 1));
+    const { quant_min: quantMin, quant_max: quantMax, observed } = record;
+    if (quantMin === null || quantMax === null) {
+      throw new QfbError("a quantization lacks quant_min or quant_max", { where, rule: "F12" });
+    }
+    quantization = {
+      ...placed(where, () => levelOf(reader, record, where)),
+      quantMin: Number(quantMin),
+      quantMax: Number(quantMax),
+      observed: observed && observedOf(observed),
+      scaleName: record.scale_name ?? "",
+      zeroPointName: record.zero_point_name ?? "",
+    };
     made.set(record, quantization);
   }
   return quantization;
 }
 
-function levelOf(reader: Reader, record: QuantizationRecord, where: string, level: number): Quantization {
-  const { quant_min: quantMin, quant_max: quantMax, observed } = record;
-  if (quantMin === null || quantMax === null) {
-    throw new QfbError("a quantization lacks quant_min or quant_max", { rule: "F12" });
-  }
-  if (level > MAXIMUM_LEVEL) {
-    throw new QfbError("a quantization has more than two levels", { rule: "V20" });
-  }
-  const array = (name: string, of: ArrayRecord) => placed(name, () => arrayOf(reader, of, where, level));
-  const optional = (name: string, of: ArrayRecord | null) => of && array(name, of);
+function levelOf(reader: Reader, record: QuantizationRecord | SecondLevelRecord, where: string): Level {
+  const array = (name: string, of: ArrayRecord | NumbersRecord) => placed(name, () => arrayOf(reader, of, where));
+  const optional = (name: string, of: ArrayRecord | NumbersRecord | null) => of && array(name, of);
   return {
     block: Array.from(record.block ?? [], integer),
     scale: array("scale", record.scale),
     zeroPoint: optional("zero_point", record.zero_point) ?? new StoredArray("uint8", [], stored(Uint8Array.of(0)), null),
     offset: optional("offset", record.offset),
     table: optional("table", record.table),
-    groupIndex: optional("group_index", record.group_index),
-    quantMin: integer(quantMin),
-    quantMax: integer(quantMax),
-    observed: observed && observedOf(observed),
-    scaleName: record.scale_name ?? "",
-    zeroPointName: record.zero_point_name ?? "",
+    groupIndex: "group_index" in record ? optional("group_index", record.group_index) : null,
   };
 }
 
-function arrayOf(reader: Reader, record: ArrayRecord, where: string, level: number): StoredArray {
-  const { bytes, buffer, quantization } = record;
+function arrayOf(reader: Reader, record: ArrayRecord | NumbersRecord, where: string): StoredArray {
+  const { bytes, buffer } = record;
   if ((bytes === null) === (buffer === null)) {
     throw new QfbError(`has ${bytes ? "both" : "neither"} bytes and a buffer`, { rule: "F12" });
   }
@@ -108,14 +93,29 @@ function arrayOf(reader: Reader, record: ArrayRecord, where: string, level: numb
   if (shape.length > MAXIMUM_RANK || shape.some((size) => size < 0n)) {
     throw new QfbError(`cannot have the shape ${quoted(String(shape))}`, { rule: "V20" });
   }
-  const own = quantization && levelOf(reader, quantization, where, level + 1);
+  const level = "quantization" in record && record.quantization ? levelOf(reader, record.quantization, where) : null;
   const dtype = reader.dtype(record.dtype);
   const found = bytes ? stored(bytes) : reader.buffer(buffer!, where);
   checkBytes(dtype, shape, found, "V20");
-  return new StoredArray(dtype, shape, found, own);
+  return new StoredArray(dtype, shape, found, level);
 }
 
 function observedOf({ observer, minimum, maximum, quant_min: low, quant_max: high, qscheme }: ObservedRecord): Observed {
   const limit = (value: bigint | null) => (value === null ? null : integer(value));
   return { observer, minimum, maximum, quantMin: limit(low), quantMax: limit(high), qscheme: qscheme ?? "" };
+}
+
+/** The most bytes of an array that lies in the metadata. */
+const MAXIMUM_INLINE = 4096;
+
+/** F13: small arrays are in the metadata, others in the data segment. */
+export function checkPlaces(level: Level): void {
+  for (const [name, { inline, nbytes, quantization }] of parameters(level)) {
+    if ((inline !== null) !== nbytes <= MAXIMUM_INLINE) {
+      throw new QfbError(`${name} has ${nbytes} bytes, its place is ${inline ? "a buffer" : "the metadata"}`, { rule: "F13" });
+    }
+    if (quantization) {
+      checkPlaces(quantization);
+    }
+  }
 }

@@ -5,7 +5,7 @@ import { checkBytes, MAXIMUM_RANK, type StoredArray } from "./arrays.js";
 import { DTYPES, elements, isInteger, type DTypeName } from "./dtypes.js";
 import { placed, QfbError, quoted } from "./errors.js";
 import { toFloat32 } from "./floats.js";
-import { parameters, type Quantization } from "./quantization.js";
+import { parameters, type Level, type Quantization } from "./quantization.js";
 import type { Stored } from "./reader.js";
 import type { Text } from "./text.js";
 
@@ -92,8 +92,7 @@ function checkQuantization(tensor: TensorFacts, quantization: Quantization): voi
   refuseIf(numbers !== "", "V22", tensor, numbers);
 }
 
-function wrongForm(dtype: DTypeName, quantization: Quantization): string {
-  const { scale, zeroPoint, offset, table } = quantization;
+function wrongForm(dtype: DTypeName, { scale, zeroPoint, offset, table }: Level): string {
   for (const [what, array, plain] of [["scale", scale, SCALES], ["offset", offset, FLOATS]] as const) {
     const own = array?.quantization;
     if (array && !(own ? CODED : plain).includes(array.dtype)) {
@@ -113,9 +112,6 @@ function wrongForm(dtype: DTypeName, quantization: Quantization): string {
 }
 
 function wrongZeroPoints(dtype: DTypeName, zeroPoint: StoredArray, scale: StoredArray): string {
-  if (zeroPoint.quantization) {
-    return "zero points cannot be quantized";
-  }
   if (isInteger(zeroPoint.dtype)) {
     const isZero = zeroPoint.dtype === "uint8" && !zeroPoint.shape.length && zeroPoint.inline?.[0] === 0;
     return isInteger(dtype) || isZero ? "" : `a zero point of ${dtype} is not 0`;
@@ -130,11 +126,11 @@ function wrongTable(dtype: DTypeName, table: StoredArray): string {
     return `a table of shape [${table.shape}] for codes of ${dtype}`;
   }
   const isPlain = FLOATS.includes(table.dtype) || (isInteger(table.dtype) && DTYPES[table.dtype].bits <= 16);
-  return isPlain && !table.quantization ? "" : `a table cannot be ${table.dtype}`;
+  return isPlain ? "" : `a table cannot be ${table.dtype}`;
 }
 
 /** What is wrong with the blocks of a tensor of that shape. */
-function wrongBlocks(shape: readonly Size[] | null, { block, scale, groupIndex }: Quantization): string {
+function wrongBlocks(shape: readonly Size[] | null, { block, scale, groupIndex }: Level): string {
   const [rank, counts] = [block.length, scale.shape.length];
   if (counts !== rank || (shape && rank > shape.length)) {
     return `blocks of ${rank} dimensions, scales of ${counts}, in a tensor of ${shape?.length ?? "some"}`;
@@ -143,7 +139,7 @@ function wrongBlocks(shape: readonly Size[] | null, { block, scale, groupIndex }
     return `blocks of [${block}] have a negative entry, or end with 0`;
   }
   const larger = block.filter((each) => each > 1);
-  if (groupIndex && (larger.length !== 1 || !GROUPS.includes(groupIndex.dtype) || groupIndex.quantization)) {
+  if (groupIndex && (larger.length !== 1 || !GROUPS.includes(groupIndex.dtype))) {
     return `a group index of ${groupIndex.dtype} for blocks of [${block}]`;
   }
   for (const [axis, each] of block.entries()) {
@@ -165,15 +161,15 @@ function wrongBlocks(shape: readonly Size[] | null, { block, scale, groupIndex }
 }
 
 /** Whether scales are neither per tensor nor per channel. */
-function hasBlocks({ block }: Quantization): boolean {
+function hasBlocks({ block }: Level): boolean {
   return block.some((each, axis) => each > 1 || (each === 1 && axis < block.length - 1));
 }
 
 /** What is wrong with the numbers of the arrays in the metadata; those in the data segment are not read. */
-function wrongNumbers(dtype: DTypeName, quantization: Quantization, anySign: boolean, isNested = false): string {
-  const { block, scale } = quantization;
+function wrongNumbers(dtype: DTypeName, level: Level, anySign: boolean, isNested = false): string {
+  const { block, scale } = level;
   const groups = scale.shape[block.findIndex((each) => each > 1)] ?? 0;
-  for (const [name, array] of parameters(quantization)) {
+  for (const [name, array] of parameters(level)) {
     const range = remembered(ranges, array, rangeOf);
     const [low, high] = isNested ? [-Infinity, Infinity] : [DTYPES[dtype].minimum, DTYPES[dtype].maximum];
     const wrong =

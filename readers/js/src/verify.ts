@@ -6,7 +6,7 @@ import { ALIGNMENT } from "./header.js";
 import type { Model } from "./model.js";
 import { checkPlaces } from "./quantization.js";
 import type { Reader } from "./reader.js";
-import type { ArrayRecord } from "./schema.js";
+import type { ArrayRecord, NumbersRecord, QuantizationRecord, SecondLevelRecord } from "./schema.js";
 
 /** Decodes and reads all there is. Throws QfbError for the first rule that is broken. */
 export async function verifyAll(model: Model, reader: Reader): Promise<void> {
@@ -65,15 +65,20 @@ async function verifyBuffers(reader: Reader): Promise<void> {
 
 function usedBuffers({ root, tensors }: Reader): Set<number | null> {
   const used = new Set<number | null>();
-  const use = ({ buffer, quantization }: Pick<ArrayRecord, "buffer" | "quantization">): void => {
-    used.add(buffer);
-    if (quantization) {
-      const { scale, zero_point, offset, table, group_index } = quantization;
-      [scale, zero_point, offset, table, group_index].forEach((array) => array && use(array));
+  const use = ({ scale, zero_point, offset, table }: QuantizationRecord | SecondLevelRecord): void => {
+    const arrays: (ArrayRecord | NumbersRecord | null)[] = [scale, zero_point, offset, table];
+    for (const array of arrays) {
+      used.add(array?.buffer ?? null);
+      if (array && "quantization" in array && array.quantization) {
+        use(array.quantization);
+      }
     }
   };
-  for (const tensor of tensors) {
-    use(tensor);
+  for (const { buffer, quantization } of tensors) {
+    used.add(buffer).add(quantization?.group_index?.buffer ?? null);
+    if (quantization) {
+      use(quantization);
+    }
   }
   for (const { inputs, outputs } of root.vectors ?? []) {
     for (const { buffer } of [...inputs, ...outputs]) {

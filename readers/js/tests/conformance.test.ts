@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
-import { DTYPES, open, QfbError, type Attribute, type Model, type Quantization, type StoredArray, type Tensor } from "qfb-reader";
+import { DTYPES, open, QfbError, type Attribute, type Level, type Model, type Quantization, type StoredArray, type Tensor } from "qfb-reader";
 import { PACKAGE } from "./files.js";
 
 const SUITE = new URL("../../tests/golden/1.0/", PACKAGE);
@@ -52,11 +52,10 @@ async function items(stored: StoredArray): Promise<unknown[]> {
 /** An array of a quantization. */
 async function parameter(stored: StoredArray | null): Promise<unknown> {
   const { dtype, shape, quantization: own } = stored ?? {};
-  return stored && { dtype, shape, values: await items(stored), quantization: own && (await quantization(own)) };
+  return stored && { dtype, shape, values: await items(stored), quantization: own && (await level(own)) };
 }
 
-async function quantization(q: Quantization): Promise<unknown> {
-  const { observed } = q;
+async function level(q: Level): Promise<object> {
   return {
     block: q.block,
     scale: await parameter(q.scale),
@@ -64,6 +63,13 @@ async function quantization(q: Quantization): Promise<unknown> {
     offset: await parameter(q.offset),
     table: await parameter(q.table),
     group_index: await parameter(q.groupIndex),
+  };
+}
+
+async function quantization(q: Quantization): Promise<unknown> {
+  const { observed } = q;
+  return {
+    ...(await level(q)),
     quant_min: q.quantMin,
     quant_max: q.quantMax,
     scale_name: q.scaleName,

@@ -3,7 +3,7 @@
 
 import { createHash } from "node:crypto";
 import { argv } from "node:process";
-import { open, toFloat32, type Attribute, type Quantization, type StoredArray, type Tensor, type TypedArray } from "qfb-reader";
+import { open, toFloat32, type Attribute, type Level, type Quantization, type StoredArray, type Tensor, type TypedArray } from "qfb-reader";
 
 /** float64 as 16 hexadecimal digits: JSON knows neither -0 nor infinities. */
 function bits(values: Iterable<number>): string[] {
@@ -36,11 +36,11 @@ async function stored(array: StoredArray | null): Promise<unknown> {
     float32: digestOfFloats(toFloat32(await array.array(), array.dtype)),
     dequantized: digestOfFloats(await array.dequantize()),
     sha256: Buffer.from(await array.sha256()).toString("hex"),
-    quantization: array.quantization && (await grid(array.quantization)),
+    quantization: array.quantization && (await level(array.quantization)),
   };
 }
 
-async function grid(q: Quantization): Promise<unknown> {
+async function level(q: Level): Promise<object> {
   return {
     block: q.block.map(String),
     scale: await stored(q.scale),
@@ -48,6 +48,12 @@ async function grid(q: Quantization): Promise<unknown> {
     offset: await stored(q.offset),
     table: await stored(q.table),
     group_index: await stored(q.groupIndex),
+  };
+}
+
+async function grid(q: Quantization): Promise<unknown> {
+  return {
+    ...(await level(q)),
     limits: [String(q.quantMin), String(q.quantMax)],
     names: [q.scaleName, q.zeroPointName],
     observed: q.observed && [

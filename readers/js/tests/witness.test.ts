@@ -5,7 +5,7 @@ import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { ByteBuffer } from "flatbuffers";
 import { DTYPES, open, type StoredArray } from "qfb-reader";
-import { Array as FlatArray, Model } from "../../../schema/generated/ts/qfb.js";
+import { Array as FlatArray, Model, Numbers } from "../../../schema/generated/ts/qfb.js";
 import { BLOCKS, GOLDEN } from "./files.js";
 
 function all<Item>(count: number, item: (index: number) => Item | null): Item[] {
@@ -13,7 +13,7 @@ function all<Item>(count: number, item: (index: number) => Item | null): Item[] 
 }
 
 /** The same array; the bytes of those in the data segment are not compared. */
-async function assertSame(ours: StoredArray, theirs: FlatArray): Promise<void> {
+async function assertSame(ours: StoredArray, theirs: FlatArray | Numbers): Promise<void> {
   assert.equal(DTYPES[ours.dtype].code, theirs.dtype());
   assert.deepEqual(ours.shape, all(theirs.shapeLength(), (axis) => theirs.shape(axis)).map(Number));
   if (theirs.buffer() === null) {
