@@ -17,7 +17,7 @@ from qfmt.errors import FormatError, QfmtError
 from qfmt.file import header
 from qfmt.file.decode import Record
 from qfmt.file.reader import Container
-from support.crafted import BUFFERS, GRAPHS, QUANTIZATIONS, SHAPES, TENSORS, crafted
+from support.crafted import BUFFERS, GRAPHS, GRID, QUANTIZATIONS, SHAPES, TENSORS, crafted
 from support.mutants import mutants, overwrite, sealed, small_file, survives, touch
 
 
@@ -143,9 +143,8 @@ def test_shapes_that_cannot_be(shape: list[int] | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", QUANTIZATIONS, ids=str)
 def test_quantizations_that_cannot_be(wrong: Record, tmp_path: Path) -> None:
-    good = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
-    assert qfmt.check(crafted(tmp_path, tensor={"quantization": good})) == []
-    refusal(crafted(tmp_path, tensor={"quantization": good | wrong}))
+    assert qfmt.check(crafted(tmp_path, tensor={"quantization": GRID})) == []
+    refusal(crafted(tmp_path, tensor={"quantization": GRID | wrong}))
 
 
 @pytest.mark.parametrize("wrong", TENSORS, ids=str)

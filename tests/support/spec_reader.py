@@ -59,7 +59,9 @@ def check(condition: bool, what: str) -> None:
 class Array:
     """A tensor, a value of a test vector, or an array of a quantization, which has a name and a level."""
 
-    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]], name: str = "", level: int = 0) -> None:
+    def __init__(
+        self, record: dict[str, Any], buffers: list[tuple[bytes, str]], name: str = "", level: int = 0
+    ) -> None:
         check((code := record["dtype"]) in DTYPES, f"element type {code} is unknown")
         check((index := record["buffer"]) is None or index < len(buffers), f"there is no buffer {index}")
         self.dtype, self.bits, self.letter = DTYPES[code]
