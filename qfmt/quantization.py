@@ -1,4 +1,4 @@
-"""How the values of a tensor represent real numbers: a scale for the tensor, for each slice of an axis, or each block."""
+"""How values represent real numbers: a scale for the tensor, for each slice of an axis, or for each block."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 ZERO_POINTS = ("uint8", "int8", "uint16", "int16", "int32")
-"""The types of integer zero points: the first that holds them all is the one they are stored in."""
-
+"""The types of integer zero points, which are stored in the first that holds them all."""
 
 PARAMETERS = ("scale", "zero_point", "offset", "table", "group_index")
 """The arrays of a quantization, in the order of the schema."""
@@ -97,7 +96,7 @@ class Parameter(StoredArray, Sequence["float"]):
         return tuple(self.real.astype(float).reshape(-1).tolist())
 
     def stored_numbers(self) -> tuple[float, ...]:
-        """The numbers as they are stored, which are codes if they are quantized."""
+        """The stored numbers, which are codes if they are quantized."""
         view, count = self.data.view(), len(self)
         if code := _CODES.get(self.dtype):
             return struct.unpack(f"<{count}{code}", view)
@@ -170,8 +169,8 @@ class Quantization:
     the whole dimension, and so it is for the dimensions at the end that have no entry. () is per tensor, (1,) and
     (0, 1) are per channel, (1, 32) are groups of 32 in a row. `scale` has a number for each block; `zero_point` and
     `offset` likewise, or one for all. Scales are of the type of the source. Zero points are integers, or floats, as
-    those of embeddings. A fused ReLU is a `quant_min` equal to the zero point. q may be a float of 8 or 4 bits: then the
-    zero point is 0. A `table` has what the codes q mean. `group_index` has the block of each position along the one
+    those of embeddings. A fused ReLU is a `quant_min` equal to the zero point. q may be a float of 8 or 4 bits: then
+    the zero point is 0. A `table` has what the codes q mean. `group_index` has the block of each position along the one
     dimension with larger blocks, if they are not in order. `names` are the names of scale and zero point if these
     were tensors in the source (ONNX), otherwise "". They do not distinguish grids.
     """
@@ -294,17 +293,11 @@ class Quantization:
         return all(each is None for each in extras)
 
     @property
-    def first_code(self) -> int:
-        """The integer that the first element of the table is for."""
-        assert self.table is not None
-        return -len(self.table) // 2 if self.quant_min < 0 else 0
-
-    @property
     def has_float_zero_points(self) -> bool:
         return not self.zero_point.is_integer
 
     def parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """Its arrays and those of a second level, in the order of the schema: "scale", "scale.scale", "zero_point", …"""
+        """Its arrays and those of a second level, in the order of the schema: "scale", "scale.scale", "zero_point"…"""
         for name in PARAMETERS:
             each: Parameter | None = getattr(self, name)
             if each is not None:
@@ -368,10 +361,19 @@ class Quantization:
             raise QfmtError(f"scales of blocks of {list(self.block)} do not fit {len(shape)} dimensions")
         for axis, (size, block) in enumerate(zip(shape, self.block, strict=False)):
             if block > 1 and self.group_index is not None:
-                values = values.take(self.group_index.array, axis)
+                values = values.take(self._groups(values.shape[axis]), axis)
             elif block > 1:
                 values = values.repeat(block, axis)[(slice(None),) * axis + (slice(size),)]
         return values.reshape(*values.shape, *(1 for _ in shape[len(self.block) :]))
+
+    def _groups(self, count: int) -> NDArray[Any]:
+        """The group of each position, below `count`: a large array is not checked when a file is opened."""
+        assert self.group_index is not None
+        index = self.group_index.array
+        low, high = int(index.min(initial=0)), int(index.max(initial=0))
+        if not 0 <= low <= high < count:
+            raise QfmtError(f"the group index has indices in {low}..{high} of {count} groups")
+        return index
 
 
 def block_counts(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
@@ -380,8 +382,8 @@ def block_counts(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
 
 
 def zero_points_of(points: NDArray[Any], scales: Parameter) -> Parameter:
-    """Zero points as they are stored: integers in the first type that holds them, floats in that of the scales; one for
-    all if they are equal, otherwise one for each scale."""
+    """Stored zero points: integers in the first type that holds them, floats in the type of the scales; one for all if
+    they are equal, otherwise one for each scale."""
     if points.size and (points == points.reshape(-1)[0]).all():
         points = points.reshape(-1)[0]
     elif points.size == len(scales):

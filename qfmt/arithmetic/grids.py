@@ -35,8 +35,8 @@ def _scaled(values: Array, quantization: Quantization, rule: str) -> Floats:
     shape = np.shape(values)
     scale = quantization.scales(shape, f32)
     if quantization.table is not None:
-        codes = np.asarray(values).astype(np.int64) - int(quantization.first_code)
-        return quantization.table.array.astype(f32)[codes] * scale
+        first = len(quantization.table) // 2 if values.dtype.kind == "i" else 0
+        return quantization.table.array.astype(f32)[values.astype(np.intp) + first] * scale
     if _is_float(np.asarray(values).dtype):
         return values.astype(f32) * scale
     if quantization.has_float_zero_points:

@@ -44,13 +44,13 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     (
         "F12",
         "If sizes have names, there is one, possibly empty, for each size, and a size with a name is -1. Every "
-        "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute has a "
-        "known type and a value of that type. The values of test vectors have a buffer.",
+        "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
+        "has a known type and a value of that type. The values of test vectors have a buffer.",
     ),
     (
         "F13",
-        "Every buffer holds the data of a tensor, of its quantization, or of a test vector, and no two buffers hold the "
-        "same bytes. An array of a quantization is a buffer if it has more than 4096 bytes.",
+        "Every buffer holds the data of a tensor, of its quantization, or of a test vector, and no two buffers hold "
+        "the same bytes. An array of a quantization is a buffer if it has more than 4096 bytes.",
     ),
 )
 """The rules for the file as a container: number and sentence."""
@@ -162,7 +162,9 @@ def _misplaced(tensor: Tensor) -> Iterator[Violation]:
     for name, each in () if tensor.quantization is None else tensor.quantization.parameters():
         if each.is_inline == isinstance(each.data, Stored):
             where = "the metadata" if each.is_inline else "a buffer"
-            yield Violation("F13", f"tensor {quoted(tensor.name)}", f"{name} has {each.data.nbytes} bytes, its place is {where}")
+            yield Violation(
+                "F13", f"tensor {quoted(tensor.name)}", f"{name} has {each.data.nbytes} bytes, its place is {where}"
+            )
 
 
 def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> bool:

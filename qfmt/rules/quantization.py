@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import inf, isfinite, isnan, prod
 from typing import Generic, TypeVar
 
+from ..graph import MAXIMUM_RANK
 from ..model import DTYPES, INT32, Parameter, Quantization, Tensor, first_holding
 from ..quantization import NO_ZERO_POINT, ZERO_POINTS, block_counts
 from .rule import Stage, is_int
@@ -47,9 +48,9 @@ class _Same(Generic[Value]):
     "then it has the type int8, uint8 or float8_e4m3fn, and a quantization of its own, the second level, in which "
     "nothing is quantized. So may an offset, of the types float16 to float64. There is a scale for each block, a zero "
     "point and an offset for each block or one for all. Zero points are integers, the first of uint8, int8, uint16, "
-    "int16 and int32 that holds them all, or they have the type of the scale, if the tensor holds integers. A table has "
-    "one of the types float16 to float64, or an integer type, and as many elements as the element type has codes, which "
-    "are integers of at most 8 bits. Each array has exactly the bytes that its type and shape need.",
+    "int16 and int32 that holds them all, or they have the type of the scale, if the tensor holds integers. A table "
+    "has one of the types float16 to float64, or an integer type, and as many elements as the element type has codes, "
+    "which are integers of at most 8 bits. Each array has exactly the bytes that its type and shape need.",
 )
 def _form(tensor: Tensor, quantization: Quantization) -> str:
     return _wrong_form(tensor.dtype, quantization, quantization.scale.shape, level=1)
@@ -82,7 +83,7 @@ def _wrong_zero_points(dtype: str, q: Quantization) -> str:
     point, kind = q.zero_point, DTYPES[dtype]
     if point.quantization is not None:
         return "zero points cannot be quantized"
-    if DTYPES[point.dtype].is_integer:
+    if point.dtype in ZERO_POINTS:
         return "" if kind.is_integer or point == NO_ZERO_POINT else f"a zero point of {dtype} is not 0"
     fits = point.dtype == q.scale.dtype and kind.is_integer
     return "" if fits else f"zero points of {point.dtype} for scales of {q.scale.dtype} and elements of {dtype}"
@@ -101,11 +102,11 @@ def _wrong_table(dtype: str, table: Parameter | None) -> str:
 
 @QUANTIZATION.rule(
     21,
-    "`block` has at most as many entries as the tensor has dimensions; the last one is not 0. An entry above 1 is less "
-    "than the size of the dimension, which is known. Along each dimension there are ceil(size / block) scales where the "
-    "entry is not 0 and the size is known, one where it is 0, and one in all without `block`. With a group index exactly "
-    "one entry is above 1; there is an index for each position along that dimension, of type uint8, uint16 or int32, "
-    "and its scales may be more or fewer.",
+    "`block` has at most 32 entries, and at most as many as the tensor has dimensions; the last one is not 0. An entry "
+    "above 1 is less than the size of the dimension, which is known. Along each dimension there are ceil(size / block) "
+    "scales where the entry is not 0 and the size is known, one where it is 0, and one in all without `block`. With a "
+    "group index exactly one entry is above 1; there is an index for each position along that dimension, of type "
+    "uint8, uint16 or int32, and its scales may be more or fewer.",
 )
 def _blocks(tensor: Tensor, quantization: Quantization) -> str:
     return wrong_blocks(tensor.shape, quantization)
@@ -116,6 +117,8 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
     block, counts = q.block, q.scale.shape
     if not all(is_int(each) and each >= 0 for each in block) or block[-1:] == (0,):
         return f"blocks of {list(block)} have a negative entry, or end with 0"
+    if len(block) > MAXIMUM_RANK:
+        return f"blocks with {len(block)} entries, more than {MAXIMUM_RANK}"
     if len(counts) != len(block):
         return f"scales of shape {list(counts)} for blocks of {list(block)}"
     sizes: Sequence[int | str | None] = shape if shape is not None else (None,) * len(block)
@@ -139,10 +142,10 @@ def wrong_blocks(shape: Sequence[int | str | None] | None, q: Quantization) -> s
 
 @NUMBERS.rule(
     22,
-    "Scales are finite, also as float32, and greater than 0, unless the tensor is a constant with blocks: then they may "
-    "be any finite numbers. Zero points, offsets and tables are finite. A zero point that is an integer is within the "
-    "range of the element type. More than one zero point is written only if they are not all equal, and none only if "
-    "all are 0. An index of a group is that of a scale.",
+    "Scales are finite, also as float32, and greater than 0; those of a constant with blocks may be any finite "
+    "numbers. Zero points, offsets and tables are finite. A zero point that is an integer is within the range of the "
+    "element type. More than one zero point is written only if they are not all equal, and none only if all are 0. An "
+    "index of a group is that of a scale.",
 )
 def _numbers(tensor: Tensor, quantization: Quantization) -> str:
     """Of the arrays that lie in the metadata; `values` checks the others."""
@@ -214,9 +217,9 @@ def parts(stored: Parameter) -> Iterator[Sequence[float]]:
 
 @QUANTIZATION.rule(
     23,
-    "A quantized tensor holds integers of at most 32 bits, or 4-bit or 8-bit floats other than float8_e8m0fnu. quant_min "
-    "and quant_max are within the range of its type; quant_min ≤ quant_max. The integers of a constant, and its floats "
-    "that are finite, are within [quant_min, quant_max].",
+    "A quantized tensor holds integers of at most 32 bits, or 4-bit or 8-bit floats other than float8_e8m0fnu. "
+    "quant_min and quant_max are within the range of its type; quant_min ≤ quant_max. The integers of a constant, and "
+    "its floats that are finite, are within [quant_min, quant_max].",
 )
 def _range(tensor: Tensor, quantization: Quantization) -> str:
     low, high, dtype = quantization.quant_min, quantization.quant_max, DTYPES[tensor.dtype]

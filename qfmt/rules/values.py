@@ -1,4 +1,7 @@
-"""V11–V12, and of V22 and V23 what needs a buffer: what is stored, value by value. `check` and `save` apply them; opening a file does not."""
+"""V11–V12, and the parts of V22 and V23 that read stored values from a buffer.
+
+`check` and `save` apply them; opening a file does not.
+"""
 
 from __future__ import annotations
 

@@ -96,5 +96,5 @@ def weight_grid(array: np.ndarray, axis: int) -> Quantization:
 
 
 def on_grid(array: np.ndarray, grid: Quantization, dtype: str) -> np.ndarray:
-    values = np.rint(array / grid.scales(array.ndim)) + grid.zero_points(array.ndim)
+    values = np.rint(array / grid.scales(array.shape)) + grid.zero_points(array.shape)
     return np.asarray(np.clip(values, grid.quant_min, grid.quant_max)).astype(dtype)

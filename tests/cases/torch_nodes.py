@@ -42,7 +42,7 @@ def grid(rng: Rng, values: Array, dtype: str, axis: int | None = None) -> Quanti
 
 
 def stored(values: Array, q: Quantization, dtype: str) -> Array:
-    steps = np.rint(np.nan_to_num(values) / q.scales(values.ndim) + q.zero_points(values.ndim))
+    steps = np.rint(np.nan_to_num(values) / q.scales(values.shape) + q.zero_points(values.shape))
     return np.clip(steps, q.quant_min, q.quant_max).astype(dtype)
 
 
@@ -94,6 +94,6 @@ def _bias(rng: Rng, tensors: dict[str, Tensor], name: str, attributes: Any) -> t
     if x is None or w is None or rng.random() < 0.6:
         return "float32", None
     groups = int(attributes["group"]) if name == "ConvTranspose" and w.is_per_channel else 1
-    scales = tuple(float(np.float32(x.scale[0] * scale)) for scale in w.scale * groups)
+    scales = tuple(float(np.float32(x.scale[0] * scale)) for scale in w.scale.numbers() * groups)
     axis = 0 if w.is_per_channel else None
     return "int32", Quantization.of(scales, (0,) * len(scales), -(2**31), 2**31 - 1, axis=axis)

@@ -410,7 +410,7 @@ def test_an_overflow_of_fbgemm_is_computed_bit_by_bit(kernel: tuple[int, ...], s
 def _fbgemm(operands: list[Operand], rank: int, stride: int, pads: list[int], channels: int) -> np.ndarray:
     (x, _), (w, quantization), (bias, _) = operands
     assert quantization is not None
-    scales, points = torch.tensor(quantization.scale, dtype=torch.float64), torch.tensor(quantization.zero_point)
+    scales, points = torch.tensor(quantization.scale, dtype=torch.float64), torch.tensor(quantization.each_zero_point)
     weight = torch._make_per_channel_quantized_tensor(torch.from_numpy(w), scales, points, 0)
     ops = torch.ops.quantized
     prepack, conv = (ops.conv2d_prepack, ops.conv2d) if rank == 2 else (ops.conv3d_prepack, ops.conv3d)

@@ -217,8 +217,7 @@ def test_shared_vectors_do_not_multiply(tmp_path: Path) -> None:
 
 
 def test_a_shared_quantization_is_one_object(tmp_path: Path) -> None:
-    quantization = {"scale": [0.5], "zero_point": [0], "quant_min": -128, "quant_max": 127}
-    tensors = [{"name": n, "dtype": 2, "shape": [64], "buffer": 0, "quantization": quantization} for n in "ab"]
+    tensors = [{"name": n, "dtype": 2, "shape": [64], "buffer": 0, "quantization": GRID} for n in "ab"]
     tensors_of = qfmt.load(crafted(tmp_path, graph={"tensors": tensors})).tensors
     assert tensors_of["a"].quantization is tensors_of["b"].quantization
 

@@ -245,7 +245,7 @@ def test_a_dynamic_convolution_without_a_second_rounding() -> None:
     ours = run("qfmt.DynamicConv", [x, (w, wq)], "dynamic_divide", **a)
     scale = (max(x.max(), 0) - min(x.min(), 0)) / 255
     rounded = np.round(x.astype(np.float64) / scale) * scale
-    real = w * wq.scales(4)
+    real = w * wq.scales(w.shape)
     exact = OPERATORS["Conv"].reference(rounded, real, None, **a)
     np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 

@@ -251,7 +251,7 @@ def quantizations(engine: str, axis: int | None) -> Iterator[Comparison]:
             )
             node = Node("QuantizeLinear", ("x",), ("y",), rule="reciprocal_offset")
             (ours,) = execute(node, [Operand(x, None)], [Tensor("y", dtype, None, None, along)])
-            exact = x / along.scales(2) + along.zero_points(2)
+            exact = x / along.scales(x.shape) + along.zero_points(x.shape)
             yield Comparison(ours, theirs.int_repr().numpy(), exact, 256 + np.abs(exact))
 
 

@@ -210,7 +210,7 @@ def test_weighted_sums_are_exact_or_refused(seed: int) -> None:
 
 
 def whole(values: Array, q: Quantization) -> Array:
-    return values.astype(np.int64) - q.zero_points(values.ndim)
+    return values.astype(np.int64) - q.zero_points(values.shape)
 
 
 def convolved(x: Array, w: Array, padding: int, a: dict[str, Any]) -> Array:

@@ -34,7 +34,7 @@ def test_names_and_dtypes_of_the_state() -> None:
             assert state[tensor.name].dtype == getattr(torch, tensor.dtype)
             np.testing.assert_array_equal(state[tensor.name].numpy(), tensor.array)
             if tensor.quantization is not None:
-                assert tuple(state[f"{tensor.name}_scale"].tolist()) == tensor.quantization.scale
+                assert tuple(state[f"{tensor.name}_scale"].tolist()) == tensor.quantization.scale.numbers()
         assert not list(module.parameters())
         assert not module.training
         assert "scale=" in repr(module.get_submodule("features.0.0"))
