@@ -115,11 +115,7 @@ class Parameter(StoredArray, Sequence["float"]):
     @property
     def real(self) -> NDArray[Any]:
         """The numbers in the type of `array`, or in float32 if they are quantized."""
-        if self.quantization is None:
-            return self.array
-        from .arithmetic import dequantize
-
-        return dequantize(self.array, self.quantization)
+        return self.array if self.quantization is None else self.quantization.dequantize(self.array)
 
     @property
     def is_inline(self) -> bool:
@@ -257,6 +253,12 @@ class Quantization:
         scales = Parameter.of_values(scale.reshape(counts))
         return cls(scales, zero_points_of(points, scales), low, high, block)
 
+    def __post_init__(self) -> None:
+        for name in PARAMETERS:
+            if not isinstance(each := getattr(self, name), Parameter | None):
+                hint = "Quantization.of takes numbers; with_values replaces those of another quantization"
+                raise QfmtError(f"{name} is of type {type(each).__name__}, not Parameter", hint=hint)
+
     def __repr__(self) -> str:
         from .display import quantization_text
 
@@ -324,6 +326,18 @@ class Quantization:
         points = zero_points_of(self.zero_point.array.astype("int64") + offset, self.scale)
         return replace(self, zero_point=points, quant_min=self.quant_min + offset, quant_max=self.quant_max + offset)
 
+    def with_values(self, scale: ArrayLike | None = None, zero_point: ArrayLike | None = None) -> Quantization:
+        """The same with other scales or zero points: flat, one for each block, or one zero point for all."""
+        import numpy as np
+
+        scales, points = self.scale, self.zero_point
+        if scale is not None:
+            stored = np.asarray(scale).astype(numpy_dtype(scales.dtype))
+            scales = Parameter.of_values(stored.reshape(scales.shape))
+        if zero_point is not None:
+            points = zero_points_of(np.asarray(zero_point), scales)
+        return replace(self, scale=scales, zero_point=points)
+
     def negated(self) -> Quantization:
         """The same with scales of the other sign: of offsets that are subtracted."""
         return replace(self, scale=Parameter.of_values(-self.scale.array))
@@ -340,6 +354,33 @@ class Quantization:
     @property
     def _meaning(self) -> tuple[object, ...]:
         return self.block, self.scale, self.zero_point, self.offset, self.table, self.group_index
+
+    def dequantize(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """`f32(q - z) · f32(s) + f32(o)`: float32, of the shape of `values`; with a table, its values instead of q - z.
+
+        q - z is exact for integers, and rounded once; float zero points are subtracted in float32.
+        """
+        import numpy as np
+
+        shape = np.shape(values)
+        real = self._centred(values, shape) * self.scales(shape, np.float32)
+        if self.offset is not None:
+            real = real + self.spread(self.offset.real.astype(np.float32), shape)
+        return real
+
+    def _centred(self, values: NDArray[Any], shape: Sequence[int]) -> NDArray[np.float32]:
+        import numpy as np
+
+        if self.table is not None:
+            first = len(self.table) // 2 if values.dtype.kind == "i" else 0
+            found: NDArray[np.float32] = self.table.array.astype(np.float32)[values.astype(np.intp) + first]
+            return found
+        if values.dtype.kind not in "iu":  # floats of 8 and 4 bits, whose zero point is 0
+            return values.astype(np.float32)
+        if self.has_float_zero_points:
+            return values.astype(np.float32) - self.zero_points(shape)
+        wide = np.int32 if values.dtype.itemsize < 4 else np.int64  # holds every difference
+        return np.subtract(values, self.zero_points(shape), dtype=wide).astype(np.float32)
 
     def scales(self, shape: Sequence[int], dtype: type[np.floating[Any]] | None = None) -> NDArray[Any]:
         """The scales as `dtype` (float64), to be broadcast against a tensor of that shape."""

@@ -247,7 +247,7 @@ BROKEN: list[tuple[str, Model]] = [
         "V45",
         extended(
             Node("Identity", ("conv",), ("z",), version=23),
-            Tensor("z", "uint8", ("N", 2, 4, 4), None, replace(ACTIVATION, zero_point=(4,))),
+            Tensor("z", "uint8", ("N", 2, 4, 4), None, ACTIVATION.with_values(zero_point=4)),
         ),
     ),
     ("V45", extended(Node("Identity", ("conv",), ("z",), version=23), Tensor("z", "uint8", ("N", 2, 4, 4)))),

@@ -23,29 +23,12 @@ EXACT_IN_FLOAT32 = 1 << 24
 
 
 def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
-    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has its own form."""
-    real = _scaled(values, quantization, rule)
-    if quantization.offset is None:
-        return real
-    return real + quantization.spread(quantization.offset.real.astype(f32), np.shape(values))
-
-
-def _scaled(values: Array, quantization: Quantization, rule: str) -> Floats:
-    """Without the offset."""
+    """The real numbers in float32 (Quantization.dequantize). The rule `premultiplied` has its own form."""
     shape = np.shape(values)
+    if rule != "premultiplied" or not quantization.is_plain or quantization.has_float_zero_points:
+        return quantization.dequantize(np.asarray(values))
     scale = quantization.scales(shape, f32)
-    if quantization.table is not None:
-        first = len(quantization.table) // 2 if values.dtype.kind == "i" else 0
-        return quantization.table.array.astype(f32)[values.astype(np.intp) + first] * scale
-    if _is_float(np.asarray(values).dtype):
-        return values.astype(f32) * scale
-    if quantization.has_float_zero_points:
-        return (values.astype(f32) - quantization.zero_points(shape)) * scale
-    if rule == "premultiplied":
-        return fma(values.astype(f32), scale, scale * -quantization.zero_points(shape).astype(f32))
-    wide = np.int32 if np.asarray(values).dtype.itemsize < 4 else np.int64  # holds every difference
-    centred = np.subtract(values, quantization.zero_points(shape), dtype=wide)
-    return centred.astype(f32) * scale
+    return fma(values.astype(f32), scale, scale * -quantization.zero_points(shape).astype(f32))
 
 
 def quantize(values: Floats, quantization: Quantization, dtype: np.dtype[Any], rule: str) -> Array:

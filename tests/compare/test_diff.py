@@ -97,7 +97,7 @@ def test_quantization(digits: Model) -> None:
     quantization = digits.tensors["fc.weight"].quantization
     assert quantization is not None
     scale = (*quantization.scale[:3], 2.0, *quantization.scale[4:8], 3.0, *quantization.scale[9:])
-    changed = with_tensor(digits, "fc.weight", quantization=replace(quantization, scale=scale, quant_min=-127))
+    changed = with_tensor(digits, "fc.weight", quantization=replace(quantization.with_values(scale), quant_min=-127))
     (found,) = qfmt.diff(digits, changed).tensors
     old = f"{quantization.scale[3]:.9g}"
     assert found.words == ("quant_min -128 → -127", f"scale[3] {old} → 2 and 1 more")

@@ -141,13 +141,13 @@ def one_scale_changed(model: Model, name: str) -> Model:
     quantization = model.tensors[name].quantization
     assert quantization is not None
     scale = (*quantization.scale[:-1], float(np.nextafter(np.float32(quantization.scale[-1]), np.float32(9))))
-    return with_tensor(model, name, quantization=replace(quantization, scale=scale))
+    return with_tensor(model, name, quantization=quantization.with_values(scale))
 
 
 def zero_point_moved(model: Model, name: str) -> Model:
     quantization = model.tensors[name].quantization
     assert quantization is not None
-    return with_tensor(model, name, quantization=replace(quantization, zero_point=(quantization.zero_point[0] + 1,)))
+    return with_tensor(model, name, quantization=quantization.with_values(zero_point=quantization.zero_point[0] + 1))
 
 
 def output_of(model: Model, name: str) -> str:

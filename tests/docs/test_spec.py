@@ -225,7 +225,7 @@ def everything() -> Model:
             scales = tuple(0.25 * (i + 1) for i in range(shape[0]))
             low, high = max(entry.minimum, -2), min(entry.maximum, 1)
             observed = Observed("MinMaxObserver", (-1.5,), (2.0,))
-            grid = Quantization.of(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed)
+            grid = Quantization.of(scales, (0,) * shape[0], low, high, 0, "bfloat16", observed=observed)
         tensors.append(Tensor.constant(f"constant {entry.name}", array, grid, dtype=entry.name))
     rows = Quantization.of((0.5, 0.25, 1.0), (7.5, -0.0, 3.0), 0, 15, 0)
     tensors.append(Tensor.constant("embedding", np.arange(15).reshape(3, 5), rows, dtype="uint4"))

@@ -160,7 +160,7 @@ def _assert_same_parameters(model: Model, weight: Tensor, theirs: torch.Tensor, 
         scales, zero_points = theirs.q_per_channel_scales(), theirs.q_per_channel_zero_points()
         expected = tuple(scales.tolist()), tuple(zero_points.tolist()), theirs.q_per_channel_axis()
     quantization = weight.quantization
-    assert (quantization.scale.numbers(), quantization.zero_point.numbers(), quantization.axis) == expected
+    assert (quantization.scale.numbers(), quantization.each_zero_point, quantization.axis) == expected
     node = next(node for node in model.nodes if weight.name in node.inputs)
     if bias is None:
         assert len(node.inputs) < 3 or not node.inputs[2]

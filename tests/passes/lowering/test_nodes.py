@@ -291,7 +291,7 @@ def test_forms_that_add_nothing_have_a_constant_among_the_sums(form: str) -> Non
             scales = [float(f32(each / 32)) for each in rng.integers(1, 9, 2)]
             for name, scale in zip((a, b), scales, strict=True):
                 own = net.tensors[name]
-                net.tensors[name] = replace(own, quantization=replace(own.quantization, scale=(scale,)))
+                net.tensors[name] = replace(own, quantization=own.quantization.with_values(scale))
             model = net.model(net.node("Add", [a, b], grid(rng, "uint8", 0.11), rule))
             (found,) = requantizations(same(f"Add, {form}", model, rng, form=form))
             assert found.rule in (form, "thresholds")
