@@ -363,7 +363,7 @@ class Quantization:
         import numpy as np
 
         shape = np.shape(values)
-        real = self._centred(values, shape) * self.scales(shape, np.float32)
+        real: NDArray[np.float32] = self._centred(values, shape) * self.scales(shape, np.float32)
         if self.offset is not None:
             real = real + self.spread(self.offset.real.astype(np.float32), shape)
         return real
@@ -378,9 +378,12 @@ class Quantization:
         if values.dtype.kind not in "iu":  # floats of 8 and 4 bits, whose zero point is 0
             return values.astype(np.float32)
         if self.has_float_zero_points:
-            return values.astype(np.float32) - self.zero_points(shape)
-        wide = np.int32 if values.dtype.itemsize < 4 else np.int64  # holds every difference
-        return np.subtract(values, self.zero_points(shape), dtype=wide).astype(np.float32)
+            wide: type[np.generic] = np.float32
+            values = values.astype(wide)
+        else:
+            wide = np.int32 if values.dtype.itemsize < 4 else np.int64  # holds every difference
+        centred: NDArray[Any] = np.subtract(values, self.zero_points(shape), dtype=wide)
+        return centred.astype(np.float32, copy=False)
 
     def scales(self, shape: Sequence[int], dtype: type[np.floating[Any]] | None = None) -> NDArray[Any]:
         """The scales as `dtype` (float64), to be broadcast against a tensor of that shape."""

@@ -249,21 +249,24 @@ def _slices(at: Array, shape: tuple[int, ...], block: tuple[int, ...], counts: t
 
 
 def real_range(quantization: Quantization) -> tuple[float, float]:
-    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks."""
-    limits = quantization.quant_min, quantization.quant_max
-    ends = [(limit - point) * scale for scale, point in _scales_and_points(quantization) for limit in limits]
+    """The real numbers for quant_min and quant_max, over all slices of the axis or all blocks; those of a table."""
+    q = quantization
+    limits = (q.quant_min, q.quant_max) if q.table is None else (min(q.table), max(q.table))
+    ends = [(limit - point) * scale + offset for scale, point, offset in _scales_and_points(q) for limit in limits]
     return min(float(end.min()) for end in ends), max(float(end.max()) for end in ends)
 
 
-def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array]]:
-
-    if quantization.scale.quantization is not None:
-        yield quantization.scale.real.astype(float), quantization.zero_point.real.astype(float)
+def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Array, Array | float]]:
+    """Scales, zero points and offsets as float64: some at a time if there are nothing but scales and zero points."""
+    q = quantization
+    point = q.zero_point.array
+    if not q.is_plain:
+        yield q.scale.real.astype(float), point.astype(float), 0.0 if q.offset is None else q.offset.real.astype(float)
         return
-    one = not quantization.zero_point.shape
-    points = repeat(quantization.zero_point.array) if one else quantization.zero_point.parts()
-    for scale, point in zip(quantization.scale.parts(), points, strict=False):
-        yield scale.astype(float), point.astype(float)
+    for scale, part in zip(
+        q.scale.parts(), q.zero_point.parts() if q.zero_point.shape else repeat(point), strict=False
+    ):
+        yield scale.astype(float), part.astype(float), 0.0
 
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:

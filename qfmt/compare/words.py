@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..model import Parameter, Quantization, Tensor
+from ..quantization import PARAMETERS
 
 NOWHERE = "nothing"
 ARROW = "→"
@@ -54,14 +55,20 @@ def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterat
         yield from changed(name, getattr(a, name), getattr(b, name))
     if a.is_blocked or b.is_blocked:
         yield from changed("blocks", sizes(a.block), sizes(b.block))
-    for what in ("scale", "zero_point", "offset", "table", "group_index"):
-        yield from _parameter_words(what.replace("_", " "), getattr(a, what), getattr(b, what), a.is_blocked)
+    for what in PARAMETERS:
+        mine, theirs = getattr(a, what), getattr(b, what)
+        if a.is_affine and b.is_affine and what == "zero_point":  # one for all, or one for each scale
+            mine, theirs = a.each_zero_point, b.each_zero_point
+        if a.is_affine and b.is_affine and mine is not None:
+            yield from _firstchanged(what.replace("_", " "), mine, theirs)
+        else:
+            yield from _parameter_words(what.replace("_", " "), mine, theirs)
 
 
-def _parameter_words(what: str, a: Parameter | None, b: Parameter | None, is_blocked: bool) -> Iterator[str]:
+def _parameter_words(what: str, a: Parameter | None, b: Parameter | None) -> Iterator[str]:
     if a is None or b is None:
         yield from present(what, a, b)
-    elif not is_blocked:
+    elif sum(size > 1 for size in a.shape) < 2 and len(a.shape) == len(b.shape):
         yield from _firstchanged(what, a, b)
     elif (a.dtype, a.shape) != (b.dtype, b.shape):
         yield from changed(f"{what}s", f"{a.dtype}{sizes(a.shape)}", f"{b.dtype}{sizes(b.shape)}")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
-from ..model import Model, Tensor, numpy_dtype
+from ..model import Model, Quantization, Tensor, numpy_dtype
 from .isolation.wire import record
 
 
@@ -45,10 +45,14 @@ def is_array(value: Any) -> bool:
 
 def computed(array: Array, tensor: Tensor) -> Computed:
     """What was computed for a tensor, with what the tensor says that it means."""
-    grid = tensor.quantization
+    return Computed(array, *stated(tensor.quantization))
+
+
+def stated(grid: Quantization | None) -> tuple[tuple[float, ...], tuple[int, ...], int | None]:
+    """Scales, a zero point for each, and the axis; nothing without a quantization per tensor or per channel."""
     if grid is None or not grid.is_affine:
-        return Computed(array)
-    return Computed(array, grid.scale.numbers(), tuple(int(point) for point in grid.zero_point), grid.axis)
+        return (), (), None
+    return grid.scale.numbers(), tuple(int(point) for point in grid.each_zero_point), grid.axis
 
 
 OFF_GRID = 2.0**-10

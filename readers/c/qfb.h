@@ -727,7 +727,7 @@ static inline int qfb_is_finite_(int64_t order)
 
 /* ---- The numbers of a quantization ---- */
 
-/* The bits of the double that the number of a block is, as it is stored. */
+/* The bits of the double that the stored number of a block is. */
 static inline uint64_t qfb_number_bits(const qfb_numbers *numbers, uint64_t block)
 {
     uint64_t at = numbers->shape.count ? block : 0;

@@ -64,11 +64,11 @@ def test_blocks() -> None:
     assert qfmt.diff(first, model([1, 2, 3, 4])).is_equal
     for other, words in (
         (model([1, 2, 3.5, 4.25]), "2 of 4 scales of blocks differ by at most 0.5"),
-        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "without block-wise zero points → with block-wise zero points"),
+        (model([1, 2, 3, 4], [[8, 8], [8, 9]]), "zero points uint8[] → uint8[2,2]"),
         (model([1, 2, 3, 4], 7), "zero point 8 → 7"),
         (model([1, 2, 3, 4], block=3), "blocks [1,2] → [1,3]"),
         (model([1, 1, 2, 2, 3, 3, 4, 4], block=1), "blocks [1,2] → [1,1]; scales float32[2,2] → float32[2,4]"),
-        (model([1, 2], block=4), "with block-wise scales → without block-wise scales"),
+        (model([1, 2], block=4), "axis nothing → 0; blocks [1,2] → [1]"),
     ):
         (found,) = qfmt.diff(first, other).tensors
         assert words in str(found)

@@ -105,7 +105,7 @@ def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
     """Of a file beside the ONNX that was made of it, where the bias is int32."""
     rng, scale = np.random.default_rng(3), np.float32(0.05)
     x = Tensor("x", "uint8", (1, 4, 5, 5), quantization=Quantization.per_tensor(float(scale), 9, "uint8"))
-    grid = Quantization((0.25, 0.5), (0, 0), -128, 127, 1)
+    grid = Quantization.of((0.25, 0.5), 0, -128, 127, 1)
     w = Tensor.constant("w", rng.integers(-9, 9, (4, 2, 3, 3)).astype(np.int8), grid)
     b = Tensor.constant("b", rng.normal(0, 1, 4).astype(np.float32))
     y = Tensor("y", "uint8", (1, 4, 7, 7), quantization=Quantization.per_tensor(0.3, 120, "uint8"))

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "names.h"
+
 typedef uint32_t f32_t;
 
 #define F32_SIGN UINT32_C(0x80000000)

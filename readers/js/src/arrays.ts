@@ -49,7 +49,7 @@ export class StoredArray {
     return this.#stored.sha256();
   }
 
-  /** The bytes as they are stored (types of less than 8 bits packed): verified, and a view where they are in memory. */
+  /** The stored bytes (types of less than 8 bits packed): verified, and a view where they are in memory. */
   bytes(): Promise<Uint8Array> {
     return this.#stored.bytes();
   }
@@ -64,7 +64,7 @@ export class StoredArray {
     return inMemory(() => elements(bytes, this.dtype, this.length));
   }
 
-  /** The real values in float32: by the quantization, as docs/spec/running.md has it, or the elements rounded. */
+  /** The real values in float32: by the quantization (spec.md, "Dequantize"), or the elements rounded. */
   async dequantize(): Promise<Float32Array<ArrayBuffer>> {
     const array = await this.array();
     return this.quantization ? dequantize(this, array, this.quantization) : inMemory(() => toFloat32(array, this.dtype));

@@ -1,4 +1,4 @@
-// The real values of stored numbers, bit for bit as in docs/spec/running.md, "Dequantize".
+// The real values of stored numbers, bit for bit as in spec.md, "Dequantize".
 
 import type { StoredArray } from "./arrays.js";
 import { DTYPES, isInteger, type TypedArray } from "./dtypes.js";

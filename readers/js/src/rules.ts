@@ -225,7 +225,7 @@ interface Range {
   readonly differ: boolean;
 }
 
-/** Of the numbers as they are stored, in the metadata; null if they are not there, or none. */
+/** Of the stored numbers in the metadata; null if they are not there, or none. */
 function rangeOf({ dtype, inline, length }: StoredArray): Range | null {
   if (!inline || !length || (DTYPES[dtype].bits > 32 && dtype !== "float64")) {
     return null;
