@@ -59,6 +59,8 @@ def shell(command: str, folder: str) -> str:
         encoding="utf-8",
         timeout=120,
     )
+    if "unexpected" in finished.stdout or "Traceback" in finished.stdout:
+        raise SystemExit(f"{command}\n{finished.stdout}")
     return finished.stdout
 
 

@@ -12,11 +12,12 @@ The keys are stable: later versions may add keys, but do not change or remove an
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
                 per engine largest, channels, harmless (qfmt/passes/hazards.py); null if the graph breaks rules
-    quantization (or null)  scale [..], zero_point [..], quant_min, quant_max, axis (null: per tensor), scale_dtype,
-                blocks (null: per tensor or per slice; or shape [..], counts [..], scale_bytes, zero_point_dtype and
-                zero_point_bytes, null if `zero_point` has the one of all blocks; the scales are of type scale_dtype),
-                observed (null: not in the source; or observer, minimum [..], maximum [..], and
-                the quant_min, quant_max (or null) and qscheme that the observer chose the scale for)
+    quantization (or null)  block [..] ([]: per tensor), scale, zero_point, offset, table, group_index (an array, or
+                null), quant_min, quant_max, names [scale, zero point], observed (null: not in the source; or observer,
+                minimum [..], maximum [..], and the quant_min, quant_max (or null) and qscheme that the observer chose
+                the scale for)
+    an array    dtype, shape, values [..] (null: more than 4096 bytes, in a buffer), quantization: null, or block, scale
+                and so on if the values are codes of a second level
 
 `written_by` is the index of a node or null, `read_by` a list of indices; a dimension of a shape is a number, a name
 or null, and a shape is null where not even the rank is known. `bytes` is null for what is not stored. A number that
