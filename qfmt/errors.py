@@ -56,6 +56,34 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def message(error: Exception) -> str:
+    """What to say of any exception, in one line: it may be a bug of qfmt, too (`is_expected`)."""
+    if isinstance(error, QfmtError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if package := _missing_package(error):
+        return f"this needs the package {package}, which is not installed; `pip install {package}`"
+    from . import __version__
+
+    return (
+        f"unexpected {type(error).__name__}: {error}; this is a bug in qfmt {__version__}: please report it "
+        "with the output of `qfmt --debug` for the same arguments"
+    )
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether it is no bug of qfmt."""
+    return isinstance(error, QfmtError | OSError) or bool(_missing_package(error))
+
+
+def _missing_package(error: Exception) -> str:
+    """The package that an import did not find, under its name on PyPI; "" for other errors."""
+    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    package = name.partition(".")[0].replace("_", "-")
+    return {"qfmt": "", "google": "protobuf"}.get(package, package)
+
+
 class QfmtError(Exception):
     """The root of the tree.
 

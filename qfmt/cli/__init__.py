@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..errors import QfmtError
+from ..errors import is_expected, message
 from .output import line
 
 COMMANDS = ("convert", "inspect", "check", "verify", "diff", "run", "ops")
@@ -63,36 +63,19 @@ class Commands(click.Group):
             raise
         except click.UsageError as error:
             fail(ctx, _usage(error))
-        except QfmtError as error:
-            fail(ctx, str(error))
-        except OSError as error:
-            fail(ctx, f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            if package := _missing_package(error):
-                fail(ctx, f"this needs the package {package}, which is not installed; `pip install {package}`")
-            if ctx.params["debug"]:
+            if ctx.params["debug"] and not is_expected(error):
                 from traceback import print_exc
 
                 print_exc()
-            fail(
-                ctx,
-                f"unexpected {type(error).__name__}: {error}; this is a bug in qfmt {__version__}: please report it "
-                "with the output of `qfmt --debug` for the same arguments",
-            )
+            fail(ctx, message(error))
 
 
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else "qfmt"
     return f"{error.format_message().rstrip('.')} (see `{command} --help`)"
-
-
-def _missing_package(error: Exception) -> str:
-    """The package that an import did not find, under its name on PyPI; "" for other errors."""
-    name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    package = name.partition(".")[0].replace("_", "-")
-    return {"qfmt": "", "google": "protobuf"}.get(package, package)
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:

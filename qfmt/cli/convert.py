@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,6 +71,37 @@ class Destination(NamedTuple):
         return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
 
 
+class Conversion(NamedTuple):
+    """What the options say of reading a source and lowering its network."""
+
+    engine: str | None
+    shapes: Shapes
+    quantizations: dict[str, tuple[float, int, str]]
+    prepared: Path | None
+    lowering: Lowering | None
+
+    def __call__(self, source: Path) -> Model:
+        """The model of a source, lowered if that was asked for."""
+        model, opened = self.read(source)
+        return model if self.lowering is None else self.lower(model, source, opened)[0]
+
+    def read(self, source: Path, *, needs_shapes: bool = False) -> tuple[Model, bool]:
+        """The model of a source, and whether it is a `.qfb`, whose engine and inputs are fixed."""
+        if kind_of(source) != QFB:
+            how = {"engine": self.engine, "input_shapes": self.shapes, "prepared": self.prepared}
+            return qfmt.convert(source, input_quantization=self.quantizations, **how), False
+        is_used = needs_shapes or self.lowering is not None
+        if self.engine or self.quantizations or self.prepared or (self.shapes and not is_used):
+            hint = "give --engine, --prepared and --input-… when you convert the original"
+            raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
+        return qfmt.load(source), True
+
+    def lower(self, model: Model, source: Path, opened: bool) -> tuple[Model, str]:
+        """The integer-only model, and a description of it."""
+        assert self.lowering is not None
+        return self.lowering.apply(model, str(source), self.shapes if opened else {})
+
+
 def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
     name, _, numbers = value.partition("=")
     words = [word.strip() for word in numbers.split(",")]
@@ -92,10 +123,19 @@ Examples:
   qfmt convert model.pt model.onnx --same-types              for processors without VNNI
   qfmt convert model.onnx model.qfb                          any form of quantized ONNX
   qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
-  qfmt convert integers.qfb folder                           a C program of an integer-only network""",
+  qfmt convert integers.qfb folder                           a C program of an integer-only network
+  qfmt convert models '*.onnx' --out archive --jobs 4        everything in a folder, and more, into an archive""",
 )
-@click.argument("source", type=FILE)
-@click.argument("dest")
+@click.argument("paths", nargs=-1, metavar="SOURCE DEST | SOURCES… --out FOLDER")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Convert all arguments (files, folders, globs) into an archive; what is in it already is not repeated.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="With --out: how many processes convert  [default: one per processor]"
+)
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -131,9 +171,12 @@ Examples:
 @click.option("--compact", is_flag=True, help="To C: use less memory and more time.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "json_", is_flag=True, help="Print {source, dest, bytes, written, nodes, tensors, notes, …}.")
+@click.pass_context
 def command(
-    source: Path,
-    dest: str,
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    out: Path | None,
+    jobs: int | None,
     engine: str | None,
     shapes: Shapes,
     quantizations: dict[str, tuple[float, int, str]],
@@ -152,7 +195,24 @@ def command(
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
     last three may contain only tensors, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
     replaced if it exists, and unchanged if the conversion fails.
+
+    With --out, all arguments are SOURCES, and FOLDER gets a .qfb for each, equal models once, and a manifest,
+    archive.jsonl. What fails stops nothing. An interrupted command continues when it is given again.
+    Exit status: 1 if a source failed.
     """
+    conversion = Conversion(engine, shapes, quantizations, prepared, Lowering.of(**integer))
+    if out is not None:
+        single = {"prepared": prepared, "opset": opset, "form": form, "same-types": same_types, "compact": compact}
+        if given := [name for name, value in single.items() if value]:
+            raise click.UsageError(f"--{given[0]} is for one source and one DEST, not for --out")
+        from .convert_many import convert_many
+
+        options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
+        stated = {name: value for name, value in options.items() if value}
+        ctx.exit(convert_many(paths, out, jobs, conversion, stated, quiet=quiet, json_=json_))
+    source, dest = _pair(ctx, paths)
+    if jobs is not None:
+        raise click.UsageError("--jobs is for many sources: it requires --out FOLDER")
     target = Destination.named(dest)
     options = {"opset": opset, "form": form, "same_types": same_types or None}
     for_onnx = {name: value for name, value in options.items() if value is not None}
@@ -162,25 +222,15 @@ def command(
     if compact and target.kind != "c":
         raise click.UsageError("--compact is for C programs: name a folder")
     spare(target.place, source)
-    lowering = Lowering.of(**integer)
+    lowering = conversion.lowering
     times = [time.monotonic()]
     with working(f"converting {source.name}"):
-        opened = kind_of(source) == QFB
-        if opened:
-            is_used = lowering is not None or target.kind == "c"
-            if engine or quantizations or prepared or (shapes and not is_used):
-                hint = "give --engine, --prepared and --input-… when you convert the original"
-                raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
-            model = qfmt.load(source)
-        else:
-            model = qfmt.convert(
-                source, engine=engine, input_shapes=shapes, input_quantization=quantizations, prepared=prepared
-            )
+        model, opened = conversion.read(source, needs_shapes=target.kind == "c")
     times.append(time.monotonic())
     notes, lowered = list(_notes(model)), ""
     if lowering is not None:
         with working(f"lowering {source.name} to integers"):
-            model, lowered = lowering.apply(model, str(source), shapes if opened else {})
+            model, lowered = conversion.lower(model, source, opened)
         notes.extend(lowering.notes(model))
     times.append(time.monotonic())
     with working(f"writing {target.place.name}"):
@@ -210,6 +260,17 @@ def command(
         f"next: {target.next}",
     ):
         line(text, err=True)
+
+
+def _pair(ctx: click.Context, paths: Sequence[str]) -> tuple[Path, str]:
+    """SOURCE and DEST."""
+    params = click.Argument(["source"]), click.Argument(["dest"])
+    for missing in params[len(paths) :]:
+        raise click.MissingParameter(ctx=ctx, param=missing)
+    source, dest, *others = paths
+    if others:
+        raise click.UsageError(f"unexpected argument {others[0]}; to convert many sources, add --out FOLDER")
+    return FILE.convert(source, params[0], ctx), dest
 
 
 def _hazards(model: Model, dest: Destination) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import isfinite
@@ -123,25 +123,36 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def working(on_what: str) -> Iterator[None]:
-    """A spinner on a terminal's stderr for work that takes longer than a second."""
+def working(on_what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal's stderr for work that takes longer than a second; what is given changes its text."""
     if not _is_terminal(sys.stderr):
-        yield
+        yield lambda text: None
         return
     shown: list[Status] = []
+    said = on_what
+
+    def markup() -> str:
+        from rich.markup import escape
+
+        return escape(printable(said))
 
     def show() -> None:
         from rich.console import Console
-        from rich.markup import escape
 
-        shown.append(Console(stderr=True).status(escape(printable(on_what))))
+        shown.append(Console(stderr=True).status(markup()))
         shown[0].start()
+
+    def say(text: str) -> None:
+        nonlocal said
+        said = text
+        for status in shown:
+            status.update(markup())
 
     timer = threading.Timer(PATIENCE, show)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield say
     finally:
         timer.cancel()
         timer.join()

@@ -33,10 +33,34 @@ class _File(click.Path):
         return path
 
 
-FILE = _File()
-"""The type of an argument that names an existing file."""
+class _FileOrArchive(_File):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value) if is_archive(Path(value)) else super().convert(value, param, ctx)
+
+
+class _Archive(_File):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not is_archive(Path(value)):
+            self.fail(f"{value} is not a folder that `qfmt convert --out` wrote", param, ctx)
+        return Path(value)
+
+
+FILE, FILE_OR_ARCHIVE, ARCHIVE = _File(), _FileOrArchive(), _Archive()
+"""The types of arguments that name an existing file, or a folder with the manifest of an archive."""
 
 QFB, CONVERTED = "qfb", "converted"
+
+
+def is_archive(path: Path) -> bool:
+    """Whether it is a folder with the manifest of an archive."""
+    try:
+        if not path.is_dir():
+            return False
+    except ValueError:  # a zero byte
+        return False
+    from ..archive.manifest import MANIFEST
+
+    return (path / MANIFEST).is_file()
 
 
 def kind_of(path: Path) -> str:

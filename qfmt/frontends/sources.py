@@ -166,6 +166,15 @@ def sniff(path: str | PathLike[str]) -> Kind:
     return next(kind for kind in KINDS.values() if kind.is_it(content))
 
 
+def external_files(path: Path) -> list[Path]:
+    """The files that hold data of a source beside it: ONNX has them. Raises what `sniff` raises, and SourceError."""
+    if sniff(path).source is not ONNX:
+        return []
+    from .onnx.external import external_files
+
+    return external_files(path)
+
+
 def object_reader(source: Any) -> ObjectReader | None:
     """The module that converts an object in memory, if one does."""
     modules = (module for module, takes in IN_MEMORY.items() if takes(source))

@@ -1,0 +1,239 @@
+"""Convert many sources into an archive, in processes. What is in it already is not converted again.
+
+Workers convert, and write files; only this process writes the manifest. Equal models (content id) are stored once, under
+the name of the first source in the manifest, whichever of them was ready first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from ..errors import DestinationError, QfmtError, message
+from ..file import save
+from ..frontends.content import sha256_of
+from ..frontends.sources import external_files
+from ..model import Model
+from .manifest import Entry, Manifest
+from .workers import Message, results
+
+if sys.platform != "win32":
+    import fcntl
+
+Make = Callable[[Path], Model]
+Told = Callable[[Entry], None]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What `fill` did: the manifest, the sources that it was given, and those that were in the archive already."""
+
+    manifest: Manifest
+    given: tuple[str, ...]
+    kept: frozenset[str]
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [self.manifest.entries[name] for name in self.given]
+
+
+def fill(
+    folder: Path,
+    sources: Mapping[str, Path],
+    make: Make,
+    *,
+    options: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    told: Told = lambda entry: None,
+) -> Filled:
+    """Convert sources {name: path} into an archive, in `jobs` processes.
+
+    `make` gives the model of a path. It must be picklable, and `options` must state what its results depend on. A source
+    is not converted again if the archive has its result with equal digests and options. Any error of a source, and the
+    death of the process that converts it, becomes the `error` of its entry and stops nothing. `told` is called with each
+    entry as it comes. After an interruption, the next call continues.
+
+    Raises DestinationError if the archive cannot be written, or another process is filling it; QfmtError if its
+    manifest cannot be read.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DestinationError(f"cannot be made: {error.strerror}", where=str(folder)) from None
+    with _locked(folder):
+        manifest = Manifest(folder)
+        tasks = _planned(manifest, sources, json.loads(json.dumps(options or {})))
+        manifest.save()  # without an incomplete line, and with the position of each source
+        kept = set()
+        with (
+            manifest.path.open("ab") as journal,
+            closing(results(tasks, _Conversion(folder, make), jobs)) as answers,
+        ):
+            settling = _Settling(manifest, journal, sources)
+            for task, answer in answers:
+                if answer == KEPT:
+                    kept.add(task["source"])
+                told(settling.settle(task, answer))
+        manifest.save()
+    return Filled(manifest, tuple(sources), frozenset(kept))
+
+
+def _planned(manifest: Manifest, sources: Mapping[str, Path], options: Mapping[str, Any]) -> list[Message]:
+    """A task for each source; what is not in the manifest joins it, with the name of a file that is its own."""
+    entries, home = manifest.entries, manifest.folder.resolve()
+    uses = Counter(entry.file for entry in entries.values())
+    tasks = []
+    for name, path in sources.items():
+        known = entries.get(name)
+        target = known.file if known else ""
+        if uses[target] != 1:
+            target = next(file for file in _files(name) if not uses[file])
+            uses[target] += 1
+        entry = replace(known or Entry(name, "", file=target), path=_relative(path.resolve(), home))
+        entries[name] = entry
+        known_ = asdict(entry) if entry.content_id else None
+        tasks.append({"source": name, "path": str(path), "file": target, "options": options, "known": known_})
+    return tasks
+
+
+def _files(source: str) -> Iterator[str]:
+    """Names for the file of a source: `net.qfb` for `net.pt`; if another source has it, `net.pt.qfb`, and so on."""
+    path = PurePosixPath(source)
+    yield str(path.with_suffix(".qfb"))
+    yield f"{path}.qfb"
+    yield from (f"{path}.{number}.qfb" for number in count(2))
+
+
+def _relative(path: Path, home: Path) -> str:
+    try:
+        return Path(os.path.relpath(path, home)).as_posix()
+    except ValueError:  # another drive
+        return path.as_posix()
+
+
+KEPT: Message = {"kept": True}
+"""The answer if a source is in the archive already."""
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """What a worker does: convert a source into its file, unless the archive has that."""
+
+    folder: Path
+    make: Make
+
+    def __call__(self, task: Message) -> Message:
+        begin, path, answer = time.perf_counter(), Path(task["path"]), Message()
+        try:
+            answer["sha256"] = sha256_of(path) if path.stat().st_size else ""
+            parts = "".join(map(sha256_of, external_files(path)))
+            answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
+            known = task["known"] or {}
+            if known.items() >= (answer | {"options": task["options"]}).items() and _is_there(self.folder, Entry(**known)):
+                return KEPT
+            model, file = self.make(path), self.folder / task["file"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save(model, file)
+            answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
+        except Exception as error:
+            answer["error"] = _without(str(path), error)
+        return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+
+
+def _is_there(folder: Path, entry: Entry) -> bool:
+    """Whether the file of an entry is in the archive, with the stated digest."""
+    file = folder / entry.file
+    return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
+
+
+def _without(path: str, error: Exception) -> str:
+    """What to say of an error; its entry has the path already."""
+    if isinstance(error, QfmtError):
+        error.where = error.where.removeprefix(path).removeprefix(": ")
+    return message(error)
+
+
+class _Settling:
+    """Brings answers into the manifest, and stores equal models once."""
+
+    def __init__(self, manifest: Manifest, journal: IO[bytes], pending: Mapping[str, object]) -> None:
+        self.manifest, self.entries, self.journal = manifest, manifest.entries, journal
+        self.rank = {name: rank for rank, name in enumerate(self.entries)}
+        self.uses = Counter(entry.file for entry in self.entries.values())
+        self.firsts: dict[str, str] = {}
+        """Content id → the first source that has it; of sources that are given, when their answers have come."""
+        for entry in self.entries.values():
+            if entry.content_id and entry.source not in pending:
+                self.firsts.setdefault(entry.content_id, entry.source)
+
+    def settle(self, task: Message, answer: Message) -> Entry:
+        """The entry of a source for the answer to its task."""
+        before = self.entries[task["source"]]
+        entry, left = before, {before.file}
+        if answer != KEPT:
+            entry = Entry(before.source, before.path, task["options"], file=task["file"], **answer)
+            left.add(entry.file)
+        if not entry.content_id:
+            self._note(entry)
+            return entry
+        first = self._first(entry)
+        if self.rank[first.source] < self.rank[entry.source]:
+            entry = replace(entry, file=first.file, file_sha256=first.file_sha256)
+        else:
+            self.firsts[entry.content_id] = entry.source
+        self._note(entry)
+        if first.file != entry.file:  # it was ready before this one, which has an earlier position
+            for other in list(self.entries.values()):
+                if other.content_id == entry.content_id and other.file == first.file:
+                    self._note(replace(other, file=entry.file, file_sha256=entry.file_sha256))
+        for file in left | {first.file}:
+            if not self.uses[file]:
+                (self.manifest.folder / file).unlink(missing_ok=True)
+        return entry
+
+    def _first(self, entry: Entry) -> Entry:
+        """The first with an equal model, if its file is there; else the entry itself."""
+        if entry.content_id in self.firsts:
+            first = self.entries[self.firsts[entry.content_id]]
+            if _is_there(self.manifest.folder, first):
+                return first
+        return entry
+
+    def _note(self, entry: Entry) -> None:
+        before = self.entries[entry.source]
+        if entry != before:
+            self.entries[entry.source] = entry
+            self.uses[before.file] -= 1
+            self.uses[entry.file] += 1
+            self.journal.write(entry.line.encode())
+            self.journal.flush()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Only one process fills an archive. Without locks (Windows), nothing tells."""
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "wait for it, or choose another folder"
+            raise DestinationError("another process is filling this archive", where=str(folder), hint=hint) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,101 @@
+"""The manifest of an archive: `archive.jsonl`, one JSON object a line for each source.
+
+While an archive is filled, lines are appended one by one: the last one of a source counts. When all is done, the
+manifest is written anew, atomically, with one line for each source. A source keeps its position.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import QfmtError
+from ..file.replacing import replacing
+from ..regular import irregular
+
+MANIFEST = "archive.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What became of a source: it is converted if it has a content id, has failed if it has an error, else planned.
+
+    `source` is its name in the archive, `path` where it lies, relative to the archive. `options` are those of the
+    conversion. `external` is the digest of the external data of an ONNX model. `file` is the `.qfb`, relative to the
+    archive: that of the first of equal models. Digests and the content id are hexadecimal digits.
+    """
+
+    source: str
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str = ""
+    external: str = ""
+    file: str = ""
+    file_sha256: str = ""
+    content_id: str = ""
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def line(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+
+class Manifest:
+    """The entries of an archive, by the names of the sources, in the order in which they came."""
+
+    def __init__(self, folder: Path) -> None:
+        """The manifest of a folder, empty if it has none.
+
+        The last line is ignored if it is incomplete: its writer was killed. Raises QfmtError for any other line that
+        is not one of a manifest, and for a file outside the folder.
+        """
+        self.folder = folder
+        self.path = folder / MANIFEST
+        self.entries: dict[str, Entry] = {}
+        if not self.path.exists():
+            return
+        if what := irregular(self.path):
+            raise QfmtError(what, where=str(self.path))
+        *lines, _ = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = Entry(**json.loads(line))
+                if not {str} >= {type(getattr(entry, name)) for name in _TEXTS}:
+                    raise TypeError
+                self.place(entry)
+            except (ValueError, TypeError, RecursionError):
+                hint = "restore the manifest, or remove it and convert the sources again"
+                raise QfmtError("is not a line of a manifest", where=f"{self.path}:{number}", hint=hint) from None
+            self.entries[entry.source] = entry
+
+    def place(self, entry: Entry) -> Path:
+        """The path of its file. QfmtError if it leads out of the archive: the manifest may come from anyone."""
+        path = self.folder / entry.file
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise QfmtError(f"the file of {entry.source} is not in the archive: {entry.file}", where=str(self.path))
+        return path
+
+    def source(self, entry: Entry) -> Path:
+        """The path of its source."""
+        return Path(os.path.normpath(self.folder / entry.path))
+
+    def firsts(self) -> dict[str, str]:
+        """For each file the source that it is named after: the first of those of equal models."""
+        found: dict[str, str] = {}
+        for entry in self.entries.values():
+            if entry.content_id:
+                found.setdefault(entry.file, entry.source)
+        return found
+
+    def save(self) -> None:
+        """Write the manifest anew. Raises DestinationError."""
+        with replacing(str(self.path)) as file:
+            file.writelines(entry.line.encode() for entry in self.entries.values())
+
+
+_TEXTS = ("source", "path", "sha256", "external", "file", "file_sha256", "content_id", "error")

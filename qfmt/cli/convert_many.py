@@ -1,0 +1,94 @@
+"""`qfmt convert SOURCES… --out FOLDER`: many sources into an archive."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..archive.filling import Filled, Make, fill
+from ..archive.sources import find
+from ..notation import size
+from .output import Column, as_json, line, table, working
+
+if TYPE_CHECKING:
+    from ..archive.manifest import Entry
+
+FAILED = 1
+RESULTS = ("converted", "equal", "kept", "failed")
+MEANINGS = {
+    "equal": "the model of an earlier source, which is stored once",
+    "kept": "in the archive already",
+}
+
+
+def convert_many(
+    places: Sequence[str],
+    folder: Path,
+    jobs: int | None,
+    make: Make,
+    options: Mapping[str, Any],
+    *,
+    quiet: bool,
+    json_: bool,
+) -> int:
+    """Fill an archive, and say what became of the sources; the exit status."""
+    begin = time.monotonic()
+    with working("looking for sources") as say:
+        sources, left_out = find(places, folder)
+        done: Counter[bool] = Counter()
+
+        def told(entry: Entry) -> None:
+            done[bool(entry.error)] += 1
+            say(f"converting: {done.total()} of {len(sources)}, {done[True]} failed")
+            if entry.error:
+                line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
+
+        filled = fill(folder, sources, make, options=options, jobs=jobs or _processors(), told=told)
+    results = _results(filled)
+    if json_:
+        entries = [asdict(entry) | {"result": results[entry.source]} for entry in filled.entries]
+        as_json({"archive": str(folder), "left_out": left_out, "entries": entries})
+    elif not quiet:
+        _show(filled, results, left_out, time.monotonic() - begin)
+    return FAILED if done[True] else 0
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _results(filled: Filled) -> dict[str, str]:
+    """For each source one of RESULTS."""
+    firsts = filled.manifest.firsts()
+    return {
+        entry.source: "failed"
+        if entry.error
+        else "kept"
+        if entry.source in filled.kept
+        else "converted"
+        if firsts[entry.file] == entry.source
+        else "equal"
+        for entry in filled.entries
+    }
+
+
+def _show(filled: Filled, results: Mapping[str, str], left_out: int, seconds: float) -> None:
+    folder, counts = filled.manifest.folder, Counter(results.values())
+    rows = [[name, f"{counts[name]:,}", MEANINGS.get(name, "")] for name in RESULTS if counts[name]]
+    table([Column("result", style="bold"), Column("sources", right=True), Column("")], rows)
+    if left_out:
+        line(f"{left_out} files of the folders are no models that qfmt knows")
+    files = {filled.manifest.place(entry) for entry in filled.entries if entry.content_id}
+    line()
+    line(f"write  {folder}, {len(files):,} files, {size(sum(file.stat().st_size for file in files))}  {seconds:.2f} s")
+    line()
+    line(f"next: qfmt inspect {shlex.quote(str(folder))}")
