@@ -1,7 +1,7 @@
 """Convert many sources into an archive, in processes. What is in it already is not converted again.
 
-Workers convert, and write files; only this process writes the manifest. Equal models (content id) are stored once, under
-the name of the first source in the manifest, whichever of them was ready first.
+Workers convert and write files; only this process writes the manifest. Equal models (content id) are stored once, under
+the name of the first source in the manifest, whichever was ready first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..file import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
 from ..model import Model
-from .manifest import Entry, Manifest
+from .manifest import Entry, Manifest, is_there
 from .workers import Message, results
 
 if sys.platform != "win32":
@@ -58,10 +58,10 @@ def fill(
 ) -> Filled:
     """Convert sources {name: path} into an archive, in `jobs` processes.
 
-    `make` gives the model of a path. It must be picklable, and `options` must state what its results depend on. A source
-    is not converted again if the archive has its result with equal digests and options. Any error of a source, and the
-    death of the process that converts it, becomes the `error` of its entry and stops nothing. `told` is called with each
-    entry as it comes. After an interruption, the next call continues.
+    `make` gives the model of a path. It must be picklable, and `options` must state what its results depend on. A
+    source is not converted again if the archive has its result with equal digests and options. Any error of a source,
+    and the death of the process that converts it, becomes the `error` of its entry and stops nothing. `told` is called
+    with each entry as it comes. After an interruption, the next call continues.
 
     Raises DestinationError if the archive cannot be written, or another process is filling it; QfmtError if its
     manifest cannot be read.
@@ -139,7 +139,9 @@ class _Conversion:
             parts = "".join(map(sha256_of, external_files(path)))
             answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
             known = task["known"] or {}
-            if known.items() >= (answer | {"options": task["options"]}).items() and _is_there(self.folder, Entry(**known)):
+            if known.items() >= (answer | {"options": task["options"]}).items() and is_there(
+                self.folder / known["file"], Entry(**known)
+            ):
                 return KEPT
             model, file = self.make(path), self.folder / task["file"]
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -148,12 +150,6 @@ class _Conversion:
         except Exception as error:
             answer["error"] = _without(str(path), error)
         return answer | {"seconds": round(time.perf_counter() - begin, 3)}
-
-
-def _is_there(folder: Path, entry: Entry) -> bool:
-    """Whether the file of an entry is in the archive, with the stated digest."""
-    file = folder / entry.file
-    return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
 
 
 def _without(path: str, error: Exception) -> str:
@@ -205,7 +201,7 @@ class _Settling:
         """The first with an equal model, if its file is there; else the entry itself."""
         if entry.content_id in self.firsts:
             first = self.entries[self.firsts[entry.content_id]]
-            if _is_there(self.manifest.folder, first):
+            if is_there(self.manifest.folder / first.file, first):
                 return first
         return entry
 

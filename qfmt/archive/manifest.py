@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import QfmtError
 from ..file.replacing import replacing
+from ..frontends.content import sha256_of
 from ..regular import irregular
 
 MANIFEST = "archive.jsonl"
@@ -96,6 +97,11 @@ class Manifest:
         """Write the manifest anew. Raises DestinationError."""
         with replacing(str(self.path)) as file:
             file.writelines(entry.line.encode() for entry in self.entries.values())
+
+
+def is_there(file: Path, entry: Entry) -> bool:
+    """Whether the file of an entry has the digest that the entry states."""
+    return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
 
 
 _TEXTS = ("source", "path", "sha256", "external", "file", "file_sha256", "content_id", "error")

@@ -62,7 +62,7 @@ def _candidates(place: str) -> Iterator[tuple[str, Path, bool]]:
                     yield name.as_posix(), each, False
         elif glob.has_magic(place) and not path.exists():
             root = next(each for each in path.parents if not glob.has_magic(str(each)))
-            matches = [each for each in map(Path, glob.iglob(place, recursive=True)) if each.is_file()]
+            matches = [each for each in map(Path, glob.glob(place, recursive=True)) if each.is_file()]  # noqa: PTH207
             if not matches:
                 raise MissingFileError("no file matches", where=place, hint="check the path")
             for each in matches:

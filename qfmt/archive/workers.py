@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing import connection, get_context
 from typing import Any
@@ -51,7 +51,7 @@ class _Worker:
         self.connection.close()
 
 
-def results(tasks: Iterable[Message], work: Work, jobs: int) -> Iterator[tuple[Message, Message]]:
+def results(tasks: Iterable[Message], work: Work, jobs: int) -> Generator[tuple[Message, Message]]:
     """Each task and the answer to it, as they come. A task whose worker dies is answered with {"error": …}."""
     waiting, finished = iter(tasks), list[tuple[Message, Message]]()
     busy: dict[object, _Worker] = {}

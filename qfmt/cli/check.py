@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import qfmt
 
+from ..errors import QfmtError, Violation
 from .output import as_json, line, working
-from .source import FILE
+from .source import FILE_OR_ARCHIVE
 
 if TYPE_CHECKING:
     from qfmt.passes import Proofs
+
+    from ..archive.manifest import Entry
 
 BROKEN = 1
 
 
 @click.command(
-    short_help="List every rule of the specification that a file breaks.",
+    short_help="List every rule of the specification that a file, or the files of an archive, break.",
     epilog="Exit status: 0 valid, 1 invalid, 2 cannot be read.",
 )
-@click.argument("file", type=FILE)
+@click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
 @click.option("--proofs", "proven", is_flag=True, help="Recompute the bounds of integer sums, and compare.")
 @click.pass_context
@@ -31,17 +35,16 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
 
     --proofs also checks what a file states about its integer sums (P1 to P3): for any inputs in range, none overflows
     int32, and none exceeds the stated bounds.
+
+    FILE may also be an archive, the folder of `qfmt convert --out`: every file of its manifest is checked, and also
+    whether its digest and its content id are the stated ones.
     """
+    if file.is_dir():
+        ctx.exit(_check_archive(file, json_, proven))
     with working(f"checking {file.name}"):
-        violations = qfmt.check(file)
-        found = _proofs(file) if proven and not violations else None
-    violations += found.violations if found else []
+        violations, found = _checked(file, proven)
     if json_:
-        listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
-        told: dict[str, object] = {"file": str(file), "valid": not violations, "violations": listed}
-        if found:
-            told["proofs"] = {"sums": found.sums, "reaches": found.reaches, "unknown": found.unknown}
-        as_json(told)
+        as_json(_facts(file, violations, found))
     else:
         for broken in violations:
             line(str(broken))
@@ -56,6 +59,68 @@ def command(ctx: click.Context, file: Path, json_: bool, proven: bool) -> None:
         else:
             line(f"{file}: valid{_counted(found) if found else ''}")
     ctx.exit(BROKEN if violations else 0)
+
+
+def _checked(file: Path, proven: bool) -> tuple[list[Violation], Proofs | None]:
+    violations = qfmt.check(file)
+    found = _proofs(file) if proven and not violations else None
+    return violations + (found.violations if found else []), found
+
+
+def _facts(file: Path, violations: Sequence[Violation], found: Proofs | None) -> dict[str, Any]:
+    listed = [{"rule": broken.rule, "where": broken.where, "what": broken.what} for broken in violations]
+    told: dict[str, Any] = {"file": str(file), "valid": not violations, "violations": listed}
+    if found:
+        told["proofs"] = {"sums": found.sums, "reaches": found.reaches, "unknown": found.unknown}
+    return told
+
+
+def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
+    """Check every file of an archive; the exit status."""
+    from ..archive.manifest import Manifest
+
+    manifest = Manifest(folder)
+    entries = {entry.file: entry for entry in manifest.entries.values() if entry.content_id}
+    told = []
+    with working(f"checking {folder}") as say:
+        for number, (file, entry) in enumerate(entries.items()):
+            say(f"checking {number} of {len(entries)}: {file}")
+            problem, facts = _differs(manifest.place(entry), entry), None
+            if not problem:
+                try:
+                    facts = _facts(Path(file), *_checked(manifest.place(entry), proven))
+                except QfmtError as error:
+                    problem = error.what
+            told.append((facts or {"file": file, "valid": False, "violations": []}) | {"problem": problem})
+    wrong = [facts for facts in told if not facts["valid"]]
+    if json_:
+        as_json({"archive": str(folder), "valid": not wrong, "files": told})
+        return BROKEN if wrong else 0
+    for facts in wrong:
+        for each in [facts["problem"]] if facts["problem"] else facts["violations"]:
+            line(f"{facts['file']}: {each if isinstance(each, str) else '{rule} {where}: {what}'.format(**each)}")
+    if wrong:
+        line(f"{folder}: {len(wrong)} of {len(told)} files are invalid", err=True)
+        return BROKEN
+    without = len([entry for entry in manifest.entries.values() if not entry.content_id])
+    rest = f"; {without} sources have none: `qfmt inspect {folder}`" if without else ""
+    line(f"{folder}: {len(told)} files, valid{rest}")
+    return 0
+
+
+def _differs(file: Path, entry: Entry) -> str:
+    """How a file differs from what the manifest states."""
+    from ..archive.manifest import is_there
+
+    if not file.is_file():
+        return "is missing"
+    if not is_there(file, entry):
+        return "is not the file that was written: its sha256 differs"
+    try:
+        with qfmt.load(file) as model:
+            return "" if model.content_id().hex() == entry.content_id else "its content id is not that of the manifest"
+    except QfmtError:
+        return ""  # `check` says what is wrong with it
 
 
 def _proofs(file: Path) -> Proofs:

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,7 +72,8 @@ class Destination(NamedTuple):
         return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
 
 
-class Conversion(NamedTuple):
+@dataclass(frozen=True)
+class Conversion:
     """What the options say of reading a source and lowering its network."""
 
     engine: str | None
@@ -88,8 +90,14 @@ class Conversion(NamedTuple):
     def read(self, source: Path, *, needs_shapes: bool = False) -> tuple[Model, bool]:
         """The model of a source, and whether it is a `.qfb`, whose engine and inputs are fixed."""
         if kind_of(source) != QFB:
-            how = {"engine": self.engine, "input_shapes": self.shapes, "prepared": self.prepared}
-            return qfmt.convert(source, input_quantization=self.quantizations, **how), False
+            model = qfmt.convert(
+                source,
+                engine=self.engine,
+                input_shapes=self.shapes,
+                input_quantization=self.quantizations,
+                prepared=self.prepared,
+            )
+            return model, False
         is_used = needs_shapes or self.lowering is not None
         if self.engine or self.quantizations or self.prepared or (self.shapes and not is_used):
             hint = "give --engine, --prepared and --input-… when you convert the original"
@@ -174,6 +182,7 @@ Examples:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     paths: tuple[str, ...],
     out: Path | None,
     jobs: int | None,

@@ -16,7 +16,7 @@ from .hazards import show_hazards
 from .integer import show_channels, show_integers
 from .output import Column, as_json, line, pairs, table, working
 from .report import Users, counts, describe, file_facts, origin, stored_range, tensor_facts, why_float
-from .source import FILE, QFB, open_model
+from .source import FILE_OR_ARCHIVE, QFB, open_model
 from .tensor import show_tensor
 
 SCALE = [Column("scale", right=True), Column("zp", right=True), Column("range", right=True), Column("per")]
@@ -37,9 +37,10 @@ Examples:
   qfmt inspect model_int.qfb --integer          multipliers, shifts, thresholds, and the proof of each
   qfmt inspect model.qfb --hazards              which products overflow 16 bits on processors without VNNI
   qfmt inspect model_int.qfb --integer --tensor conv1    the integers of each channel
-  qfmt inspect model.qfb --json                 everything, for programs""",
+  qfmt inspect model.qfb --json                 everything, for programs
+  qfmt inspect archive --filter resnet          an archive: one line a model""",
 )
-@click.argument("file", type=FILE)
+@click.argument("file", type=FILE_OR_ARCHIVE)
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
 @click.option("--tensor", "name", metavar="NAME", help="One tensor: its quantization, and the range of its values.")
 @click.option("--floats", is_flag=True, help="Every floating-point tensor, and why it is one.")
@@ -47,14 +48,34 @@ Examples:
 @click.option("--hazards", is_flag=True, help="Which products overflow 16 bits on processors without VNNI.")
 @click.option("--nodes", is_flag=True, help="Only the table of nodes.")
 @click.option("--tensors", is_flag=True, help="Only a table of all tensors.")
+@click.option("--filter", "wanted", metavar="TEXT", help="Of an archive: only the lines that contain this text.")
 def command(
-    file: Path, json_: bool, name: str | None, floats: bool, integer: bool, hazards: bool, nodes: bool, tensors: bool
+    file: Path,
+    json_: bool,
+    name: str | None,
+    floats: bool,
+    integer: bool,
+    hazards: bool,
+    nodes: bool,
+    tensors: bool,
+    wanted: str | None,
 ) -> None:
     """Show FILE (.qfb, or anything that can be converted): nodes, tensors, quantization.
 
     Each node is listed with its outputs; then come the inputs and constants. "zp" is the zero point,
     "range" quant_min..quant_max, "per" tensor, channel(axis, number of scales) or block(sizes, number of scales).
+
+    FILE may also be an archive, the folder of `qfmt convert --out`: each of its models is one line.
     """
+    if file.is_dir():
+        if name is not None or floats or integer or hazards or nodes or tensors:
+            raise click.UsageError("an archive is shown with --filter and --json only; name one of its files")
+        from .inspect_archive import inspect_archive
+
+        inspect_archive(file, wanted or "", json_)
+        return
+    if wanted is not None:
+        raise click.UsageError("--filter is for archives, the folders of `qfmt convert --out`")
     if sum((name is not None and not integer, floats, integer, hazards, nodes, tensors)) > 1:
         raise click.UsageError("--tensor, --floats, --integer, --hazards, --nodes and --tensors exclude each other")
     model, kind = open_model(file)

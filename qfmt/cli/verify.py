@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import qfmt
 
 from ..engines import RUNTIMES, TORCH_ENGINES
+from ..errors import QfmtError
 from ..notation import number
 from .arrays import arrays, matched, taken
 from .options import Shapes, input_shapes
 from .output import Column, as_json, line, pairs, table, working
-from .source import FILE, open_model
+from .source import ARCHIVE, FILE, open_model
 
 if TYPE_CHECKING:
     from ..compare import Report, WeightComparison
@@ -43,12 +44,19 @@ Examples:
   qfmt verify model.onnx model.qfb --engine onnxruntime:all   as ONNX Runtime does after all its optimizations
   qfmt verify model.pt integers.qfb                     an integer-only file, against what it was made from
   qfmt verify model.pt model.onnx                       an ONNX model, against what it was exported from
+  qfmt verify --archive folder                          each file of an archive, against its source
 
 Exit status: 0 equal, or every difference is explained: a rounding tie, an overflow in the engine, or what FILE states;
 1 wrong; 2 an error.""",
 )
-@click.argument("source", type=FILE)
-@click.argument("file", type=FILE)
+@click.argument("source", type=FILE, required=False)
+@click.argument("file", type=FILE, required=False)
+@click.option(
+    "--archive",
+    type=ARCHIVE,
+    metavar="FOLDER",
+    help="Verify every file of an archive with its source, one line each, instead of FILE with SOURCE.",
+)
 @click.option(
     "--input",
     "given",
@@ -67,8 +75,9 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
 @click.pass_context
 def command(
     ctx: click.Context,
-    source: Path,
-    file: Path,
+    source: Path | None,
+    file: Path | None,
+    archive: Path | None,
     given: Path | None,
     samples: int,
     shapes: Shapes,
@@ -92,6 +101,12 @@ def command(
     SOURCE is compared.
     """
     sizes = {name: tuple(_whole(name, size) for size in shape) for name, shape in shapes.items()}
+    if archive is not None:
+        if source or given:
+            raise click.UsageError("--archive takes no SOURCE, no FILE and no --input")
+        ctx.exit(_verify_archive(archive, engine, samples, sizes, json_))
+    if source is None or file is None:
+        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0 if source is None else 1])
     model, _ = open_model(file)
     inputs = None if given is None else _inputs(model, given)
     with working(f"verifying {file.name}"):
@@ -101,6 +116,41 @@ def command(
     else:
         _show(report)
     ctx.exit(0 if report.ok else DIFFERS)
+
+
+def _verify_archive(
+    folder: Path, engine: str | None, samples: int, sizes: dict[str, tuple[int, ...]], json_: bool
+) -> int:
+    """Verify each source of an archive with its file; the exit status."""
+    from ..archive.manifest import Manifest
+
+    manifest = Manifest(folder)
+    entries = [entry for entry in manifest.entries.values() if entry.content_id]
+    rows, told = [], []
+    with working(f"verifying {folder}") as say:
+        for number, entry in enumerate(entries):
+            say(f"verifying {number} of {len(entries)}: {entry.source}")
+            facts: dict[str, Any] = {"source": entry.source, "file": entry.file}
+            try:
+                model = qfmt.load(manifest.place(entry))
+                paths = manifest.source(entry), model
+                report = qfmt.verify(*paths, engine=engine, samples=samples, input_shapes=sizes)
+            except QfmtError as error:
+                told.append(facts | {"ok": False, "error": str(error)})
+                rows.append([entry.source, "", "", "", f"error: {error}"])
+                continue
+            told.append(facts | report.to_dict())
+            outputs = [f"{_count(report, name):,}" for name in ("outputs", "equal")]
+            rows.append([entry.source, report.engine, *outputs, _verdict(report)])
+    wrong = len([facts for facts in told if not facts["ok"]])
+    if json_:
+        as_json({"archive": str(folder), "ok": not wrong, "reports": told})
+        return DIFFERS if wrong else 0
+    columns = [Column("source", style="cyan"), Column("engine"), Column("outputs", right=True)]
+    table([*columns, Column("equal", right=True), Column("verdict")], rows)
+    line()
+    line(f"{folder}: {len(told) - wrong} of {len(told)} are right")
+    return DIFFERS if wrong else 0
 
 
 def _inputs(model: Model, path: Path) -> dict[str, Array]:

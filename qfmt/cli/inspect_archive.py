@@ -1,0 +1,76 @@
+"""`qfmt inspect FOLDER`: the models of an archive, a line each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import qfmt
+
+from ..archive.manifest import Manifest
+from ..errors import QfmtError
+from ..notation import NOTHING, size
+from .output import Column, as_json, table, working
+from .report import counts, origin
+
+if TYPE_CHECKING:
+    from ..archive.manifest import Entry
+
+SHOWN = 12
+"""The digits of a content id that are shown; `--json` has all."""
+
+COLUMNS = [
+    Column("source", style="cyan"),
+    Column("from"),
+    Column("engine"),
+    Column("nodes", right=True),
+    Column("parameters", right=True),
+    Column("size", right=True),
+    Column("content id"),
+    Column("file, or why there is none"),
+]
+
+
+def inspect_archive(folder: Path, wanted: str, json_: bool) -> None:
+    """One line for each source whose line contains the wanted text, in any case."""
+    manifest = Manifest(folder)
+    known: dict[str, dict[str, Any]] = {"": {}}
+    rows, listed = [], []
+    with working(f"reading {folder}"):
+        for entry in manifest.entries.values():
+            key = entry.file if entry.content_id else ""
+            if key not in known:
+                known[key] = _facts(manifest.place(entry))
+            facts = asdict(entry) | known[key]
+            row = _row(entry, facts)
+            if wanted.lower() in " ".join(row).lower():
+                rows.append(row)
+                listed.append(facts)
+    if json_:
+        as_json({"archive": str(folder), "models": listed})
+    else:
+        table(COLUMNS, rows)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """What is in a file of the archive; why it cannot be read, if it cannot."""
+    try:
+        with qfmt.load(file) as model:
+            total = counts(model.graph)
+            return {
+                "from": origin(model.source),
+                "engine": model.engine,
+                "nodes": total["nodes"],
+                "parameters": total["parameters"],
+                "bytes": file.stat().st_size,
+            }
+    except QfmtError as error:
+        return {"error": error.what}
+
+
+def _row(entry: Entry, facts: dict[str, Any]) -> list[str]:
+    if "nodes" not in facts:
+        return [entry.source, *[NOTHING] * (len(COLUMNS) - 2), facts["error"] or "not converted yet"]
+    numbers = f"{facts['nodes']:,}", f"{facts['parameters']:,}", size(facts["bytes"])
+    return [entry.source, facts["from"], facts["engine"] or NOTHING, *numbers, entry.content_id[:SHOWN], entry.file]
