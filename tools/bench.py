@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -314,6 +315,35 @@ def _seconds(function: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
+
+
+@section
+def archive(folder: Path) -> Iterator[Row]:
+    """1,000 small models into an archive: two jobs against one; again, when everything is there, against one job."""
+    sources, repeats = folder / "sources", iter(range(100))
+    make_digits(sources, 1000)
+    qfmt = [sys.executable, "-m", "qfmt", "convert", str(sources), "--out"]
+
+    def converting(jobs: int) -> None:
+        _process([*qfmt, str(folder / f"{jobs}-{next(repeats)}"), "--jobs", str(jobs)])
+
+    one, two = partial(converting, 1), partial(converting, 2)
+    yield timed("two jobs, one job", two, one, 1 / 1.8, 3)
+    again = partial(_process, [*qfmt, str(folder / "1-1"), "--jobs", "1"])
+    yield timed("nothing to do, one job", again, one, None, 1)
+
+
+def make_digits(folder: Path, count: int) -> None:
+    """The network of examples/digits with other weights in its last layer."""
+    folder.mkdir()
+    with zipfile.ZipFile(DIGITS) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    (weights,) = (name for name in members if len(members[name]) == 1280)
+    for number in range(count):
+        with zipfile.ZipFile(folder / f"{number:04}.pt", "w") as target:
+            for name, content in members.items():
+                changed = number.to_bytes(2, "little") + content[2:]
+                target.writestr(name, changed if name == weights else content)
 
 
 # Modules of PyTorch

@@ -66,7 +66,7 @@ class Manifest:
         for number, line in enumerate(lines, 1):
             try:
                 entry = Entry(**json.loads(line))
-                if not {str} >= {type(getattr(entry, name)) for name in _TEXTS}:
+                if [type(value) for value in asdict(entry).values()] != _TYPES:
                     raise TypeError
                 self.place(entry)
             except (ValueError, TypeError, RecursionError):
@@ -104,4 +104,4 @@ def is_there(file: Path, entry: Entry) -> bool:
     return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
 
 
-_TEXTS = ("source", "path", "sha256", "external", "file", "file_sha256", "content_id", "error")
+_TYPES = [type(value) for value in asdict(Entry("", "")).values()]

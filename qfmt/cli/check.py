@@ -102,8 +102,9 @@ def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
     if wrong:
         line(f"{folder}: {len(wrong)} of {len(told)} files are invalid", err=True)
         return BROKEN
-    without = len([entry for entry in manifest.entries.values() if not entry.content_id])
-    rest = f"; {without} sources have none: `qfmt inspect {folder}`" if without else ""
+    total = len(manifest.entries)
+    without = total - sum(bool(entry.content_id) for entry in manifest.entries.values())
+    rest = f"; `qfmt inspect {folder}` shows why {without} of {total} sources has none" if without else ""
     line(f"{folder}: {len(told)} files, valid{rest}")
     return 0
 

@@ -86,7 +86,7 @@ def _show(filled: Filled, results: Mapping[str, str], left_out: int, seconds: fl
     rows = [[name, f"{counts[name]:,}", MEANINGS.get(name, "")] for name in RESULTS if counts[name]]
     table([Column("result", style="bold"), Column("sources", right=True), Column("")], rows)
     if left_out:
-        line(f"{left_out} files of the folders are no models that qfmt knows")
+        line(f"left out: {left_out} files in folders, which are not models")
     files = {filled.manifest.place(entry) for entry in filled.entries if entry.content_id}
     line()
     line(f"write  {folder}, {len(files):,} files, {size(sum(file.stat().st_size for file in files))}  {seconds:.2f} s")

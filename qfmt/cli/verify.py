@@ -106,7 +106,7 @@ def command(
             raise click.UsageError("--archive takes no SOURCE, no FILE and no --input")
         ctx.exit(_verify_archive(archive, engine, samples, sizes, json_))
     if source is None or file is None:
-        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0 if source is None else 1])
+        raise click.MissingParameter(ctx=ctx, param=click.Argument(["source" if source is None else "file"]))
     model, _ = open_model(file)
     inputs = None if given is None else _inputs(model, given)
     with working(f"verifying {file.name}"):

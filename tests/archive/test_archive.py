@@ -1,0 +1,455 @@
+"""Archives: many sources in one folder, converted in processes that may be killed, and what reads such a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfmt
+from qfmt.archive.filling import Filled, fill
+from qfmt.archive.manifest import MANIFEST, Entry, Manifest
+from qfmt.archive.sources import find
+from qfmt.errors import DestinationError, MissingFileError, QfmtError, SourceError
+from support import making
+from support.command_line import invoke, start, trouble
+from support.paths import DIGITS, HOSTILE, SAMPLES
+
+FINDINGS = HOSTILE / "stride0.pt"
+WEIGHTS = 1280
+"""Bytes of the only member of DIGITS that has as many: the weights of its last layer."""
+
+
+def digits(path: Path, number: int = 0, form: int = zipfile.ZIP_STORED) -> Path:
+    """The network of DIGITS with some other weights; another form of the zip has other bytes and the same model."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(DIGITS) as source, zipfile.ZipFile(path, "w", form) as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, bytes([number]) + content[1:] if len(content) == WEIGHTS else content)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    return tmp_path / "sources"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def filled(sources: Path, archive: Path, **options: Any) -> Filled:
+    return fill(archive, find([str(sources)], archive).sources, qfmt.convert, **options)
+
+
+def lines(archive: Path) -> list[dict[str, Any]]:
+    """The lines of a manifest, without what differs between two runs."""
+    entries = map(json.loads, (archive / MANIFEST).read_text().splitlines())
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries]
+
+
+def files(archive: Path) -> list[str]:
+    return sorted(path.relative_to(archive).as_posix() for path in archive.rglob("*.qfb"))
+
+
+# Sources
+
+
+def test_sources_are_named_by_their_place_in_a_folder_or_glob(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.pt", "sub/b.pt", "sub/deep/c.pt", ".hidden/d.pt", "archive/e.pt"):
+        digits(sources / name)
+    (sources / "README.md").write_text("models")
+    np.save(sources / "x.npy", np.zeros(2))
+    (sources / "empty.pt").touch()
+    archive = sources / "archive"
+    found = find([str(sources)], archive)
+    assert list(found.sources) == ["a.pt", "empty.pt", "sub/b.pt", "sub/deep/c.pt"]
+    assert found.left_out == 2
+    assert list(find([str(sources / "sub" / "b.pt")], archive).sources) == ["b.pt"]
+    assert list(find([f"{sources}/*/b.pt"], archive).sources) == ["sub/b.pt"]
+    assert list(find([f"{sources}/**/*.pt"], archive / "other").sources)[-2:] == ["sub/b.pt", "sub/deep/c.pt"]
+    assert list(find([f"{sources}/*.md"], archive).sources) == ["README.md"]  # a name that was asked for
+    monkeypatch.chdir(sources)
+    several = find(["s*/*.pt", "sub/b.pt", "."], archive).sources
+    assert list(several) == ["a.pt", "b.pt", "empty.pt", "sub/b.pt", "sub/deep/c.pt"]
+
+
+def test_what_is_no_source_is_said_before_anything_is_converted(sources: Path, archive: Path) -> None:
+    a, b = digits(sources / "1" / "net.pt"), digits(sources / "2" / "net.pt")
+    (archive / "inside").mkdir(parents=True)
+    shutil.copy(a, archive / "inside" / "net.pt")
+    for places, kind, said in (
+        ([a, b], SourceError, "two sources have the name net.pt"),
+        ([sources / "none.pt"], MissingFileError, "there is no such file"),
+        ([sources / "*.onnx"], MissingFileError, "no file matches"),
+        ([archive / "inside" / "net.pt"], DestinationError, "the source is in the archive"),
+        ([archive], SourceError, "there are no models"),
+    ):
+        with pytest.raises(kind, match=said):
+            find([str(place) for place in places], archive)
+    assert said in trouble("convert", archive, "--out", archive)
+
+
+# Converting
+
+
+def test_an_archive_holds_what_single_conversions_write(tmp_path: Path, sources: Path, archive: Path) -> None:
+    for number in range(2):
+        digits(sources / f"net{number}.pt", number)
+    shutil.copytree(SAMPLES, sources / "samples")
+    result = invoke("convert", sources, "--out", archive, "--jobs", 2)
+    assert result.exit_code == 0, result.output
+    assert "left out: 2 files" in result.stdout  # .npz
+    firsts = Manifest(archive).firsts()
+    assert len(firsts) == 4
+    for file, source in firsts.items():
+        single = tmp_path / "single.qfb"
+        assert invoke("convert", sources / source, single).exit_code == 0
+        assert single.read_bytes() == (archive / file).read_bytes()
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_the_manifest_says_what_became_of_each_source(sources: Path, archive: Path) -> None:
+    a = digits(sources / "a.pt")
+    shutil.copy(FINDINGS, sources / "b.pt")
+    result = invoke("convert", sources, "--out", archive)
+    assert result.exit_code == 1
+    good, bad = lines(archive)
+    written = archive / "a.qfb"
+    assert good == {
+        "source": "a.pt",
+        "path": "../sources/a.pt",
+        "options": {},
+        "sha256": sha256(a.read_bytes()).hexdigest(),
+        "external": "",
+        "file": "a.qfb",
+        "file_sha256": sha256(written.read_bytes()).hexdigest(),
+        "content_id": qfmt.load(written).content_id().hex(),
+        "error": "",
+    }
+    assert bad["error"].startswith("data.pkl, byte 126: converting 5526 bytes would take more than")
+    assert (bad["content_id"], bad["file_sha256"]) == ("", "")
+    assert f"qfmt: error: b.pt: {bad['error']}\n" in result.stderr
+    assert [row.split()[:2] for row in result.stdout.splitlines()[1:3]] == [["converted", "1"], ["failed", "1"]]
+    assert files(archive) == ["a.qfb"]
+
+
+def test_nothing_is_converted_twice(sources: Path, archive: Path) -> None:
+    for number in range(3):
+        digits(sources / f"{number}.pt", number)
+    assert not filled(sources, archive, jobs=2).kept
+    before = (archive / MANIFEST).read_bytes()
+    stamps = [path.stat().st_mtime_ns for path in archive.glob("*.qfb")]
+    assert filled(sources, archive).kept == {"0.pt", "1.pt", "2.pt"}
+    assert (archive / MANIFEST).read_bytes() == before
+    assert [path.stat().st_mtime_ns for path in archive.glob("*.qfb")] == stamps
+    (archive / "0.qfb").unlink()
+    (archive / "1.qfb").write_bytes(b"damaged")
+    assert filled(sources, archive).kept == {"2.pt"}
+    digits(sources / "2.pt", 9)
+    digits(sources / "3.pt", 3)
+    assert filled(sources, archive).kept == {"0.pt", "1.pt"}
+    assert len({entry["content_id"] for entry in lines(archive)}) == 4
+    assert filled(sources, archive, options={"engine": "qnnpack"}).kept == set()
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_the_number_of_jobs_changes_nothing_but_seconds(tmp_path: Path, sources: Path) -> None:
+    for number in range(6):
+        digits(sources / f"{number}.pt", number // 2)
+    shutil.copy(FINDINGS, sources / "hostile.pt")
+    one, two = tmp_path / "one", tmp_path / "two"
+    filled(sources, one, jobs=1)
+    filled(sources, two, jobs=2)
+    assert lines(one) == lines(two)
+    assert files(one) == files(two) == ["0.qfb", "2.qfb", "4.qfb"]
+
+
+def test_changed_external_data_is_a_changed_source(sources: Path, archive: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    sources.mkdir()
+    path = sources / "m.onnx"
+    text = '<ir_version: 9, opset_import: ["": 17]> agraph (float[2] x) => (float[2] y) { y = Add(x, w) }'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert not filled(sources, archive).kept
+    assert filled(sources, archive).kept == {"m.onnx"}
+    (sources / "m.data").write_bytes(np.array([2, 2], np.float32).tobytes())
+    assert not filled(sources, archive).kept
+    with qfmt.load(archive / "m.qfb") as model:
+        assert model.tensors["w"].array.tolist() == [2, 2]
+
+
+# Equal models
+
+
+def test_equal_models_are_stored_once(sources: Path, archive: Path) -> None:
+    a = digits(sources / "a.pt")
+    shutil.copy(a, sources / "copy.pt")
+    digits(sources / "deflated.pt", form=zipfile.ZIP_DEFLATED)
+    digits(sources / "other.pt", 1)
+    filled(sources, archive, jobs=2)
+    assert files(archive) == ["a.qfb", "other.qfb"]
+    assert {entry["source"]: entry["file"] for entry in lines(archive)} == {
+        "a.pt": "a.qfb",
+        "copy.pt": "a.qfb",
+        "deflated.pt": "a.qfb",
+        "other.pt": "other.qfb",
+    }
+
+
+def test_equal_models_have_the_name_of_the_first_source_whichever_was_ready_first(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
+    fill(archive, find([str(sources)], archive).sources, making.last_first, jobs=2)
+    assert [entry["file"] for entry in lines(archive)] == ["a.qfb", "a.qfb"]
+    assert files(archive) == ["a.qfb"]
+    with qfmt.load(archive / "a.qfb") as model:
+        assert model.source["sha256"] == lines(archive)[0]["sha256"]
+
+
+def test_a_file_that_other_sources_share_is_not_replaced(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    b = digits(sources / "b.pt")
+    filled(sources, archive)
+    b.unlink()
+    digits(sources / "a.pt", 1)
+    filled(sources, archive)
+    assert {entry["source"]: entry["file"] for entry in lines(archive)} == {"a.pt": "a.pt.qfb", "b.pt": "a.qfb"}
+    assert invoke("check", archive).exit_code == 0
+
+
+def test_sources_that_differ_in_the_suffix_have_files_of_their_own(sources: Path, archive: Path) -> None:
+    digits(sources / "net.pt")
+    digits(sources / "net.ptl", 1)
+    filled(sources, archive)
+    assert files(archive) == ["net.ptl.qfb", "net.qfb"]
+    assert filled(sources, archive).kept == {"net.pt", "net.ptl"}
+
+
+# What may go wrong
+
+
+def test_what_kills_a_worker_is_the_failure_of_one_source(sources: Path, archive: Path) -> None:
+    for number, name in enumerate(("a", "bug", "ended", "killed", "z")):
+        digits(sources / f"{name}.pt", number)
+    told: list[Entry] = []
+    found = find([str(sources)], archive).sources
+    fill(archive, found, making.or_die, jobs=2, told=told.append)
+    errors = {entry["source"]: entry["error"] for entry in lines(archive)}
+    assert errors["killed.pt"] == "the worker process was ended by SIGKILL; it may have run out of memory"
+    assert errors["ended.pt"] == "the worker process ended with status 3"
+    assert errors["bug.pt"].startswith("unexpected ZeroDivisionError: surprise; this is a bug in qfmt")
+    assert files(archive) == ["a.qfb", "z.qfb"]
+    assert sorted(entry.source for entry in told) == sorted(found)
+    assert filled(sources, archive).kept == {"a.pt", "z.pt"}  # failures are tried again
+    assert len(files(archive)) == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
+def test_after_a_kill_only_what_was_in_flight_is_repeated(
+    tmp_path: Path, sources: Path, archive: Path, number: signal.Signals
+) -> None:
+    for each in range(12):
+        digits(sources / f"{each:02}.pt", each)
+    running = start("convert", sources, "--out", archive, "--jobs", 1, stderr=subprocess.PIPE)
+    while done(archive) < 3:
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.send_signal(number)
+    assert b"Traceback" not in running.communicate()[1]
+    assert running.returncode == (-9 if number == signal.SIGKILL else 130)
+    before = done(archive)
+    assert 3 <= before < 12
+    resumed = invoke("convert", sources, "--out", archive, "--jobs", 1, "--json")
+    results = [entry["result"] for entry in json.loads(resumed.stdout)["entries"]]
+    assert (results.count("kept"), results.count("converted")) == (before, 12 - before)
+    filled(sources, tmp_path / "uninterrupted")
+    assert lines(archive) == lines(tmp_path / "uninterrupted")
+    assert not list(archive.glob(".*"))
+
+
+def done(archive: Path) -> int:
+    """How many sources have a content id in a manifest that may be in the making."""
+    path = archive / MANIFEST
+    text = path.read_bytes() if path.exists() else b""
+    return sum(bool(json.loads(line)["content_id"]) for line in text.split(b"\n")[:-1])
+
+
+def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> None:
+    for number in range(3):
+        digits(sources / f"{number}.pt", number)
+    filled(sources, archive)
+    whole, path = lines(archive), archive / MANIFEST
+    path.write_bytes(path.read_bytes()[:-40])
+    assert filled(sources, archive).kept == {"0.pt", "1.pt"}
+    assert lines(archive) == whole
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "archive.jsonl:1: is not a line of a manifest"),
+        ("[1]", "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "key": 1}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "file": 1}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "options": 1}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "seconds": "1"}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "file": "\\u0000"}', "archive.jsonl:1: is not a line of a manifest"),
+        ('{"source": "a", "path": "a", "file": "../b.qfb"}', "the file of a is not in the archive: ../b.qfb"),
+        ('{"source": "a", "path": "a", "file": "/etc/b.qfb"}', "the file of a is not in the archive: /etc/b.qfb"),
+        ('{"source": "a", "path": "a", "file": "out/b.qfb"}', "the file of a is not in the archive: out/b.qfb"),
+    ],
+)
+def test_a_manifest_of_anyone_leads_nowhere_else(tmp_path: Path, archive: Path, line: str, said: str) -> None:
+    archive.mkdir()
+    (archive / "out").symlink_to(tmp_path)
+    (tmp_path / "b.qfb").write_bytes(b"precious")
+    (archive / MANIFEST).write_text(f"{line}\n")
+    for command in (("check",), ("inspect",), ("verify", "--archive"), ("convert", DIGITS, "--out")):
+        assert said in trouble(*command, archive)
+    assert (tmp_path / "b.qfb").read_bytes() == b"precious"
+
+
+def test_only_one_process_fills_an_archive(sources: Path, archive: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    archive.mkdir()
+    descriptor = os.open(archive, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    said = trouble("convert", digits(sources / "a.pt"), "--out", archive)
+    os.close(descriptor)
+    assert "another process is filling this archive" in said
+
+
+def test_options_go_to_every_source_or_are_refused(tmp_path: Path, sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    shape = ("--input-shape", "x=N,1,8,8")
+    assert invoke("convert", sources, "--out", archive, "--engine", "qnnpack", *shape).exit_code == 0
+    with qfmt.load(archive / "a.qfb") as model:
+        assert (model.engine, model.tensors["x"].shape) == ("qnnpack", ("N", 1, 8, 8))
+    (entry,) = lines(archive)
+    assert entry["options"] == {"engine": "qnnpack", "input_shapes": {"x": ["N", 1, 8, 8]}}
+    integers = tmp_path / "integers"
+    result = invoke("convert", archive / "*.qfb", "--out", integers, "--integer-only", "--exact", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert qfmt.load(integers / "a.qfb").engine == "integer"
+    for options, said in (
+        (("--opset", 21), "--opset is for one source"),
+        (("--same-types",), "--same-types is for one source"),
+        (("--prepared", DIGITS), "--prepared is for one source"),
+        (("--exact",), "--exact requires --integer-only"),
+    ):
+        assert said in trouble("convert", sources, "--out", tmp_path / "none", *options)
+    assert not (tmp_path / "none").exists()
+    assert "--jobs is for many sources" in trouble("convert", DIGITS, tmp_path / "m.qfb", "--jobs", 2)
+    assert "add --out FOLDER" in trouble("convert", DIGITS, DIGITS, archive)
+    assert "Missing argument 'DEST'" in trouble("convert", DIGITS)
+    assert "Missing argument 'SOURCE'" in trouble("convert")
+
+
+# Reading an archive
+
+
+@pytest.fixture
+def three(sources: Path, archive: Path) -> Path:
+    """One model of two sources, another one, and a failure."""
+    digits(sources / "a.pt")
+    digits(sources / "b.pt")
+    digits(sources / "c.pt", 1)
+    shutil.copy(FINDINGS, sources / "d.pt")
+    assert invoke("convert", sources, "--out", archive, "--quiet").exit_code == 1
+    return archive
+
+
+def test_check_finds_what_is_not_as_it_was_written(three: Path) -> None:
+    result = invoke("check", three, "--proofs")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{three}: 2 files, valid; `qfmt inspect {three}` shows why 1 of 4 sources has none\n",
+    )
+    content = bytearray((three / "a.qfb").read_bytes())
+    content[-1] ^= 1
+    (three / "a.qfb").write_bytes(content)
+    (three / "c.qfb").unlink()
+    result = invoke("check", three)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "a.qfb: is not the file that was written: its sha256 differs",
+        "c.qfb: is missing",
+    ]
+    told = json.loads(invoke("check", three, "--json").stdout)
+    assert [(each["file"], each["valid"]) for each in told["files"]] == [("a.qfb", False), ("c.qfb", False)]
+
+
+def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
+    manifest = Manifest(three)
+    path = HOSTILE / "lower-bias.qfb"
+    shutil.copy(path, three / "a.qfb")
+    changes = {"a.qfb": sha256(path.read_bytes()).hexdigest()}
+    text = (three / MANIFEST).read_text()
+    for entry in manifest.entries.values():
+        text = (
+            text.replace(entry.file_sha256, changes.get(entry.file, entry.file_sha256)) if entry.file_sha256 else text
+        )
+    (three / MANIFEST).write_text(text.replace(manifest.entries["c.pt"].content_id, "0" * 64))
+    result = invoke("check", three)
+    assert result.exit_code == 1
+    assert "c.qfb: its content id is not that of the manifest" in result.stdout
+
+
+def test_inspect_shows_one_line_a_source(three: Path) -> None:
+    title, *rows = invoke("inspect", three).stdout.splitlines()
+    assert title.split()[:3] == ["source", "from", "engine"]
+    assert [row.split()[0] for row in rows] == ["a.pt", "b.pt", "c.pt", "d.pt"]
+    assert "11,402" in rows[0]
+    assert rows[1].endswith("a.qfb")
+    assert "would take more than" in rows[3]
+    assert len(invoke("inspect", three, "--filter", "C.QFB").stdout.splitlines()) == 2
+    models = json.loads(invoke("inspect", three, "--json", "--filter", "a.qfb").stdout)["models"]
+    assert [(model["source"], model["nodes"], model["parameters"]) for model in models] == [
+        ("a.pt", 11, 11402),
+        ("b.pt", 11, 11402),
+    ]
+    assert "an archive is shown with" in trouble("inspect", three, "--nodes")
+    assert "--filter is for archives" in trouble("inspect", three / "a.qfb", "--filter", "a")
+    assert "is a directory" in trouble("inspect", three.parent)
+
+
+def test_verify_compares_each_source_with_its_file(three: Path) -> None:
+    result = invoke("verify", "--archive", three, "--samples", 1)
+    assert result.exit_code == 0, result.output
+    rows = [row.split() for row in result.stdout.splitlines()[1:4]]
+    assert [(row[0], row[-1]) for row in rows] == [("a.pt", "equal"), ("b.pt", "equal"), ("c.pt", "equal")]
+    assert result.stdout.endswith(f"{three}: 3 of 3 are right\n")
+    sources = three.parent / "sources"
+    (sources / "b.pt").unlink()
+    digits(sources / "c.pt", 2)
+    result = invoke("verify", "--archive", three, "--samples", 1, "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["ok"]) == (1, False)
+    assert [report["ok"] for report in told["reports"]] == [True, False, False]
+    assert "there is no such file" in told["reports"][1]["error"]
+    for arguments in ((three.parent,), (three, DIGITS, three / "a.qfb")):
+        assert "--help" in trouble("verify", "--archive", *arguments)
+    assert "Missing argument 'FILE'" in trouble("verify", DIGITS)
+
+
+def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
+    archive.write_text("a file")
+    with pytest.raises(QfmtError, match="cannot be made"):
+        fill(archive, {"a.pt": DIGITS}, qfmt.convert)
