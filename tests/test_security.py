@@ -184,6 +184,7 @@ ALLOWED = {
     ("qfmt/backends/torch/qdq.py", "importlib.import_module"): "to_torch(): a module of torch, named in the text",
     ("qfmt/file/replacing.py", "ctypes"): "renameat2 of the C library that runs already",
     ("qfmt/frontends/isolation/parent.py", "subprocess"): "starts the worker",
+    ("qfmt/archive/workers.py", "multiprocessing"): "starts workers, which run qfmt",
     ("qfmt/backends/torch/compiled.py", "parse_ir"): "to_torch(): text that qfmt writes; names of a file are not in it",
 }
 

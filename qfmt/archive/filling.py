@@ -1,7 +1,7 @@
 """Convert many sources into an archive, in processes. What is in it already is not converted again.
 
 Workers convert and write files; only this process writes the manifest. Equal models (content id) are stored once, under
-the name of the first source in the manifest, whichever was ready first.
+the name of their first source in the manifest, whichever was ready first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ..errors import DestinationError, QfmtError, message
 from ..file import save
@@ -34,17 +34,20 @@ Make = Callable[[Path], Model]
 Told = Callable[[Entry], None]
 
 
-@dataclass(frozen=True)
-class Filled:
-    """What `fill` did: the manifest, the sources that it was given, and those that were in the archive already."""
+class Filled(NamedTuple):
+    """What `fill` did: the manifest, and for each source that it was given, by name, one of RESULTS."""
 
     manifest: Manifest
-    given: tuple[str, ...]
-    kept: frozenset[str]
+    results: dict[str, str]
 
-    @property
-    def entries(self) -> list[Entry]:
-        return [self.manifest.entries[name] for name in self.given]
+
+RESULTS = {
+    "converted": "",
+    "equal": "the model of another source, which is stored once",
+    "kept": "in the archive already",
+    "failed": "",
+}
+"""What can become of a source, and what that means."""
 
 
 def fill(
@@ -85,7 +88,14 @@ def fill(
                     kept.add(task["source"])
                 told(settling.settle(task, answer))
         manifest.save()
-    return Filled(manifest, tuple(sources), frozenset(kept))
+    return Filled(manifest, {task["source"]: _result(task, manifest, kept) for task in tasks})
+
+
+def _result(task: Message, manifest: Manifest, kept: set[str]) -> str:
+    entry = manifest.entries[task["source"]]
+    if entry.source in kept or entry.error:
+        return "failed" if entry.error else "kept"
+    return "converted" if entry.file == task["file"] else "equal"
 
 
 def _planned(manifest: Manifest, sources: Mapping[str, Path], options: Mapping[str, Any]) -> list[Message]:
@@ -164,7 +174,9 @@ class _Settling:
 
     def __init__(self, manifest: Manifest, journal: IO[bytes], pending: Mapping[str, object]) -> None:
         self.manifest, self.entries, self.journal = manifest, manifest.entries, journal
-        self.rank = {name: rank for rank, name in enumerate(self.entries)}
+        self.rank = {name: (False, position) for position, name in enumerate(self.entries)}
+        """Of equal models the file of the source with the lowest one stays: of those whose files were there before,
+        or which are converted for the first time, the first in the manifest; then of the others."""
         self.uses = Counter(entry.file for entry in self.entries.values())
         self.firsts: dict[str, str] = {}
         """Content id → the first source that has it; of sources that are given, when their answers have come."""
@@ -179,6 +191,7 @@ class _Settling:
         if answer != KEPT:
             entry = Entry(before.source, before.path, task["options"], file=task["file"], **answer)
             left.add(entry.file)
+            self.rank[entry.source] = bool(before.error or before.content_id), self.rank[entry.source][1]
         if not entry.content_id:
             self._note(entry)
             return entry

@@ -85,14 +85,6 @@ class Manifest:
         """The path of its source."""
         return Path(os.path.normpath(self.folder / entry.path))
 
-    def firsts(self) -> dict[str, str]:
-        """For each file the source that it is named after: the first of those of equal models."""
-        found: dict[str, str] = {}
-        for entry in self.entries.values():
-            if entry.content_id:
-                found.setdefault(entry.file, entry.source)
-        return found
-
     def save(self) -> None:
         """Write the manifest anew. Raises DestinationError."""
         with replacing(str(self.path)) as file:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..archive.filling import Filled, Make, fill
+from ..archive.filling import RESULTS, Filled, Make, fill
 from ..archive.sources import find
 from ..notation import size
 from .output import Column, as_json, line, table, working
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from ..archive.manifest import Entry
 
 FAILED = 1
-RESULTS = ("converted", "equal", "kept", "failed")
-MEANINGS = {
-    "equal": "the model of an earlier source, which is stored once",
-    "kept": "in the archive already",
-}
 
 
 def convert_many(
@@ -50,12 +45,11 @@ def convert_many(
                 line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
 
         filled = fill(folder, sources, make, options=options, jobs=jobs or _processors(), told=told)
-    results = _results(filled)
     if json_:
-        entries = [asdict(entry) | {"result": results[entry.source]} for entry in filled.entries]
+        entries = [asdict(filled.manifest.entries[name]) | {"result": word} for name, word in filled.results.items()]
         as_json({"archive": str(folder), "left_out": left_out, "entries": entries})
     elif not quiet:
-        _show(filled, results, left_out, time.monotonic() - begin)
+        _show(filled, left_out, time.monotonic() - begin)
     return FAILED if done[True] else 0
 
 
@@ -66,29 +60,17 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _results(filled: Filled) -> dict[str, str]:
-    """For each source one of RESULTS."""
-    firsts = filled.manifest.firsts()
-    return {
-        entry.source: "failed"
-        if entry.error
-        else "kept"
-        if entry.source in filled.kept
-        else "converted"
-        if firsts[entry.file] == entry.source
-        else "equal"
-        for entry in filled.entries
-    }
-
-
-def _show(filled: Filled, results: Mapping[str, str], left_out: int, seconds: float) -> None:
-    folder, counts = filled.manifest.folder, Counter(results.values())
-    rows = [[name, f"{counts[name]:,}", MEANINGS.get(name, "")] for name in RESULTS if counts[name]]
+def _show(filled: Filled, left_out: int, seconds: float) -> None:
+    manifest, results = filled
+    counts = Counter(results.values())
+    rows = [[word, f"{counts[word]:,}", meaning] for word, meaning in RESULTS.items() if counts[word]]
     table([Column("result", style="bold"), Column("sources", right=True), Column("")], rows)
     if left_out:
         line(f"left out: {left_out} files in folders, which are not models")
-    files = {filled.manifest.place(entry) for entry in filled.entries if entry.content_id}
+    entries = [manifest.entries[name] for name in results]
+    files = {manifest.place(entry) for entry in entries if entry.content_id}
+    folder, total = manifest.folder, size(sum(file.stat().st_size for file in files))
     line()
-    line(f"write  {folder}, {len(files):,} files, {size(sum(file.stat().st_size for file in files))}  {seconds:.2f} s")
+    line(f"write  {folder}, {len(files):,} files, {total}  {seconds:.2f} s")
     line()
     line(f"next: qfmt inspect {shlex.quote(str(folder))}")

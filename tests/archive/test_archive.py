@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import qfmt
-from qfmt.archive.filling import Filled, fill
+from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.errors import DestinationError, MissingFileError, QfmtError, SourceError
@@ -50,8 +50,10 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def filled(sources: Path, archive: Path, **options: Any) -> Filled:
-    return fill(archive, find([str(sources)], archive).sources, qfmt.convert, **options)
+def kept(sources: Path, archive: Path, **options: Any) -> set[str]:
+    """Fill an archive; the sources that were there already."""
+    results = fill(archive, find([str(sources)], archive).sources, qfmt.convert, **options).results
+    return {name for name, result in results.items() if result == "kept"}
 
 
 def lines(archive: Path) -> list[dict[str, Any]]:
@@ -114,7 +116,7 @@ def test_an_archive_holds_what_single_conversions_write(tmp_path: Path, sources:
     result = invoke("convert", sources, "--out", archive, "--jobs", 2)
     assert result.exit_code == 0, result.output
     assert "left out: 2 files" in result.stdout  # .npz
-    firsts = Manifest(archive).firsts()
+    firsts = {entry.file: entry.source for entry in reversed(Manifest(archive).entries.values())}
     assert len(firsts) == 4
     for file, source in firsts.items():
         single = tmp_path / "single.qfb"
@@ -151,20 +153,20 @@ def test_the_manifest_says_what_became_of_each_source(sources: Path, archive: Pa
 def test_nothing_is_converted_twice(sources: Path, archive: Path) -> None:
     for number in range(3):
         digits(sources / f"{number}.pt", number)
-    assert not filled(sources, archive, jobs=2).kept
+    assert not kept(sources, archive, jobs=2)
     before = (archive / MANIFEST).read_bytes()
     stamps = [path.stat().st_mtime_ns for path in archive.glob("*.qfb")]
-    assert filled(sources, archive).kept == {"0.pt", "1.pt", "2.pt"}
+    assert kept(sources, archive) == {"0.pt", "1.pt", "2.pt"}
     assert (archive / MANIFEST).read_bytes() == before
     assert [path.stat().st_mtime_ns for path in archive.glob("*.qfb")] == stamps
     (archive / "0.qfb").unlink()
     (archive / "1.qfb").write_bytes(b"damaged")
-    assert filled(sources, archive).kept == {"2.pt"}
+    assert kept(sources, archive) == {"2.pt"}
     digits(sources / "2.pt", 9)
     digits(sources / "3.pt", 3)
-    assert filled(sources, archive).kept == {"0.pt", "1.pt"}
+    assert kept(sources, archive) == {"0.pt", "1.pt"}
     assert len({entry["content_id"] for entry in lines(archive)}) == 4
-    assert filled(sources, archive, options={"engine": "qnnpack"}).kept == set()
+    assert kept(sources, archive, options={"engine": "qnnpack"}) == set()
     assert invoke("check", archive).exit_code == 0
 
 
@@ -173,8 +175,8 @@ def test_the_number_of_jobs_changes_nothing_but_seconds(tmp_path: Path, sources:
         digits(sources / f"{number}.pt", number // 2)
     shutil.copy(FINDINGS, sources / "hostile.pt")
     one, two = tmp_path / "one", tmp_path / "two"
-    filled(sources, one, jobs=1)
-    filled(sources, two, jobs=2)
+    kept(sources, one, jobs=1)
+    kept(sources, two, jobs=2)
     assert lines(one) == lines(two)
     assert files(one) == files(two) == ["0.qfb", "2.qfb", "4.qfb"]
 
@@ -187,10 +189,10 @@ def test_changed_external_data_is_a_changed_source(sources: Path, archive: Path)
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
     onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
-    assert not filled(sources, archive).kept
-    assert filled(sources, archive).kept == {"m.onnx"}
+    assert not kept(sources, archive)
+    assert kept(sources, archive) == {"m.onnx"}
     (sources / "m.data").write_bytes(np.array([2, 2], np.float32).tobytes())
-    assert not filled(sources, archive).kept
+    assert not kept(sources, archive)
     with qfmt.load(archive / "m.qfb") as model:
         assert model.tensors["w"].array.tolist() == [2, 2]
 
@@ -203,7 +205,7 @@ def test_equal_models_are_stored_once(sources: Path, archive: Path) -> None:
     shutil.copy(a, sources / "copy.pt")
     digits(sources / "deflated.pt", form=zipfile.ZIP_DEFLATED)
     digits(sources / "other.pt", 1)
-    filled(sources, archive, jobs=2)
+    kept(sources, archive, jobs=2)
     assert files(archive) == ["a.qfb", "other.qfb"]
     assert {entry["source"]: entry["file"] for entry in lines(archive)} == {
         "a.pt": "a.qfb",
@@ -223,13 +225,26 @@ def test_equal_models_have_the_name_of_the_first_source_whichever_was_ready_firs
         assert model.source["sha256"] == lines(archive)[0]["sha256"]
 
 
+def test_a_file_that_is_in_the_archive_keeps_its_name(sources: Path, archive: Path) -> None:
+    """Whatever comes later, also before it in the order of names, or in the place of a failure."""
+    sources.mkdir()
+    shutil.copy(FINDINGS, sources / "b.pt")
+    digits(sources / "c.pt")
+    kept(sources, archive)
+    for name in ("a", "b", "d"):
+        digits(sources / f"{name}.pt", form=zipfile.ZIP_DEFLATED)
+    assert kept(sources, archive, jobs=2) == {"c.pt"}
+    assert {entry["file"] for entry in lines(archive)} == {"c.qfb"}
+    assert files(archive) == ["c.qfb"]
+
+
 def test_a_file_that_other_sources_share_is_not_replaced(sources: Path, archive: Path) -> None:
     digits(sources / "a.pt")
     b = digits(sources / "b.pt")
-    filled(sources, archive)
+    kept(sources, archive)
     b.unlink()
     digits(sources / "a.pt", 1)
-    filled(sources, archive)
+    kept(sources, archive)
     assert {entry["source"]: entry["file"] for entry in lines(archive)} == {"a.pt": "a.pt.qfb", "b.pt": "a.qfb"}
     assert invoke("check", archive).exit_code == 0
 
@@ -237,9 +252,9 @@ def test_a_file_that_other_sources_share_is_not_replaced(sources: Path, archive:
 def test_sources_that_differ_in_the_suffix_have_files_of_their_own(sources: Path, archive: Path) -> None:
     digits(sources / "net.pt")
     digits(sources / "net.ptl", 1)
-    filled(sources, archive)
+    kept(sources, archive)
     assert files(archive) == ["net.ptl.qfb", "net.qfb"]
-    assert filled(sources, archive).kept == {"net.pt", "net.ptl"}
+    assert kept(sources, archive) == {"net.pt", "net.ptl"}
 
 
 # What may go wrong
@@ -257,7 +272,7 @@ def test_what_kills_a_worker_is_the_failure_of_one_source(sources: Path, archive
     assert errors["bug.pt"].startswith("unexpected ZeroDivisionError: surprise; this is a bug in qfmt")
     assert files(archive) == ["a.qfb", "z.qfb"]
     assert sorted(entry.source for entry in told) == sorted(found)
-    assert filled(sources, archive).kept == {"a.pt", "z.pt"}  # failures are tried again
+    assert kept(sources, archive) == {"a.pt", "z.pt"}  # failures are tried again
     assert len(files(archive)) == 5
 
 
@@ -279,7 +294,7 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
     resumed = invoke("convert", sources, "--out", archive, "--jobs", 1, "--json")
     results = [entry["result"] for entry in json.loads(resumed.stdout)["entries"]]
     assert (results.count("kept"), results.count("converted")) == (before, 12 - before)
-    filled(sources, tmp_path / "uninterrupted")
+    kept(sources, tmp_path / "uninterrupted")
     assert lines(archive) == lines(tmp_path / "uninterrupted")
     assert not list(archive.glob(".*"))
 
@@ -294,10 +309,10 @@ def done(archive: Path) -> int:
 def test_an_incomplete_last_line_is_forgotten(sources: Path, archive: Path) -> None:
     for number in range(3):
         digits(sources / f"{number}.pt", number)
-    filled(sources, archive)
+    kept(sources, archive)
     whole, path = lines(archive), archive / MANIFEST
     path.write_bytes(path.read_bytes()[:-40])
-    assert filled(sources, archive).kept == {"0.pt", "1.pt"}
+    assert kept(sources, archive) == {"0.pt", "1.pt"}
     assert lines(archive) == whole
 
 
