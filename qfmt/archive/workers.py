@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
-from multiprocessing import connection, get_context
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, get_context, resource_tracker
 from typing import Any
 
 Message = dict[str, Any]
@@ -25,7 +25,8 @@ class _Worker:
     def __init__(self, work: Work) -> None:
         self.connection, theirs = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(theirs, work), daemon=True)
-        self.process.start()
+        with _uninterrupted():
+            self.process.start()
         theirs.close()
         self.task: Message = {}
 
@@ -92,8 +93,22 @@ def _end(status: int) -> str:
     return f"was ended by {name}" + ("; it may have run out of memory" if name == "SIGKILL" else "")
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What starts here never sees a Ctrl-C, which a terminal sends to all processes: the parent ends its workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # with the first worker it would start, and admit the signal again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(parent: connection.Connection, work: Work) -> None:
-    """The worker. Ctrl-C reaches it too: the parent decides. If the parent is gone, so is what it would answer."""
+    """The worker. If the parent is gone, so is whoever wanted the answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         while True:
