@@ -83,15 +83,9 @@ def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
     entries = {entry.file: entry for entry in manifest.entries.values() if entry.content_id}
     told = []
     with working(f"checking {folder}") as say:
-        for number, (file, entry) in enumerate(entries.items()):
-            say(f"checking {number} of {len(entries)}: {file}")
-            problem, facts = _differs(manifest.place(entry), entry), None
-            if not problem:
-                try:
-                    facts = _facts(Path(file), *_checked(manifest.place(entry), proven))
-                except QfmtError as error:
-                    problem = error.what
-            told.append((facts or {"file": file, "valid": False, "violations": []}) | {"problem": problem})
+        for number, entry in enumerate(entries.values()):
+            say(f"checking {number} of {len(entries)}: {entry.file}")
+            told.append(_archived(manifest.place(entry), entry, proven))
     wrong = [facts for facts in told if not facts["valid"]]
     if json_:
         as_json({"archive": str(folder), "valid": not wrong, "files": told})
@@ -109,19 +103,24 @@ def _check_archive(folder: Path, json_: bool, proven: bool) -> int:
     return 0
 
 
-def _differs(file: Path, entry: Entry) -> str:
-    """How a file differs from what the manifest states."""
+def _archived(path: Path, entry: Entry, proven: bool) -> dict[str, Any]:
+    """What is wrong with a file of an archive: rules that it breaks, or as `problem` how the manifest differs."""
     from ..archive.manifest import is_there
 
-    if not file.is_file():
-        return "is missing"
-    if not is_there(file, entry):
-        return "is not the file that was written: its sha256 differs"
+    told: dict[str, Any] = {"file": entry.file, "valid": False, "violations": [], "problem": ""}
+    if not path.is_file():
+        return told | {"problem": "is missing"}
+    if not is_there(path, entry):
+        return told | {"problem": "is not the file that was written: its sha256 differs"}
     try:
-        with qfmt.load(file) as model:
-            return "" if model.content_id().hex() == entry.content_id else "its content id is not that of the manifest"
-    except QfmtError:
-        return ""  # `check` says what is wrong with it
+        told |= _facts(Path(entry.file), *_checked(path, proven))
+        if told["valid"]:
+            with qfmt.load(path) as model:
+                if model.content_id().hex() != entry.content_id:
+                    told |= {"valid": False, "problem": "its content id is not that of the manifest"}
+    except QfmtError as error:
+        told |= {"valid": False, "problem": error.what}
+    return told
 
 
 def _proofs(file: Path) -> Proofs:

@@ -178,7 +178,12 @@ Examples:
 )
 @click.option("--compact", is_flag=True, help="To C: use less memory and more time.")
 @click.option("--quiet", is_flag=True, help="Print errors only.")
-@click.option("--json", "json_", is_flag=True, help="Print {source, dest, bytes, written, nodes, tensors, notes, …}.")
+@click.option(
+    "--json",
+    "json_",
+    is_flag=True,
+    help="Print {source, dest, bytes, written, nodes, tensors, notes, …}; with --out {archive, left_out, entries}.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -53,10 +53,7 @@ QFB, CONVERTED = "qfb", "converted"
 
 def is_archive(path: Path) -> bool:
     """Whether it is a folder with the manifest of an archive."""
-    try:
-        if not path.is_dir():
-            return False
-    except ValueError:  # a zero byte
+    if not path.is_dir():
         return False
     from ..archive.manifest import MANIFEST
 

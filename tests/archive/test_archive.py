@@ -440,7 +440,10 @@ def test_check_finds_broken_rules_and_another_content_id(three: Path) -> None:
     (three / MANIFEST).write_text(text.replace(manifest.entries["c.pt"].content_id, "0" * 64))
     result = invoke("check", three)
     assert result.exit_code == 1
-    assert "c.qfb: its content id is not that of the manifest" in result.stdout
+    assert [line[:50] for line in result.stdout.splitlines()] == [
+        "a.qfb: V43 node 0 (qfmt.Linear → y): a bias of sha",
+        "c.qfb: its content id is not that of the manifest",
+    ]
 
 
 def test_inspect_shows_one_line_a_source(three: Path) -> None:
