@@ -184,7 +184,8 @@ ALLOWED = {
     ("qfmt/backends/torch/qdq.py", "importlib.import_module"): "to_torch(): a module of torch, named in the text",
     ("qfmt/file/replacing.py", "ctypes"): "renameat2 of the C library that runs already",
     ("qfmt/frontends/isolation/parent.py", "subprocess"): "starts the worker",
-    ("qfmt/archive/workers.py", "multiprocessing"): "starts workers, which run qfmt",
+    ("qfmt/archive/workers.py", "subprocess"): "starts workers, which run qfmt",
+    ("qfmt/archive/workers.py", "importlib.import_module"): "the function that a caller of `fill` names",
     ("qfmt/backends/torch/compiled.py", "parse_ir"): "to_torch(): text that qfmt writes; names of a file are not in it",
 }
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
@@ -23,14 +23,12 @@ from ..errors import DestinationError, QfmtError, message
 from ..file import save
 from ..frontends.content import sha256_of
 from ..frontends.sources import external_files
-from ..model import Model
 from .manifest import Entry, Manifest, is_there
-from .workers import Message, results
+from .workers import Message, named, results
 
 if sys.platform != "win32":
     import fcntl
 
-Make = Callable[[Path], Model]
 Told = Callable[[Entry], None]
 
 
@@ -53,15 +51,15 @@ RESULTS = {
 def fill(
     folder: Path,
     sources: Mapping[str, Path],
-    make: Make,
     *,
+    maker: str = "qfmt:convert",
     options: Mapping[str, Any] | None = None,
     jobs: int = 1,
     told: Told = lambda entry: None,
 ) -> Filled:
     """Convert sources {name: path} into an archive, in `jobs` processes.
 
-    `make` gives the model of a path. It must be picklable, and `options` must state what its results depend on. A
+    `maker` names a function, as "module:function", that gives the model of a path and `options` (by keyword; JSON). A
     source is not converted again if the archive has its result with equal digests and options. Any error of a source,
     and the death of the process that converts it, becomes the `error` of its entry and stops nothing. `told` is called
     with each entry as it comes. After an interruption, the next call continues.
@@ -80,10 +78,12 @@ def fill(
         kept = set()
         with (
             manifest.path.open("ab") as journal,
-            closing(results(tasks, _Conversion(folder, make), jobs)) as answers,
+            closing(results(tasks, WORK, (str(folder), maker), jobs)) as answers,
         ):
             settling = _Settling(manifest, journal, sources)
             for task, answer in answers:
+                if answer != KEPT and any(type(value) is not _ANSWER.get(key) for key, value in answer.items()):
+                    answer = {"error": "the worker process answered something else"}  # a file may have taken it over
                 if answer == KEPT:
                     kept.add(task["source"])
                 told(settling.settle(task, answer))
@@ -135,31 +135,30 @@ KEPT: Message = {"kept": True}
 """The answer if a source is in the archive already."""
 
 
-@dataclass(frozen=True)
-class _Conversion:
+WORK = f"{__name__}:convert_task"
+
+_ANSWER = {**dict.fromkeys(("sha256", "external", "file_sha256", "content_id", "error"), str), "seconds": float}
+"""What a worker may answer."""
+
+
+def convert_task(folder: str, maker: str, task: Message) -> Message:
     """What a worker does: convert a source into its file, unless the archive has that."""
-
-    folder: Path
-    make: Make
-
-    def __call__(self, task: Message) -> Message:
-        begin, path, answer = time.perf_counter(), Path(task["path"]), Message()
-        try:
-            answer["sha256"] = sha256_of(path) if path.stat().st_size else ""
-            parts = "".join(map(sha256_of, external_files(path)))
-            answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
-            known = task["known"] or {}
-            if known.items() >= (answer | {"options": task["options"]}).items() and is_there(
-                self.folder / known["file"], Entry(**known)
-            ):
-                return KEPT
-            model, file = self.make(path), self.folder / task["file"]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save(model, file)
-            answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
-        except Exception as error:
-            answer["error"] = _without(str(path), error)
-        return answer | {"seconds": round(time.perf_counter() - begin, 3)}
+    begin, path, answer = time.perf_counter(), Path(task["path"]), Message()
+    try:
+        answer["sha256"] = sha256_of(path) if path.stat().st_size else ""
+        parts = "".join(map(sha256_of, external_files(path)))
+        answer["external"] = parts and hashlib.sha256(parts.encode()).hexdigest()
+        known = task["known"] or {}
+        is_same = known.items() >= (answer | {"options": task["options"]}).items()
+        if is_same and is_there(Path(folder, known["file"]), Entry(**known)):
+            return KEPT
+        model, file = named(maker)(path, **task["options"]), Path(folder, task["file"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save(model, file)
+        answer |= {"file_sha256": sha256_of(file), "content_id": model.content_id().hex()}
+    except Exception as error:
+        answer["error"] = _without(str(path), error)
+    return answer | {"seconds": round(time.perf_counter() - begin, 3)}
 
 
 def _without(path: str, error: Exception) -> str:

@@ -1,89 +1,98 @@
 """Worker processes, each with one task at a time: what kills a worker is the task that it has.
 
-`concurrent.futures` gives up a whole pool when a process of it dies, and does not say which task it had. Messages are
-JSON: nothing that comes from a worker, which reads untrusted files, is unpickled.
+`concurrent.futures` gives up a whole pool when a process of it dies, and does not say which task it had; so threads of
+a pool talk to processes. Messages are lines of JSON: nothing that a worker says, which reads untrusted files, is
+unpickled.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import connection, get_context, resource_tracker
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from importlib import import_module
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
-Message = dict[str, Any]
-Work = Callable[[Message], Message]
+from ..frontends.isolation.child import end_with
+from ..frontends.isolation.parent import import_path
 
-_CONTEXT = get_context("spawn")
+Message = dict[str, Any]
+
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from qfmt.archive.workers import serve
+serve(*sys.argv[2:])
+"""
 
 
 class _Worker:
-    """A process that answers tasks until its connection is closed. `work` must be picklable and raise no Exception."""
+    """A process that answers tasks until its standard input ends."""
 
-    def __init__(self, work: Work) -> None:
-        self.connection, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=_serve, args=(theirs, work), daemon=True)
-        with _uninterrupted():
-            self.process.start()
-        theirs.close()
-        self.task: Message = {}
+    def __init__(self, work: str, arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), work, *arguments]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)  # without Ctrl-C
 
-    def takes(self, task: Message) -> bool:
-        """Give it a task; false if it is dead."""
-        self.task = task
-        with suppress(OSError):
-            self.connection.send_bytes(json.dumps(task).encode())
-            return True
-        return False
-
-    def answer(self) -> Message:
+    def answer(self, task: Message) -> Message:
         """What it answers, or {"error": why it died}."""
-        with suppress(EOFError, OSError):
-            answer: Message = json.loads(self.connection.recv_bytes())
-            return answer
-        self.process.join()
-        return {"error": f"the worker process {_end(self.process.exitcode or 0)}"}
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with suppress(OSError, ValueError, RecursionError):
+            self.process.stdin.write(json.dumps(task).encode() + b"\n")
+            self.process.stdin.flush()
+            answer = json.loads(self.process.stdout.readline())
+            if isinstance(answer, dict):
+                return answer
+        with suppress(OSError):
+            self.process.stdin.close()
+        return {"error": f"the worker process {_end(self.process.wait())}"}
 
-    def kill(self) -> None:
+    def end(self) -> None:
+        """End it, and close the pipes."""
         self.process.kill()
-        self.process.join()
-        self.connection.close()
+        with suppress(OSError), self.process:
+            pass
 
 
-def results(tasks: Iterable[Message], work: Work, jobs: int) -> Generator[tuple[Message, Message]]:
-    """Each task and the answer to it, as they come. A task whose worker dies is answered with {"error": …}."""
-    waiting, finished = iter(tasks), list[tuple[Message, Message]]()
-    busy: dict[object, _Worker] = {}
-    idle: list[_Worker] = []
+def results(
+    tasks: Sequence[Message], work: str, arguments: Sequence[str], jobs: int
+) -> Generator[tuple[Message, Message]]:
+    """Each task and the answer to it, as they come: what a worker's `work(*arguments, task)` returns.
+
+    `work` is "module:function". The function must raise nothing. If a worker dies, the answer is {"error": …}.
+    """
+    workers = [_Worker(work, arguments) for _ in range(min(jobs, len(tasks)))]
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def answer(task: Message) -> Message:
+        worker = idle.get()
+        if worker.process.poll() is not None:
+            workers.append(worker := _Worker(work, arguments))
+        answer = worker.answer(task)
+        idle.put(worker)
+        return answer
+
+    pool = ThreadPoolExecutor(max(len(workers), 1))
     try:
-        while True:
-            while len(busy) < jobs and (task := next(waiting, None)) is not None:
-                worker = next((each for each in _taken(idle) if each.takes(task)), None) or _started(work, task)
-                busy[worker.connection] = worker
-            yield from finished
-            if not busy:
-                return
-            finished = []
-            for ready in connection.wait([worker.connection for worker in busy.values()]):
-                worker = busy.pop(ready)
-                finished.append((worker.task, worker.answer()))
-                (idle if worker.process.exitcode is None else []).append(worker)
+        given = {pool.submit(answer, task): task for task in tasks}
+        for each in as_completed(given):
+            yield given[each], each.result()
     finally:
-        for worker in (*busy.values(), *idle):
-            worker.kill()
-
-
-def _taken(idle: list[_Worker]) -> Iterator[_Worker]:
-    while idle:
-        yield idle.pop()
-
-
-def _started(work: Work, task: Message) -> _Worker:
-    worker = _Worker(work)
-    worker.takes(task)  # if it is dead already, that is its answer
-    return worker
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.process.kill()
+        pool.shutdown()
+        for worker in workers:
+            worker.end()
 
 
 def _end(status: int) -> str:
@@ -93,23 +102,21 @@ def _end(status: int) -> str:
     return f"was ended by {name}" + ("; it may have run out of memory" if name == "SIGKILL" else "")
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What starts here never sees a Ctrl-C, which a terminal sends to all processes: the parent ends its workers."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # with the first worker it would start, and admit the signal again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def named(name: str) -> Callable[..., Any]:
+    """The function that "module:function" names."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
 
 
-def _serve(parent: connection.Connection, work: Work) -> None:
-    """The worker. If the parent is gone, so is whoever wanted the answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, OSError):
-        while True:
-            parent.send_bytes(json.dumps(work(json.loads(parent.recv_bytes()))).encode())
+def serve(work: str, *arguments: str) -> None:
+    """The worker, which ends with its parent. Whatever the work prints goes nowhere: the messages need stdout."""
+    target = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    function = named(work)
+    with suppress(BrokenPipeError):
+        for line in sys.stdin.buffer:
+            target.write(json.dumps(function(*arguments, json.loads(line))).encode() + b"\n")
+            target.flush()

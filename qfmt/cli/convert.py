@@ -82,11 +82,6 @@ class Conversion:
     prepared: Path | None
     lowering: Lowering | None
 
-    def __call__(self, source: Path) -> Model:
-        """The model of a source, lowered if that was asked for."""
-        model, opened = self.read(source)
-        return model if self.lowering is None else self.lower(model, source, opened)[0]
-
     def read(self, source: Path, *, needs_shapes: bool = False) -> tuple[Model, bool]:
         """The model of a source, and whether it is a `.qfb`, whose engine and inputs are fixed."""
         if kind_of(source) != QFB:
@@ -108,6 +103,25 @@ class Conversion:
         """The integer-only model, and a description of it."""
         assert self.lowering is not None
         return self.lowering.apply(model, str(source), self.shapes if opened else {})
+
+
+def make(
+    source: Path,
+    *,
+    engine: str | None = None,
+    input_shapes: Shapes | None = None,
+    input_quantization: dict[str, tuple[float, int, str]] | None = None,
+    integer_only: bool = False,
+    exact: bool = False,
+    outputs: tuple[str, ...] = (),
+    requantize: str | None = None,
+    bits: str | None = None,
+) -> Model:
+    """The model of a source by the options of the command line, lowered if that is asked for."""
+    lowering = Lowering.of(integer_only, exact, outputs, requantize, bits)
+    conversion = Conversion(engine, input_shapes or {}, input_quantization or {}, None, lowering)
+    model, opened = conversion.read(source)
+    return model if lowering is None else conversion.lower(model, source, opened)[0]
 
 
 def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
@@ -223,7 +237,7 @@ def command(
 
         options = {"engine": engine, "input_shapes": shapes, "input_quantization": quantizations, **integer}
         stated = {name: value for name, value in options.items() if value}
-        ctx.exit(convert_many(paths, out, jobs, conversion, stated, quiet=quiet, json_=json_))
+        ctx.exit(convert_many(paths, out, jobs, stated, quiet=quiet, json_=json_))
     source, dest = _pair(ctx, paths)
     if jobs is not None:
         raise click.UsageError("--jobs is for many sources: it requires --out FOLDER")

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..archive.filling import RESULTS, Filled, Make, fill
+from ..archive.filling import RESULTS, Filled, fill
 from ..archive.sources import find
 from ..notation import size
 from .output import Column, as_json, line, table, working
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ..archive.manifest import Entry
 
 FAILED = 1
+MAKER = "qfmt.cli.convert:make"
 
 
 def convert_many(
     places: Sequence[str],
     folder: Path,
     jobs: int | None,
-    make: Make,
     options: Mapping[str, Any],
     *,
     quiet: bool,
@@ -44,7 +44,7 @@ def convert_many(
             if entry.error:
                 line(f"qfmt: error: {entry.source}: {entry.error}", err=True)
 
-        filled = fill(folder, sources, make, options=options, jobs=jobs or _processors(), told=told)
+        filled = fill(folder, sources, maker=MAKER, options=options, jobs=jobs or _processors(), told=told)
     if json_:
         entries = [asdict(filled.manifest.entries[name]) | {"result": word} for name, word in filled.results.items()]
         as_json({"archive": str(folder), "left_out": left_out, "entries": entries})

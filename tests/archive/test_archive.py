@@ -21,7 +21,6 @@ from qfmt.archive.filling import fill
 from qfmt.archive.manifest import MANIFEST, Entry, Manifest
 from qfmt.archive.sources import find
 from qfmt.errors import DestinationError, MissingFileError, QfmtError, SourceError
-from support import making
 from support.command_line import invoke, start, trouble
 from support.paths import DIGITS, HOSTILE, SAMPLES
 
@@ -52,7 +51,7 @@ def archive(tmp_path: Path) -> Path:
 
 def kept(sources: Path, archive: Path, **options: Any) -> set[str]:
     """Fill an archive; the sources that were there already."""
-    results = fill(archive, find([str(sources)], archive).sources, qfmt.convert, **options).results
+    results = fill(archive, find([str(sources)], archive).sources, **options).results
     return {name for name, result in results.items() if result == "kept"}
 
 
@@ -218,7 +217,7 @@ def test_equal_models_are_stored_once(sources: Path, archive: Path) -> None:
 def test_equal_models_have_the_name_of_the_first_source_whichever_was_ready_first(sources: Path, archive: Path) -> None:
     digits(sources / "a.pt")
     digits(sources / "b.pt", form=zipfile.ZIP_DEFLATED)
-    fill(archive, find([str(sources)], archive).sources, making.last_first, jobs=2)
+    fill(archive, find([str(sources)], archive).sources, maker="support.making:last_first", jobs=2)
     assert [entry["file"] for entry in lines(archive)] == ["a.qfb", "a.qfb"]
     assert files(archive) == ["a.qfb"]
     with qfmt.load(archive / "a.qfb") as model:
@@ -265,7 +264,7 @@ def test_what_kills_a_worker_is_the_failure_of_one_source(sources: Path, archive
         digits(sources / f"{name}.pt", number)
     told: list[Entry] = []
     found = find([str(sources)], archive).sources
-    fill(archive, found, making.or_die, jobs=2, told=told.append)
+    fill(archive, found, maker="support.making:or_die", jobs=2, told=told.append)
     errors = {entry["source"]: entry["error"] for entry in lines(archive)}
     assert errors["killed.pt"] == "the worker process was ended by SIGKILL; it may have run out of memory"
     assert errors["ended.pt"] == "the worker process ended with status 3"
@@ -300,6 +299,17 @@ def test_after_a_kill_only_what_was_in_flight_is_repeated(
     kept(sources, tmp_path / "uninterrupted")
     assert lines(archive) == lines(tmp_path / "uninterrupted")
     assert not list(archive.glob(".*"))
+
+
+def test_workers_import_nothing_from_the_working_directory(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits(sources / "m.pt")
+    for name in ("json", "numpy", "qfmt", "subprocess", "zipfile"):
+        (sources / f"{name}.py").write_text("open('PWNED', 'w')\n")
+    monkeypatch.chdir(sources)
+    assert invoke("convert", "m.pt", "--out", archive).exit_code == 0
+    assert not (sources / "PWNED").exists()
 
 
 def test_an_interruption_at_the_start_is_silent(sources: Path, archive: Path) -> None:
@@ -486,4 +496,4 @@ def test_verify_compares_each_source_with_its_file(three: Path) -> None:
 def test_errors_of_an_archive_are_errors_of_qfmt(archive: Path) -> None:
     archive.write_text("a file")
     with pytest.raises(QfmtError, match="cannot be made"):
-        fill(archive, {"a.pt": DIGITS}, qfmt.convert)
+        fill(archive, {"a.pt": DIGITS})

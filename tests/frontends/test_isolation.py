@@ -388,9 +388,9 @@ def test_nor_where_python_was_started_there(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     before = [entry for entry in sys.path if Path(entry).is_absolute()]
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), *sys.path])
-    assert parent._path() in (before, [str(ROOT), *before])
+    assert parent.import_path() in (before, [str(ROOT), *before])
     monkeypatch.chdir(ROOT)
-    assert str(ROOT) in parent._path()  # where qfmt itself is
+    assert str(ROOT) in parent.import_path()  # where qfmt itself is
 
 
 def test_the_process_that_verifies_does_not_import_torch(tmp_path: Path) -> None:

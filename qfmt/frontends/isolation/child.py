@@ -40,14 +40,14 @@ def main(kind: str) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     warnings.simplefilter("ignore")
-    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     server = Server(import_module(f"qfmt.frontends.{kind}.execution").Engine, target)
     with suppress(wire.Closed):
         while True:
             server.serve(*wire.read(source))
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End with the parent, however that ends: a call may take hours, and nobody reads the pipe meanwhile."""
     while os.getppid() == parent:
         sleep(1)

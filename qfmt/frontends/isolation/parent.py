@@ -88,7 +88,7 @@ class Worker:
         self.kind, self.owner = kind, os.getpid()
         self.session: Session | None = None
         self.version = ""
-        command = [sys.executable, "-I", "-c", _START, json.dumps(_path()), kind]
+        command = [sys.executable, "-I", "-c", _START, json.dumps(import_path()), kind]
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
@@ -182,7 +182,7 @@ def _worker(kind: str) -> Worker:
     return worker
 
 
-def _path() -> list[str]:
+def import_path() -> list[str]:
     """Where the worker imports from: where this process does, but not from the working directory, which may contain
     untrusted files; qfmt is where this one came from."""
     package = str(Path(__file__).parents[3])
