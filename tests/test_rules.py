@@ -118,6 +118,7 @@ def archived(**changes: Any) -> Model:
 
 
 COMPUTED = Quantization.of_blocks("int8", (3, 4), (2, 2), np.array([1, 2, -1, 1], np.float32))
+TILES = Quantization.of_blocks("int8", (3, 4), (2, 2), np.array([1, 2, 1, 1], np.float32))
 POINTS = StoredArray.of(np.arange(4, dtype=np.int8).reshape(2, 2, 1, 1))
 PLAIN = Quantization.of(0.5, 0, 0, 255)
 CODES = replace(numbers("uint8", 1), quantization=PLAIN)
@@ -227,11 +228,11 @@ BROKEN: list[tuple[str, Model]] = [
     ("V42", conv(group=None)),
     ("V42", conv(color=1)),
     ("V42", conv(group=1.0)),
-    ("V42", conv(group=True)),
-    ("V42", conv(pads=(1, 1, 1, 1.0))),
-    ("V42", node(3, attributes={"a": [1]})),
-    ("V42", node(3, attributes={"a": 2**63})),
-    ("V42", node(3, attributes={"": 1})),
+    ("V53", conv(group=True)),
+    ("V53", conv(pads=(1, 1, 1, 1.0))),
+    ("V53", node(3, attributes={"a": [1]})),
+    ("V53", node(3, attributes={"a": 2**63})),
+    ("V53", node(3, attributes={"": 1})),
     ("V43", tensor("conv", shape=("N", 2, 4, 5))),
     ("V43", tensor("conv", shape=("N", 2, 4))),
     ("V43", conv(pads=(1,))),
@@ -253,14 +254,22 @@ BROKEN: list[tuple[str, Model]] = [
     ),
     ("V45", extended(Node("Identity", ("conv",), ("z",), version=23), Tensor("z", "uint8", ("N", 2, 4, 4)))),
     (
-        "V45",
+        "V54",
+        extended(
+            Node("Identity", ("blocks",), ("z",), version=23),
+            Tensor.constant("blocks", np.zeros((3, 4), np.int8), TILES),
+            Tensor("z", "int8", (3, 4), None, TILES),
+        ),
+    ),
+    (
+        "V55",
         extended(
             Node("Identity", ("conv",), ("z",), version=23),
             Tensor("z", "uint8", ("N", 2, 4, 4), None, replace(ACTIVATION, quant_max=200)),
         ),
     ),
     (
-        "V45",
+        "V55",
         extended(
             Node("Pad", ("conv", "pads"), ("z",), {"mode": "edge"}, version=23),
             Tensor.constant("pads", np.zeros(8, np.int64)),
@@ -276,11 +285,11 @@ BROKEN: list[tuple[str, Model]] = [
     ),
     ("V47", node(1, rule="")),
     ("V47", node(1, rule="reciprocal_fma")),
-    ("V47", node(2, rule="divide")),
+    ("V56", node(2, rule="divide")),
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V52", tensor("conv.weight", quantization=Quantization.of((0.5, 1.0, 2.0), 0, -127, 127, 1))),
-    ("V52", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
+    ("V57", tensor("x/quantized", quantization=Quantization.of((1.0, 1.0, 1.0), (0, 0, 0), 0, 255, 1))),
     ("V50", vector({"y": POINTS})),
     ("V50", vector({"x": IMAGE, "y": POINTS})),
     ("V50", vector({"x": IMAGE}, outputs={"y": MAP})),

@@ -177,7 +177,7 @@ def _check_nodes(nodes: Sequence[Node], container: Container, found: Found) -> b
 
 
 def _check_vectors(model: Model, container: Container, damaged: set[int], used: set[int], found: Found) -> bool:
-    """V50, V51, and of what the values hold V10-V12 and V26; whether every test vector could be decoded."""
+    """V50, V51, and of what the values hold V10-V12 and V23; whether every test vector could be decoded."""
     decoded = 0
     for index in range(len(model.vectors)):
         with _collecting(found, container, f"test vector {index}"):

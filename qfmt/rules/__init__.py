@@ -11,9 +11,9 @@ from functools import partial
 
 from ..errors import ValidityError, Violation, some
 from ..model import Model, Node
-from . import integers as integers  # its rules join MEANING
+from . import integers as integers  # its rules join MEANING and CONSTANTS
 from .graph import EDGES, ENDS, GRAPH, MODEL
-from .nodes import MEANING, SIGNATURE, known
+from .nodes import CONSTANTS, MEANING, SIGNATURE, known
 from .quantization import NUMBERS, QUANTIZATION
 from .rule import Rule, quoted
 from .tensors import DATA, NAMING, data_violations, tensor_violations
@@ -34,7 +34,8 @@ __all__ = [
 ]
 
 _STAGES = (
-    NAMING, DATA, QUANTIZATION, NUMBERS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, VECTOR_ENDS, SIZES,
+    NAMING, DATA, QUANTIZATION, NUMBERS, VALUES, GRAPH, EDGES, ENDS, MODEL, SIGNATURE, MEANING, CONSTANTS, VECTOR_ENDS,
+    SIZES,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(
@@ -71,7 +72,7 @@ def require_sound(model: Model) -> None:
 
 
 def graph_violations(model: Model) -> list[Violation]:
-    """The rules V30–V49 that the graph and its nodes break."""
+    """The rules of the graph and its nodes that they break: V30–V49, and from V52 on."""
     graph = model.graph
     found = GRAPH.broken("graph", graph)
     available = set(graph.inputs) | {tensor.name for tensor in graph.constants()}
@@ -79,7 +80,8 @@ def graph_violations(model: Model) -> list[Violation]:
         where, operator = partial(_place, index, node), known(node)
         broken = EDGES.broken(where, node, graph.tensors, available) + SIGNATURE.broken(where, node, operator)
         if operator is not None and not broken:
-            broken = MEANING.broken(where, node, operator, graph.tensors)
+            subject = where, node, operator, graph.tensors
+            broken = MEANING.broken(*subject) or CONSTANTS.broken(*subject)
         available.update(node.outputs)
         found += broken
     return found + ENDS.broken("graph", graph, available) + MODEL.broken("model", model)

@@ -57,7 +57,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "clip-no-bound.qfb": qfb("11000022222222", to_torch="V43"),
     "c-unknown.qfb": qfb("00000020202202"),
     "c-unsigned.qfb": qfb("00000000200000"),
-    "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V49 node 1 (qfmt.Requantize → y): add is int8"),
+    "inspect-integer-broadcast.qfb": qfb("11000022222222", to_torch="V63 node 1 (qfmt.Requantize → y): add is int8"),
     "inspect-integer-no-output.qfb": qfb(
         "11000022222222", run="V41 node 0 (qfmt.Requantize → ): the output y is absent"
     ),

@@ -45,7 +45,7 @@ def cases(base: Base, whole: Base) -> Iterator[Refused]:
         ("row-before", "row", struct.pack("<i", -2), "A row of -2"),
         ("thresholds-order", "thresholds", struct.pack("<i", 1 << 20), "Thresholds that do not ascend"),
     ):
-        yield Refused(name, "V49", about, whole.with_data(whole.offset(parameter), new))
+        yield Refused(name, "V64", about, whole.with_data(whole.offset(parameter), new))
 
 
 def of_bytes(base: Base) -> Iterator[Refused]:
@@ -216,23 +216,34 @@ GRAPHS: tuple[Change, ...] = (
     ("arity", "V41", "A layer without a weight", node(0, inputs=[5])),
     ("attribute", "V42", "An attribute that the operator does not have", node(1, attributes=[
         {"name": "slope", "type": 1, "int_value": 1}])),
+    ("attribute-name", "V53", "An attribute without a name", node(2, attributes=[
+        {"name": "", "type": 1, "int_value": 1}])),
     ("shape", "V43", "An output of another size than the operator gives", setting("y", shape=[-1, 2])),
     ("moved-grid", "V45", "An operator that moves integers, to another grid", numbers("r", "scale", **_floats(0.5))),
     ("rule", "V47", "A rounding rule that is not known", node(0, rule="nearest")),
+    ("rule-without-rounding", "V56", "A rounding rule of a node that rounds nothing", node(1, rule="divide")),
+    ("input-scales", "V57", "A layer whose input has a scale for each column", numbers("x", "scale", block=[0, 1],
+        bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
     ("weight-axis", "V52", "A weight with scales along its input channels", numbers("w", "scale", block=[0, 1],
         bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
 )  # fmt: skip
 
 INTEGERS: tuple[Change, ...] = (
-    ("folded-zero-point", "V48", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
+    ("folded-zero-point", "V61", "By folded, a weight with a zero point", numbers("w", "zero_point", new=True, dtype=3,
         bytes=b"\1")),
     ("folded-int64", "V48", "By folded, sums of int64", setting("sums", dtype=8)),
-    ("no-shift", "V49", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
+    ("folded-scales", "V58", "By folded, an input with a scale for each column", numbers("x", "scale", block=[0, 1],
+        bytes=struct.pack("<4f", *[0.5] * 4), shape=[1, 4])),
+    ("folded-bias", "V59", "By folded, a bias of int64", node(0, inputs=[8, 7, 0])),
+    ("multiplier-type", "V63", "Multipliers of uint8", node(1, inputs=[4, 3, 3, 0, 6, 2])),
+    ("output-scales", "V66", "Sums on a grid with two scales", numbers("y", "scale", block=[0, 1],
+        bytes=struct.pack("<2f", 0.25, 0.5), shape=[1, 2])),
+    ("no-shift", "V65", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),
-    ("reach", "V49", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
+    ("reach", "V68", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
         .update(ints=[10000])),
     ("table-shape", "V43", "A table of two dimensions, and no axis", setting("table", shape=[2, 2])),
-    ("table-range", "V49", "A table with values beyond the range of its output", grid("z", quant_max=29)),
+    ("table-range", "V64", "A table with values beyond the range of its output", grid("z", quant_max=29)),
 )  # fmt: skip
 
 VECTORS: tuple[Change, ...] = (
