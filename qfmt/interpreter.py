@@ -155,6 +155,8 @@ def check_versions(model: Model) -> None:
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
     operator = operator_of(node)
     wanted = outputs[0].quantization
+    only_moves = operator.selects is not None and wanted is not None and not node.rule
+    moves = operator.moves or only_moves
     quantized = any(operand is not None and operand.quantization is not None for operand in operands)
     attributes = operator.complete(node.attributes)
     _check_sizes(operator, operands, attributes)
@@ -165,14 +167,14 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         return [_integers(operator, node.rule, operands, outputs[0], attributes)]
     if operator.integer is not None and node.rule not in QUANTIZE and node.rule:
         _check_integers(operands, outputs)
-    if wanted is not None and operator.integer is not None and node.rule not in QUANTIZE:
+    if wanted is not None and operator.integer is not None and node.rule not in QUANTIZE and not only_moves:
         _check_per_tensor(operator, node.rule, operands, wanted)
         result = Result(numpy_dtype(outputs[0].dtype), wanted, node.rule)
         return [operator.integer(*_filled(operator, operands), result=result, **attributes)]
     if operator.takes_weights and quantized:
         assert operator.integer is not None
         return _several(operator.integer(*_filled(operator, operands), rule=node.rule, **attributes))
-    if operator.moves:
+    if moves:
         _check_same_grid(operands[0], outputs)
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
@@ -183,7 +185,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
             else [operand and operand.array for operand in operands],
         )
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
-    if operator.moves:
+    if moves:
         kinds = [numpy_dtype(tensor.dtype) for tensor in outputs]
         return [np.asarray(result).astype(kind, copy=False) for result, kind in zip(results, kinds, strict=True)]
     return [_finish(np.asarray(result), tensor, node) for result, tensor in zip(results, outputs, strict=True)]

@@ -124,6 +124,13 @@ PLAIN = Quantization.of(0.5, 0, 0, 255)
 CODES = replace(numbers("uint8", 1), quantization=PLAIN)
 ACTIVATION = Quantization.of((0.05000000074505806,), (3,), 3, 255)
 
+
+def joined(grid: Quantization, rule: str = "") -> Model:
+    """The golden model with a Concat onto a grid."""
+    join = Node("Concat", ("conv", "conv"), ("z",), {"axis": 0}, version=13, rule=rule)
+    return extended(join, Tensor("z", "uint8", (None, 2, 4, 4), None, grid))
+
+
 BROKEN: list[tuple[str, Model]] = [
     ("V1", tensor("y", name="")),
     ("V1", tensor("y", name="z")),
@@ -285,7 +292,9 @@ BROKEN: list[tuple[str, Model]] = [
     ),
     ("V47", node(1, rule="")),
     ("V47", node(1, rule="reciprocal_fma")),
+    ("V47", joined(ACTIVATION.with_values(zero_point=4))),
     ("V56", node(2, rule="divide")),
+    ("V56", joined(ACTIVATION, "divide")),
     ("V47", by_blocks()),
     *BROKEN_INTEGERS,
     ("V52", tensor("conv.weight", quantization=Quantization.of((0.5, 1.0, 2.0), 0, -127, 127, 1))),

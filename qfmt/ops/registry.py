@@ -214,6 +214,7 @@ class Operator:
     sums: Sums | None = None
     constants: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
+    selects: Callable[[Mapping[str, Attribute]], slice] | None = None
     torch: tuple[str, ...] = field(default=())
     traits: Trait = Trait.NONE
 
@@ -340,6 +341,7 @@ def operator(
     sums: Sums | None = None,
     constants: tuple[str, ...] = (),
     weights: tuple[int, ...] | None = None,
+    selects: Callable[[Mapping[str, Attribute]], slice] | None = None,
     torch: tuple[str, ...] = (),
     traits: Trait = Trait.NONE,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -349,6 +351,8 @@ def operator(
     name, or "attribute:NAME" (if that is empty: as the first input); if outputs differ, one word for each, "same
     int64". `engines`: the rule that each engine uses, where it rounds. `constants`: the inputs that are constants in
     every valid model. `weights`: the places of inputs that are multiplied with the first, or with the state.
+    `selects`: the inputs whose elements the output consists of, by the attributes; between equal quantizations it
+    moves integers (`only_moves`).
     `traits`: those that do not follow from the rest.
     """
 
@@ -374,6 +378,7 @@ def operator(
             sums=sums,
             constants=constants,
             weights=default_weights if weights is None else weights,
+            selects=selects,
             torch=torch,
             traits=traits | _implied(quantized, shape, left, integer, sums),
         )

@@ -255,10 +255,15 @@ def _outside(geometry: list[Axis], mode: str) -> Array:
     return result
 
 
+def is_nearest(a: Mapping[str, Any]) -> bool:
+    """Whether attributes select the nearest element, without a value outside the edges."""
+    return a["mode"] == "nearest" and a["coordinate_transformation_mode"] != "tf_crop_and_resize"
+
+
 def _resize_integer(
     x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None, *, result: Result, **a: Any
 ) -> Array:
-    """nearest: moves integers. linear: rint(f32(R(f32(q)) - z) + z), R the formula above in float32.
+    """nearest: clamp(q). linear: rint(f32(R(f32(q)) - z) + z), R the formula above in float32.
 
     With the rule `interpolate_fma`, i · r - ½ is a fused multiply-add, as is (t · high) + ((1 - t) · low). Other modes,
     and antialias, take a quantize rule.
@@ -272,7 +277,7 @@ def _resize_integer(
         raise QfmtError("integers are only resized with nearest and linear", hint="a quantize rule supports any mode")
     geometry = _geometry(x.array.shape, None, scales and scales.array, sizes and sizes.array, a)
     if a["mode"] == "nearest":
-        return _nearest(x.array, geometry, mode, a["nearest_mode"])
+        return clamp(_nearest(x.array, geometry, mode, a["nearest_mode"]), q, result.dtype)
     multiply_add = fma if result.rule == "interpolate_fma" else _multiply_add
     between = _linear(x.array.astype(f32), geometry, mode, multiply_add)
     zero_point = f32(q.zero_point[0])
@@ -307,6 +312,7 @@ def _resize_integer(
     integer=_resize_integer,
     rules=("interpolate", "interpolate_fma", *QUANTIZE_RULES),
     engines=by_engine("interpolate_fma"),
+    selects=lambda a: slice(int(is_nearest(a))),
 )
 def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
     """Y[i] = X at the position of i in X: asymmetric i · r, half_pixel (i + ½) · r - ½, align_corners

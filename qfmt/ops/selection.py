@@ -41,6 +41,7 @@ def _concat_shape(given: Inference) -> list[Shape]:
     shape=_concat_shape,
     quantized=Quantized.COMPUTES,
     engines=by_engine("premultiplied"),
+    selects=lambda a: slice(None),
 )
 def concat(*inputs: Array, axis: int) -> Array:
     """concat_result = the inputs joined along the axis, in order."""

@@ -199,7 +199,11 @@ def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]
     return f"the rounding rule is {quoted(node.rule)}, expected {' or '.join(allowed)}"
 
 
-@MEANING.rule(56, "A node that rounds nothing states no rounding rule.")
+@MEANING.rule(
+    56,
+    "A node that rounds nothing states no rounding rule: neither does a Concat, or a Resize to the nearest neighbour, "
+    "that only moves integers.",
+)
 def _no_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if not node.rule or node.rule in operator.sum_rules or _rules(node, operator, tensors):
         return ""
@@ -208,8 +212,11 @@ def _no_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> s
 
 def _rules(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Those of which the node must state one, or a sum rule; empty if it rounds nothing."""
+    from ..ops import only_moves
     from ..ops.registry import QUANTIZE_RULES
 
+    if only_moves(node, tensors):
+        return ()
     deciding = node.inputs if operator.takes_weights else node.outputs
     if not any(tensors[name].quantization is not None for name in deciding if name):
         return ()

@@ -10,7 +10,6 @@ import numpy as np
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.model import DTYPES, numpy_dtype
 from qfmt.ops import OPERATORS
-from qfmt.ops.registry import QUANTIZE_RULES
 
 from .integer_inputs import integers_like, narrow, pairs
 from .operators import CASES
@@ -188,8 +187,7 @@ def move(rng: Random, operator: str) -> tuple[Model, Feed]:
             limits = DTYPES[dtype]
             computed.append((rng.integers(limits.minimum, limits.maximum + 1, array.shape).astype(dtype), grid))
     count = _output_count(operator, case)
-    rule = str(rng.choice(QUANTIZE_RULES)) if operator == "Concat" and grid is not None else ""
-    return network(operator, rule, computed, constants, case.attributes, [(dtype, grid)] * count)
+    return network(operator, "", computed, constants, case.attributes, [(dtype, grid)] * count)
 
 
 def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
@@ -208,10 +206,9 @@ def resize(rng: Random, rule: str) -> tuple[Model, Feed]:
         "coordinate_transformation_mode": str(rng.choice(places)),
         "nearest_mode": str(rng.choice(roundings)),
     }
-    stated = str(rng.choice(["interpolate", "interpolate_fma", *QUANTIZE_RULES])) if grid is not None else ""
     chosen = {3: (sizes, None)} if rng.random() < 0.5 else {2: (np.maximum(scales, 1 / 30), None)}
     computed: list[Given | None] = [(x, grid), None, *([None] if 3 in chosen else [])]
-    return network("Resize", stated, computed, chosen, attributes, [("uint8", grid)])
+    return network("Resize", "", computed, chosen, attributes, [("uint8", grid)])
 
 
 def position(rng: Random, operator: str) -> tuple[Model, Feed]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cases.operators import CASES, Case, compute
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS
+from qfmt.ops import OPERATORS, only_moves
 
 
 def quantized_node(name: str, case: Case, rng: np.random.Generator) -> tuple[Model, dict[str, np.ndarray]]:
@@ -79,6 +80,7 @@ def _model(
     made = tuple(tensor.name for tensor in outputs)
     node = Node(name, names, made, operator.complete(case.attributes), "node", operator.version, rule)
     tensors |= {tensor.name: tensor for tensor in outputs}
+    node = replace(node, rule="") if only_moves(node, tensors) else node
     return Model(Graph(tuple(inputs), made, (node,), tensors), engine="onnx")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cases.operators import CASES, compute
 from qfmt.model import DTYPES, Graph, Model, Node, Quantization, Tensor
-from qfmt.ops import OPERATORS
+from qfmt.ops import OPERATORS, only_moves
 
 Array = np.ndarray[Any, Any]
 
@@ -85,6 +86,7 @@ def one_node(name: str, kind: str, rng: Rng) -> tuple[Model, dict[str, Array]]:
     names = tuple("" if each is None else f"x{i}" for i, each in enumerate(case.inputs))
     outputs = tuple(f"y{i}" for i in range(len(results)))
     node = Node(name, names, outputs, operator.complete(case.attributes), "node", operator.version, rule)
+    node = replace(node, rule="") if only_moves(node, tensors) else node
     return Model(Graph(tuple(inputs), outputs, (node,), tensors), engine="fbgemm"), inputs
 
 

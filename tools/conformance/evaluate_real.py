@@ -159,7 +159,7 @@ def unary(function: Callable[[Fraction, Attributes], Fraction]) -> Callable[...,
 
 
 def _concat(operands: Operands, at: Attributes, rule: str, forms: list[Form]) -> list[Value]:
-    """On one grid it moves integers: f32(q - z) · s comes back to q by every rule."""
+    """Without a rule it moves integers."""
     given = [each for each in operands if each is not None]
     dtype, grid = forms[0]
     axis = at["axis"] % len(given[0].shape)
@@ -173,8 +173,8 @@ def _concat(operands: Operands, at: Attributes, rule: str, forms: list[Form]) ->
             index += 1
         source = (*place[:axis], left, *place[axis + 1 :])
         x = given[index]
-        if x.grid is None or (grid and (x.grid.scale, x.grid.zero_point) == (grid.scale, grid.zero_point)):
-            return x[source] if grid is None else grid.clamp(x[source])
+        if not rule:
+            return x[source]
         value = real(x, source, rule)
         return value if grid is None else quantize(value, grid, place, rule)
 

@@ -14,6 +14,7 @@ from ...passes.edits import renamed
 from ...passes.fold import fold_sandwiches
 from ...passes.grids import attach_quantization
 from ...passes.hoisting import hoist_quantizers
+from ...passes.idle_rules import without_idle_rules
 from ...passes.integral import integral
 from ..content import sha256_of
 from ..options import Options
@@ -58,7 +59,7 @@ def convert_onnx(source: Path | Any, options: Options, description: Mapping[str,
     graph = fold_dynamic(integral(importer.run(onnx.graph)))
     graph = on_real_numbers(graph, importer.preferred)
     graph = fold_sandwiches(hoist_quantizers(attach_quantization(graph, engine)), engine)
-    graph = renamed(graph, importer.preferred | _stored_otherwise(graph, importer.initializers))
+    graph = renamed(without_idle_rules(graph), importer.preferred | _stored_otherwise(graph, importer.initializers))
     keys = {"framework": onnx.producer_name, "framework_version": onnx.producer_version, **description}
     keys = {"format": "onnx", "format_version": str(onnx.opset_imports.get("", 1)), **keys}
     return Model(

@@ -80,8 +80,7 @@ def chain(seed: int) -> Model:
         shape = np.asarray(result).shape
         out = f"t{len(nodes)}"
         tensors[out] = Tensor(out, "int8", shape, quantization=GRID)
-        rule = {"Concat": "premultiplied", "Resize": "interpolate"}.get(operator, "")
-        nodes.append(Node(operator, (name, *others), (out,), attributes, version=entry.version, rule=rule))
+        nodes.append(Node(operator, (name, *others), (out,), attributes, version=entry.version))
         name = out
     held = {key: Tensor.constant(key, value) for key, value in constants.items()}
     used = {each for node in nodes for each in node.inputs}

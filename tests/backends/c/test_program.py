@@ -273,7 +273,7 @@ def test_inputs_that_nothing_reads_and_outputs_that_nothing_computes(tmp_path: P
     tensors["joined"] = replace(x, name="joined")
     nodes = (
         Node("Identity", ("x",), ("y",), version=23),
-        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13, rule="premultiplied"),
+        Node("Concat", ("x", "empty"), ("joined",), {"axis": 0}, version=13),
     )
     model = Model(Graph(("x", "unread"), ("x", "y", "c", "joined"), nodes, tensors))
     main = program(model, tmp_path / "net")

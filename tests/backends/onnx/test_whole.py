@@ -124,8 +124,8 @@ def test_a_network_with_clamps_joins_and_neighbours() -> None:
     nodes = {
         "relu": node("Relu", "y", "relu"),
         "clip": node("Clip", "y low high", "clip"),
-        "joined": node("Concat", "relu clip", "joined", "divide", axis=1),
-        "larger": node("Resize", "relu - scales", "larger", "interpolate", mode="nearest"),
+        "joined": node("Concat", "relu clip", "joined", axis=1),
+        "larger": node("Resize", "relu - scales", "larger", mode="nearest"),
         "padded": node("Pad", "larger pads value", "padded", mode="constant"),
         "largest": node("GlobalMaxPool", "clip", "largest"),
     }

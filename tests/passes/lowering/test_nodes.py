@@ -366,8 +366,7 @@ def test_what_moves_integers_stays() -> None:
         net = Net(rng)
         x = net.input(2, 4, 8, 9, q=q)
         names = [each if isinstance(each, str) else net.constant(each) for each in constants]
-        rule = "interpolate" if operator == "Resize" else ""
-        same("what moves", net.model(net.node(operator, [x, *names], q, rule, **attributes)), rng)
+        same("what moves", net.model(net.node(operator, [x, *names], q, **attributes)), rng)
 
 
 def test_moves_between_real_numbers_are_moves_of_integers() -> None:
@@ -400,7 +399,7 @@ def test_resizing_by_the_nearest_is_told_by_sizes(mode: str, between_real_number
                 real = net.node("Resize", [real, "", scales], None, **how)
                 y = net.node("QuantizeLinear", [real], grid(rng), "divide")
             else:
-                y = net.node("Resize", [x, "", scales], net.tensors[x].quantization, "interpolate", **how)
+                y = net.node("Resize", [x, "", scales], net.tensors[x].quantization, **how)
             lowered = same("resizing by the nearest", net.model(y), rng)
             floats = [name for name, tensor in lowered.tensors.items() if tensor.dtype == "float32"]
             left += len(floats)
