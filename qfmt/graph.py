@@ -122,13 +122,30 @@ def static_shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(size for size in tensor.shape if isinstance(size, int))
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of a requantization (docs/spec/integer-only.md, "Lowering and proofs").
+
+    `low` and `high`: the least and the greatest sum that can occur, for each channel or one for all. `compared`: the
+    rule with which it was compared, or empty. `differs`: in how many cases its output is another, for each channel or
+    one for all; empty: in none. `largest`: the largest such difference.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    compared: str = ""
+    differs: tuple[int, ...] = ()
+    largest: int = 0
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Node:
     """One operation. `operator` is ONNX's name, or `qfmt.Name` if ONNX has none.
 
     An absent optional input is the empty name. `rule` names the rounding rule of the
     outputs (docs/spec/running.md); it is empty if nothing is rounded.
-    `scope` and `source_operator` say where the node came from: the module path, and the operator there.
+    `scope` and `source_operator` say where the node came from: the module path, and the operator there. `proof` is
+    what is known of a requantization.
     """
 
     operator: str
@@ -140,6 +157,7 @@ class Node:
     rule: str = ""
     scope: str = ""
     source_operator: str = ""
+    proof: Proof | None = None
 
     @property
     def label(self) -> str:

@@ -144,8 +144,8 @@ def _proofs(network: Network, options: dict[str, Any]) -> list[str]:
         model = lower_integer(as_model(layer, "float_bias"), **options)
         (node,) = (each for each in model.nodes if each.operator == "qfmt.Requantize")
         channels = len(layer.weight)
-        low, high = (np.broadcast_to(node.attributes[name], channels) for name in ("reach_low", "reach_high"))
-        cells.append(f"{sum(node.attributes['differs']):,} of {int((high - low + 1).sum()):,}")
+        low, high = (np.broadcast_to(each, channels) for each in (node.proof.low, node.proof.high))
+        cells.append(f"{sum(node.proof.differs):,} of {int((high - low + 1).sum()):,}")
     return cells
 
 

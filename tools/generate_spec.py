@@ -136,7 +136,7 @@ def _type(field: Field) -> str:
 
 
 def _stated(spec: AttributeSpec) -> str:
-    return "known" if spec.may_lack else "required" if spec.default is None else f"`{spec.default}`"
+    return "required" if spec.default is None else f"`{spec.default}`"
 
 
 def _default(field: Field) -> str:

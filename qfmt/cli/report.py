@@ -7,7 +7,8 @@ The keys are stable: later versions may add keys, but do not change or remove an
     producer, engine, source {key: text}, metadata {key: text}, inputs [name], outputs [name]
     counts      nodes, tensors, parameters (elements of constants), operators {name: count},
                 parameter_dtypes {dtype: elements}
-    nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator]
+    nodes       [index, name, operator, version, inputs, outputs, attributes, rule, scope, source_operator, proof (null,
+                or low [..], high [..], compared, differs [..], largest)]
     vectors     [name, inputs {name: shape}, outputs {name: shape}]: the test vectors
     tensors     [name, dtype, shape, constant, bytes, quantization, aliases, written_by, read_by]
     hazards     [node, operator, weight, channels, largest_sum, can_saturate, engines {name: facts}]: the products, and
@@ -139,6 +140,7 @@ def node_facts(index: int, node: Node) -> Facts:
         "rule": node.rule,
         "scope": node.scope,
         "source_operator": node.source_operator,
+        "proof": node.proof and asdict(node.proof),
     }
 
 

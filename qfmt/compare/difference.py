@@ -172,6 +172,7 @@ class Pairing:
             yield from changed("name", mine.label, theirs.label)
             yield from changed("scope", mine.scope, theirs.scope)
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
+            yield from changed("proof", mine.proof, theirs.proof)
 
     def tensor_differences(self, *, provenance: bool) -> Iterator[TensorDifference]:
         """Every constant and input of either graph; the other name of a tensor is empty if only one graph has it."""

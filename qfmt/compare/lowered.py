@@ -20,7 +20,6 @@ from ..errors import QfmtError
 from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
-from ..ops import Trait, has
 from .judges import BySource, completed, operand
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -251,10 +250,10 @@ class IntegerForm:
 
     def _allowed(self, node: Node, rank: int) -> Array:
         """By how much a node states that it may differ from the rule, per channel; 0: not at all."""
-        differs = np.array(node.ints("differs", ()), np.int64)
-        if not has(node, Trait.REQUANTIZE) or not differs.size:
+        if node.proof is None or not node.proof.differs:
             return np.zeros((), np.int64)
-        allowed = np.where(differs > 0, node.int("largest"), 0)
+        differs = np.array(node.proof.differs)
+        allowed = np.where(differs > 0, node.proof.largest, 0)
         axis = node.attributes.get("axis")
         if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
             axis = rank - self.file.tensors[node.inputs[1]].array.ndim

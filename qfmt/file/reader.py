@@ -20,7 +20,7 @@ from ..rules import tensor_violations, vector_violations
 from . import header
 from .decode import Decoder, Record, Tables
 from .decoded import Decoded, Placed
-from .records import attribute_value, dtype_name, quantization, shape, sorted_map
+from .records import attribute_value, dtype_name, proof, quantization, shape, sorted_map
 
 _HASHED = 8
 """How many times over the data may be hashed: once by each of some threads that all begin with the same buffer."""
@@ -143,6 +143,7 @@ class Container:
             record["rule"] or "",
             record["scope"] or "",
             record["source_operator"] or "",
+            record["proof"] and proof(record["proof"]),
         )
 
     def tensor(self, record: Record) -> Tensor:

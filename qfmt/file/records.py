@@ -17,6 +17,7 @@ from ..model import (
     Node,
     Observed,
     Parameter,
+    Proof,
     Quantization,
     Shape,
     StoredArray,
@@ -162,6 +163,21 @@ def node_record(node: Node, indices: Mapping[str, int]) -> Record:
         "name": node.name or None,
         "scope": node.scope or None,
         "source_operator": node.source_operator or None,
+        "proof": node.proof and proof_record(node.proof),
+    }
+
+
+def proof(record: Record) -> Proof:
+    return Proof(record["low"], record["high"], record["compared"] or "", record["differs"] or (), record["largest"])
+
+
+def proof_record(value: Proof) -> Record:
+    return {
+        "low": value.low,
+        "high": value.high,
+        "compared": value.compared or None,
+        "differs": value.differs or None,
+        "largest": value.largest,
     }
 
 

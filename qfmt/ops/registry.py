@@ -108,15 +108,11 @@ class Parameter(NamedTuple):
 
 
 class AttributeSpec(NamedTuple):
-    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list.
-
-    `may_lack`: a node may lack it, because it only describes the node.
-    """
+    """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list."""
 
     kind: str
     default: Attribute | None
     meaning: str
-    may_lack: bool = False
 
 
 class Operand(NamedTuple):
@@ -255,8 +251,6 @@ class Operator:
             raise QfmtError(f"{self.name} has no attribute {', '.join(sorted(unknown))}")
         values = {}
         for name, spec in self.attributes.items():
-            if spec.may_lack and name not in given:
-                continue
             value = given.get(name, spec.default)
             if value is None:
                 raise QfmtError(f"{self.name} needs the attribute {name}")

@@ -5,6 +5,7 @@ wherever a node runs: nothing overflows, and no index is outside a table.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import le
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import Array
@@ -14,8 +15,6 @@ from .rule import first_of, quoted
 
 if TYPE_CHECKING:
     from ..ops import Operator
-
-KNOWN = ("reach_low", "reach_high", "differs")
 
 PARAMETER_DTYPES = {"multiplier": "int32", "shift": "uint8", "add": "int64", "thresholds": "int32", "row": "int32"}
 
@@ -275,28 +274,29 @@ def _inside(values: Array, low: int, high: int) -> bool:
 
 @CONSTANTS.rule(
     68,
-    "What a qfmt.Requantize or qfmt.RequantShift states about itself, it states once for all channels or once for "
-    "each; reach_low to reach_high is a range of int32.",
+    "Only a qfmt.Requantize or qfmt.RequantShift has a proof. Its numbers are stated once for all channels or once for "
+    "each: as many low as high, and as many differs, if there are any; low ≤ high, and no count is "
+    "negative.",
 )
-def _stated(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
+def _proof(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     from ..ops import Trait
 
-    stated = {name: node.ints(name, ()) for name in KNOWN if operator.traits & Trait.REQUANTIZE}
-    if not any(stated.values()):
+    proof, x = node.proof, tensors[node.inputs[0]] if node.inputs and node.inputs[0] else None
+    if proof is None:
         return ""
-    given = _inputs(node, tensors)
+    if not operator.traits & Trait.REQUANTIZE or x is None:
+        return "it has a proof, but does not requantize"
+    if len(proof.low) != len(proof.high) or (proof.differs and len(proof.differs) != len(proof.low)):
+        return f"the proof has {len(proof.low)} low, {len(proof.high)} high, {len(proof.differs)} differs"
+    given = _inputs(node, tensors)[1:]
     if operator.takes_integers:
         counts, axis = _counts(_parameters(node, operator, tensors)), node.int("axis")
-        shape = given[0].shape if given[0] is not None else None
-        channels = shape[axis] if shape is not None and axis < len(shape) else None
+        channels = x.shape[axis] if x.shape is not None and axis < len(x.shape) else None
+    elif any(tensor is None or not tensor.is_constant for tensor in given):
+        return "mul or add is not a constant, so nothing can be proven"
     else:
-        if any(tensor is None or not tensor.is_constant for tensor in given[1:]):
-            return "mul or add is not a constant, so reach and differences cannot be stated"
-        counts, channels = {name: t.array.size for name, t in zip(("mul", "add"), given[1:], strict=True) if t}, None
-    counts |= {name: len(values) for name, values in stated.items() if values or name != "differs"}
-    if wrong := _uneven(counts, channels):
+        counts, channels = {name: t.array.size for name, t in zip(("mul", "add"), given, strict=True) if t}, None
+    if wrong := _uneven({**counts, "low": len(proof.low)}, channels):
         return wrong
-    low, high = stated["reach_low"], stated["reach_high"]
-    pairs = zip(low * max(1, len(high) // len(low)), high * max(1, len(low) // len(high)), strict=True)
-    is_sound = all(a <= b and DTYPES["int32"].holds(a, b) for a, b in pairs)
-    return "" if is_sound else "reach_low to reach_high is not a range of int32"
+    is_sound = all(map(le, proof.low, proof.high)) and min(proof.differs, default=0) >= 0
+    return "" if is_sound else "the proof has a low above its high, or a negative count"

@@ -63,15 +63,12 @@ def _values(node: Node, operator: Operator | None) -> str:
 
 @SIGNATURE.rule(
     42,
-    "A known operator has exactly the attributes of its table, of the types stated there; those that are `known` may "
-    "be missing.",
+    "A known operator has exactly the attributes of its table, of the types stated there.",
 )
 def _attributes(node: Node, operator: Operator | None) -> str:
     if operator is None:
         return ""
-    if missing := [
-        name for name, spec in operator.attributes.items() if not spec.may_lack and name not in node.attributes
-    ]:
+    if missing := [name for name in operator.attributes if name not in node.attributes]:
         return f"the attribute {first_of(missing)} is missing"
     for name, value in node.attributes.items():
         if name not in operator.attributes:

@@ -302,7 +302,8 @@ static inline int qfb_sha256_is_(qfb_sha256_ *hash, const uint8_t *wanted)
 enum { QFB_SCALAR_, QFB_STRUCT_, QFB_STRING_, QFB_TABLE_, QFB_SCALARS_, QFB_STRINGS_, QFB_TABLES_ };
 enum {
     QFB_T_ARRAY_, QFB_T_ATTRIBUTE_, QFB_T_BUFFER_, QFB_T_GRAPH_, QFB_T_PAIR_, QFB_T_MODEL_, QFB_T_NODE_,
-    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_, QFB_T_VECTOR_
+    QFB_T_NUMBERS_, QFB_T_OBSERVED_, QFB_T_PROOF_, QFB_T_QUANTIZATION_, QFB_T_LEVEL_, QFB_T_TENSOR_, QFB_T_VALUE_,
+    QFB_T_VECTOR_
 };
 
 /* Numbers of the fields that are read one by one. Numbers have the first fields of an Array, a SecondLevel those of a
@@ -360,12 +361,15 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ node[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALAR_, 4, 0, 0}, {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1},
         {QFB_TABLES_, 4, QFB_T_ATTRIBUTE_, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0}, {QFB_STRING_, 4, 0, 0},
-        {QFB_STRING_, 4, 0, 0}};
+        {QFB_STRING_, 4, 0, 0}, {QFB_TABLE_, 4, QFB_T_PROOF_, 0}};
     static const qfb_field_ numbers[] = {
         {QFB_SCALAR_, 1, 0, 0}, {QFB_SCALARS_, 8, 0, 0}, {QFB_SCALARS_, 1, 0, 0}, {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ observed[] = {
         {QFB_STRING_, 4, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALARS_, 8, 0, 1}, {QFB_SCALAR_, 8, 0, 0},
         {QFB_SCALAR_, 8, 0, 0}, {QFB_STRING_, 4, 0, 0}};
+    static const qfb_field_ proof[] = {
+        {QFB_SCALARS_, 4, 0, 1}, {QFB_SCALARS_, 4, 0, 1}, {QFB_STRING_, 4, 0, 0}, {QFB_SCALARS_, 8, 0, 0},
+        {QFB_SCALAR_, 4, 0, 0}};
     static const qfb_field_ quantization[] = {
         {QFB_SCALARS_, 8, 0, 0}, {QFB_TABLE_, 4, QFB_T_ARRAY_, 1}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
         {QFB_TABLE_, 4, QFB_T_ARRAY_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0}, {QFB_TABLE_, 4, QFB_T_NUMBERS_, 0},
@@ -381,8 +385,8 @@ static inline qfb_table_ qfb_schema_(int table)
     static const qfb_field_ vector[] = {
         {QFB_STRING_, 4, 0, 0}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}, {QFB_TABLES_, 4, QFB_T_VALUE_, 1}};
     static const qfb_table_ tables[] = {
-        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 9}, {numbers, 4},
-        {observed, 6}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
+        {array, 5}, {attribute, 8}, {buffer, 3}, {graph, 5}, {pair, 2}, {model, 9}, {node, 10}, {numbers, 4},
+        {observed, 6}, {proof, 5}, {quantization, 11}, {level, 5}, {tensor, 7}, {value, 2}, {vector, 3}};
     return tables[table];
 }
 

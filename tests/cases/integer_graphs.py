@@ -15,8 +15,6 @@ from .integer_inputs import integers_like, narrow, pairs
 from .operators import CASES
 from .torch_inputs import Case, Random
 
-KNOWN = {"compared": "", "differs": (), "largest": 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
-
 Array = np.ndarray
 Given = tuple[Array, Quantization | None]
 """Integers and what they mean."""
@@ -127,7 +125,7 @@ def requantize(rng: Random, rule: str) -> tuple[Model, Feed]:
         given.pop()
     constants = {at: (each, None) for at, each in enumerate(given, 1) if each is not None}
     computed = [(x.astype(np.int32), None), *(None for each in given if each is None)]
-    return network("qfmt.Requantize", rule, computed, constants, KNOWN | {"axis": axis}, [(dtype, grid)])
+    return network("qfmt.Requantize", rule, computed, constants, {"axis": axis}, [(dtype, grid)])
 
 
 def requant_shift(rng: Random, rule: str) -> tuple[Model, Feed]:

@@ -28,8 +28,7 @@ def requantize(rng: Random) -> Case:
         shift,
         (1 << shift.astype(np.int64)) // 2 + rng.integers(-999, 999, count),
     ]
-    attributes = {"axis": axis, "reach_low": (-40000,), "reach_high": (40000,)}
-    return Case([x, *parameters], {**attributes, "compared": "", "differs": (), "largest": 0})
+    return Case([x, *parameters], {"axis": axis})
 
 
 def table(rng: Random) -> Case:

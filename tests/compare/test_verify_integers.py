@@ -64,9 +64,9 @@ def changed(model: Model, name: str, change: Callable[[Any], Any]) -> Model:
     return model.replace(graph=replace(model.graph, tensors=tensors))
 
 
-def with_attributes(model: Model, output: str, **attributes: Any) -> Model:
+def with_proof(model: Model, output: str, **changes: Any) -> Model:
     nodes = [
-        replace(node, attributes={**node.attributes, **attributes}) if node.outputs == (output,) else node
+        replace(node, proof=replace(node.proof, **changes)) if node.proof and node.outputs == (output,) else node
         for node in model.nodes
     ]
     return model.replace(graph=replace(model.graph, nodes=nodes))
@@ -95,7 +95,8 @@ def test_what_the_file_states_is_told_apart(digits: Model, narrow: Model) -> Non
     name = next(node.name for node in report.nodes if node.stated)
     before = next(node for node in report.nodes if node.name == name)
     (node,) = (node for node in narrow.nodes if node.outputs == (name,))
-    silent = with_attributes(narrow, name, differs=(0,) * len(node.attributes["differs"]))  # type: ignore[arg-type]
+    assert node.proof is not None and any(node.proof.differs)
+    silent = with_proof(narrow, name, differs=())
     after = qfmt.verify(DIGITS, silent)
     found = next(each for each in after.nodes if each.name == name)
     assert (found.stated, found.wrong) == (0, before.stated)
@@ -114,9 +115,10 @@ def test_only_channels_that_state_it_may_differ(narrow: Model) -> None:
     """What channels do that no longer say so is wrong."""
     name = "pointwise.0"
     (node,) = (node for node in narrow.nodes if node.outputs == (name,))
-    differs = np.array(node.attributes["differs"])
+    assert node.proof is not None
+    differs = np.array(node.proof.differs)
     whole = next(each for each in qfmt.verify(DIGITS, narrow).nodes if each.name == name)
-    half = with_attributes(narrow, name, differs=tuple(np.where(np.arange(len(differs)) % 2, differs, 0).tolist()))
+    half = with_proof(narrow, name, differs=tuple(np.where(np.arange(len(differs)) % 2, differs, 0).tolist()))
     silent = next(each for each in qfmt.verify(DIGITS, half).nodes if each.name == name)
     assert 0 < silent.stated < whole.stated and silent.stated + silent.wrong == whole.stated
 
@@ -125,7 +127,7 @@ def test_the_file_does_not_choose_how_strictly_it_is_compared(exact: Model) -> N
     """Damaged multipliers, of which the file says that they may differ by anything."""
     name = "pointwise.0"
     damaged = changed(exact, f"{name}.multiplier", lambda a: a + a // 40)
-    lying = with_attributes(damaged, name, differs=(9,) * 32, largest=255)
+    lying = with_proof(damaged, name, differs=(9,) * 32, largest=255)
     for said in ("exact", "multiply_shift, 32 bits", "multiply_shift, 0 bits", "nonsense"):
         model = lying.replace(source={**lying.source, "integer_only": said})
         found = [
@@ -153,14 +155,7 @@ def forgery(model: Model) -> Model:
         replace(
             node,
             inputs=tuple(new.get(name, name) for name in node.inputs),
-            attributes={
-                **node.attributes,
-                **(
-                    {"differs": (9,) * len(node.attributes["differs"]), "largest": 255}
-                    if "differs" in node.attributes
-                    else {}
-                ),  # type: ignore[arg-type]
-            },
+            proof=node.proof and replace(node.proof, differs=(9,) * len(node.proof.low), largest=255),
         )
         for node in model.nodes
     ]

@@ -122,7 +122,7 @@ def test_a_real_network_in_c_gives_pytorchs_logits(
     assert lowered is not None, output
     assert f"{lowered[1]} channels are proven equal on all of {lowered[2]} sums" in README
     model = qfmt.load(tmp_path / "net_int.qfb")
-    assert not any(any(node.attributes.get("differs", ())) for node in model.nodes)
+    assert not any(node.proof is not None and any(node.proof.differs) for node in model.nodes)
     (given,), (result,) = model.graph.inputs, model.graph.outputs
     into, out = model.tensors[given].quantization, model.tensors[result].quantization
     monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS
 
 CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
-KNOWN = {"compared": "", "differs": (), "largest": 0}
 PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 
 RANDOM = np.random.default_rng(3)
@@ -35,9 +34,9 @@ def node(operator: str, inputs: str, output: str, rule: str = "", **attributes: 
     return Node(operator, names, (output,), entry.complete(attributes), output, entry.version, rule)
 
 
-def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int = 1 << 24, **known: Any) -> Node:
-    known = {**KNOWN, "reach_low": (-reach,), "reach_high": (reach,), **known}
-    return node("qfmt.Requantize", inputs, output, rule, axis=axis, **known)
+def requantized(inputs: str, output: str, rule: str, axis: int = 1, reach: int = 1 << 24) -> Node:
+    made = node("qfmt.Requantize", inputs, output, rule, axis=axis)
+    return replace(made, proof=Proof((-reach,), (reach,)))
 
 
 def network(nodes: dict[str, Node] | None = None, *tensors: Tensor, inputs: tuple[str, ...] = ("x",)) -> Model:
@@ -124,11 +123,12 @@ BROKEN: list[tuple[str, Model]] = [
     ("V63", changed("y", axis=4)),
     ("V63", changed("y", axis=-1)),
     ("V63", changed("y", axis=2)),
-    ("V68", changed("y", reach_low=())),
-    ("V68", changed("y", reach_low=(-1, 2))),
-    ("V68", changed("y", reach_low=(5,), reach_high=(4,))),
-    ("V68", changed("y", reach_high=(1 << 31,))),
-    ("V68", changed("y", differs=(1, 2))),
+    ("V68", changed("y", proof=Proof((), ()))),
+    ("V68", changed("y", proof=Proof((-1,), (2, 3, 4)))),
+    ("V68", changed("y", proof=Proof((-1, 2), (3, 4)))),
+    ("V68", changed("y", proof=Proof((5,), (4,)))),
+    ("V68", changed("y", proof=Proof((-1,), (2,), "float_bias", (1, 2), 1))),
+    ("V68", changed("t", proof=Proof((-1,), (2,)))),
     ("V63", constant("m", np.array([1, 2, 3]))),
     ("V64", constant("m", np.array([1, 0, 3], INT32))),
     ("V63", constant("m", np.array([1, 2], INT32))),

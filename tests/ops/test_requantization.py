@@ -50,8 +50,7 @@ def run(
 
 def requantize(x: Array, parameters: dict[str, Array], dtype: str, q: Quantization, rule: str, axis: int = 0) -> Array:
     inputs = [parameters.get(name) for name in ("multiplier", "shift", "add", "thresholds", "row")]
-    reach = {"reach_low": (INT32[0],), "reach_high": (INT32[1],)}
-    return run("qfmt.Requantize", [x, *inputs], dtype, q, rule, axis=axis, **reach)
+    return run("qfmt.Requantize", [x, *inputs], dtype, q, rule, axis=axis)
 
 
 def some_grid(rng: np.random.Generator) -> tuple[str, Quantization]:

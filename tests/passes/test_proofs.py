@@ -17,7 +17,7 @@ import qfmt
 from qfmt import Graph, Model, Node, Quantization, Tensor
 from qfmt.cli import main as cli
 from qfmt.errors import QfmtError, RunError
-from qfmt.model import static_shape
+from qfmt.model import Proof, static_shape
 from qfmt.ops import OPERATORS
 from qfmt.passes import lower_integer, proofs
 from qfmt.rules import violations
@@ -32,7 +32,7 @@ def grid(zero: int, low: int = 0, high: int = 255) -> Quantization:
 
 
 def with_reach(node: Node, low: tuple[int, ...], high: tuple[int, ...]) -> Node:
-    return replace(node, attributes={**node.attributes, "reach_low": low, "reach_high": high})
+    return replace(node, proof=Proof(low, high))
 
 
 def net(nodes: list[Node], tensors: list[Tensor], sums: tuple[int, ...], stated: Quantization | None = None) -> Model:
@@ -42,9 +42,9 @@ def net(nodes: list[Node], tensors: list[Tensor], sums: tuple[int, ...], stated:
         Tensor.constant("shift", np.zeros(1, np.uint8)),
         Tensor.constant("add", np.zeros(1, np.int64)),
     ]
-    given = {"axis": 1 if len(sums) > 1 else 0, "reach_low": (-(1 << 31),), "reach_high": ((1 << 31) - 1,)}
-    complete = OPERATORS["qfmt.Requantize"].complete(given)
-    last = Node("qfmt.Requantize", ("s", "m", "shift", "add"), ("y",), complete, "", 1, "multiply_shift")
+    axis = {"axis": 1 if len(sums) > 1 else 0}
+    last = Node("qfmt.Requantize", ("s", "m", "shift", "add"), ("y",), axis, "", 1, "multiply_shift")
+    last = with_reach(last, (-(1 << 31),), ((1 << 31) - 1,))
     outputs = [Tensor("s", "int32", sums, None, stated), Tensor("y", "int8", sums, None, grid(0, -128, 127))]
     named = {tensor.name: tensor for tensor in (*tensors, *numbers, *outputs)}
     inputs = tuple(tensor.name for tensor in tensors if not tensor.is_constant)
@@ -212,13 +212,12 @@ def test_whatever_lowering_states_holds_and_is_tight() -> None:
             continue
         found = proofs(model)
         assert not found.violations and not found.unknown
-        assert found.reaches == sum(bool(node.attributes.get("reach_low")) for node in model.nodes)
+        assert found.reaches == sum(node.proof is not None for node in model.nodes)
         sums, holds = sums + found.sums, holds + found.reaches
         for place, node in enumerate(model.nodes):
-            low, high = node.attributes.get("reach_low"), node.attributes.get("reach_high")
-            if not low or low == high:
+            if node.proof is None or node.proof.low == node.proof.high:
                 continue
-            assert isinstance(low, tuple) and isinstance(high, tuple)
+            low, high = node.proof.low, node.proof.high
             for smaller in ((tuple(int(v) + 1 for v in low), high), (low, tuple(int(v) - 1 for v in high))):
                 nodes = (*model.nodes[:place], with_reach(node, *smaller), *model.nodes[place + 1 :])  # type: ignore[arg-type]
                 broken = proofs(model.replace(graph=replace(model.graph, nodes=nodes))).violations

@@ -318,16 +318,11 @@ def _altered(count: int, seed: int, path: Path) -> list[bytes]:
 
 
 def test_broken_networks_are_refused(tmp_path: Path) -> None:
-    """All but those in which only what is known about a node is broken, which a run does not need."""
-    needed = [(rule, model) for rule, model in BROKEN if _known_about(model) == _known_about(network())]
-    assert len(needed) >= len(BROKEN) - 7
+    """All but those with a broken proof, which a run does not need."""
+    needed = [(rule, model) for rule, model in BROKEN if rule != "V68"]
     found = hashes(written(model, tmp_path / "m.qfb") for _, model in needed)
     assert [rule for (rule, _), (code, *_) in zip(needed, found, strict=True) if code == 0] == []
     assert hashes([written(network(), tmp_path / "m.qfb")])[0][0] == 0
-
-
-def _known_about(model: Model) -> list[Any]:
-    return [[node.attributes.get(key) for key in ("reach_low", "reach_high", "differs")] for node in model.nodes]
 
 
 def linear(count: int, weight: int = 127, rows: int = 1) -> Model:

@@ -35,7 +35,8 @@ TABLES = {
     "Tensor": "name:s! dtype:B shape:[q] dims:[s] buffer:I? quantization:Quantization aliases:[s]",
     "Attribute": "name:s! type:B int_value:q float_value:d string_value:s ints:[q] floats:[d] strings:[s]",
     "Node": "operator:s! version:I=1 inputs:[i]! outputs:[i]! attributes:[Attribute] rule:s name:s scope:s "
-    "source_operator:s",
+    "source_operator:s proof:Proof",
+    "Proof": "low:[i]! high:[i]! compared:s differs:[q] largest:I",
     "Graph": "tensors:[Tensor]! nodes:[Node]! inputs:[i]! outputs:[i]! name:s",
     "KeyValue": "key:s! value:s!",
     "Model": "minor_version:I required_features:[s] graph:Graph! buffers:[Buffer]! producer:s engine:s "

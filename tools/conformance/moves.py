@@ -192,5 +192,5 @@ def requantized(
             [index % 2 for index in range(count)] if rule == "thresholds" else [index % 3 - 1 for index in range(count)]
         )
         names.append(net.constant(f"{name}.row", chosen, "int32"))
-    attributes = {"axis": axis, "reach_low": reach[:1], "reach_high": reach[1:]}
-    net.node("qfmt.Requantize", names, name, *out, stated, **attributes)
+    net.node("qfmt.Requantize", names, name, *out, stated, axis=axis)
+    net.prove(*reach)

@@ -240,8 +240,7 @@ INTEGERS: tuple[Change, ...] = (
         bytes=struct.pack("<2f", 0.25, 0.5), shape=[1, 2])),
     ("no-shift", "V65", "multiply_shift without a shift", node(1, inputs=[4, 1, -1, 0, 6, 2])),
     ("unknown-rule", "V47", "A rule that is not one of qfmt.Requantize", node(1, rule="float_bias")),
-    ("reach", "V68", "What is in reach is upside down", lambda record: record["graph"]["nodes"][1]["attributes"][5]
-        .update(ints=[10000])),
+    ("proof", "V68", "A proof upside down", lambda record: record["graph"]["nodes"][1]["proof"].update(low=[10000])),
     ("table-shape", "V43", "A table of two dimensions, and no axis", setting("table", shape=[2, 2])),
     ("table-range", "V64", "A table with values beyond the range of its output", grid("z", quant_max=29)),
 )  # fmt: skip

@@ -119,8 +119,6 @@ def counted(seed: int) -> Model:
         rows[1], rows[2] = rows[1, 0], extreme[1]
         rows[3, : count // 2] = extreme[0]
     per_channel = seed % 4 < 2
-    reach = {"axis": 1, "reach_low": (int(extreme[0]),), "reach_high": (int(extreme[1]),), "compared": "",
-             "differs": (), "largest": 0}  # fmt: skip
     chosen = rows if per_channel else rows[:1]
     tensors = {
         "x": Tensor("x", "int32", (2, 4, 50)),
@@ -129,7 +127,7 @@ def counted(seed: int) -> Model:
             "y", "uint8" if low == 0 else "int8", (2, 4, 50), quantization=Quantization.of((1.0,), (0,), low, high)
         ),
     }
-    node = Node("qfmt.Requantize", ("x", "", "", "", "rows"), ("y",), reach, rule="thresholds")
+    node = Node("qfmt.Requantize", ("x", "", "", "", "rows"), ("y",), {"axis": 1}, rule="thresholds")
     return Model(Graph(("x",), ("y",), (node,), tensors))
 
 

@@ -61,14 +61,11 @@ def test_the_header_says_where_it_is_from_and_what_was_proven(digits: Model, tmp
 
 def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> None:
     nodes = tuple(
-        replace(node, attributes=dict(node.attributes) | {"differs": (3,), "largest": 2})
-        if node.attributes.get("compared") == "float_bias"
-        else replace(
-            node,
-            attributes=dict(node.attributes) | {"compared": "", "differs": ()}
-            if node.operator == "qfmt.Requantize"
-            else node.attributes,
-        )
+        node
+        if node.proof is None
+        else replace(node, proof=replace(node.proof, differs=(3,) * len(node.proof.low), largest=2))
+        if node.proof.compared == "float_bias"
+        else replace(node, proof=replace(node.proof, compared="", differs=()))
         for node in digits.nodes
     )
     write_c(digits.replace(graph=replace(digits.graph, nodes=nodes)), tmp_path / "net")

@@ -16,7 +16,7 @@ from qfmt.arithmetic import REQUANTIZE, requantize
 from qfmt.budget import Budget
 from qfmt.errors import BudgetError
 from qfmt.interpreter import execute
-from qfmt.model import Graph, Model, Node, Quantization, Tensor
+from qfmt.model import Graph, Model, Node, Proof, Quantization, Tensor
 from qfmt.ops import OPERATORS, Operand
 from qfmt.passes import lower_integer
 from qfmt.passes.lowering.facts import requantizations
@@ -89,7 +89,8 @@ def stated(made: Layer, sums: np.ndarray, channel: int, bias: int) -> np.ndarray
 
 def by_integers(node: Node, lowered: Model, sums: np.ndarray, channel: int) -> np.ndarray:
     """What the node of the lowered model makes of sums of one channel."""
-    wide = np.zeros((len(sums), len(node.attributes["reach_low"])), np.int32)  # type: ignore[arg-type]
+    assert node.proof is not None
+    wide = np.zeros((len(sums), len(node.proof.low)), np.int32)
     wide[:, channel] = sums
     operands = [Operand(wide, None)]
     operands += [Operand(lowered.tensors[name].array, None) if name else None for name in node.inputs[1:]]  # type: ignore[list-item]
@@ -119,9 +120,8 @@ def test_the_count_of_differing_sums_is_that_of_all_sums_tried(seed: int, rule: 
             )
             differs.append(int(np.count_nonzero(apart)))
             largest = max(largest, int(apart.max()))
-        assert node.attributes["differs"] == tuple(differs)
-        assert node.attributes["largest"] == largest
-        assert node.attributes["compared"] == rule
+        counted = tuple(differs) if any(differs) else ()
+        assert node.proof == Proof(*zip(*found.reach, strict=True), rule, counted, largest)
         if exact or form == "thresholds":
             assert not any(differs)
         assert node.rule in (form, "thresholds")
@@ -143,8 +143,8 @@ def test_sums_in_reach_are_all_that_inputs_give(seed: int, rule: str, wide: bool
     operands += [Operand(lowered.tensors[each].array, lowered.tensors[each].quantization) for each in adding.inputs[1:]]
     (sums,) = execute(adding, operands, [lowered.tensors[adding.outputs[0]]])
     node = lowered.nodes[1]
-    assert tuple(sums.min(0)) == node.attributes["reach_low"]
-    assert tuple(sums.max(0)) == node.attributes["reach_high"]
+    assert node.proof is not None
+    assert (tuple(sums.min(0)), tuple(sums.max(0))) == (node.proof.low, node.proof.high)
 
 
 def steps_of(rng: np.random.Generator) -> tuple[StepFunction, np.ndarray]:
