@@ -45,7 +45,8 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "F12",
         "If sizes have names, there is one, possibly empty, for each size, and a size with a name is -1. Every "
         "quantization has a quant_min and a quant_max; each of its arrays has either bytes or a buffer. An attribute "
-        "has a known type and a value of that type. The values of test vectors have a buffer.",
+        "has a known type, a value of that type and none of another; a list that is empty has the type Ints. The "
+        "values of test vectors have a buffer.",
     ),
     (
         "F13",

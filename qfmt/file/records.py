@@ -195,11 +195,16 @@ _ATTRIBUTE_FIELDS = {ENUMS["AttributeType"][name]: field for name, field in ATTR
 
 
 def attribute_value(record: Record) -> Attribute:
-    if record["type"] not in _ATTRIBUTE_FIELDS:
-        raise FormatError(f"the attribute {record['name']!r} has the unknown type {record['type']}", rule="F12")
-    value: Attribute | None = record[_ATTRIBUTE_FIELDS[record["type"]]]
+    name, field = f"the attribute {record['name']!r}", _ATTRIBUTE_FIELDS.get(record["type"])
+    if field is None:
+        raise FormatError(f"{name} has the unknown type {record['type']}", rule="F12")
+    value: Attribute | None = record[field]
     if value is None:
-        raise FormatError(f"the attribute {record['name']!r} has no value", rule="F12")
+        raise FormatError(f"{name} has no value", rule="F12")
+    if any(record[other] not in (None, 0) for other in _ATTRIBUTE_FIELDS.values() if other != field):
+        raise FormatError(f"{name} has values of two types", rule="F12")
+    if value == () and field != "ints":
+        raise FormatError(f"{name} is an empty list, which has the type Ints", rule="F12")
     return value
 
 

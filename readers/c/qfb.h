@@ -1566,6 +1566,7 @@ static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, con
     qfb_string before = {"", 0};
     qfb_attribute a;
     uint32_t i, at;
+    int k;
     for (i = 0; i < node->attribute_count; i++) {
         qfb_get_attribute(file, node, i, &a);
         at = qfb_element_(file, node->attributes, i);
@@ -1577,6 +1578,13 @@ static inline qfb_code qfb_check_attributes_(qfb_file *file, uint32_t index, con
         if ((a.type == QFB_STRING && !qfb_at_(file, at, QFB_ATTRIBUTE_STRING_)) ||
             (a.type >= QFB_INTS && !a.list.present))
             return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has no value");
+        if (a.type > QFB_INTS && !a.list.count)
+            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an empty list does not have the type Ints");
+        if ((a.type != QFB_INT && a.integer) || (a.type != QFB_FLOAT && a.float_bits << 1))
+            return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has values of two types");
+        for (k = QFB_STRING; k <= QFB_STRINGS; k++)
+            if (k != (int)a.type && qfb_at_(file, at, QFB_ATTRIBUTE_INT_ + k - QFB_INT))
+                return qfb_fail_(file, QFB_BROKEN, "F12", "node", index, "an attribute has values of two types");
     }
     return QFB_OK;
 }

@@ -143,6 +143,9 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield table("attribute-type", "F12", "An attribute of an unknown type", node(2, attributes=kinds[0]))
     yield table("attribute-value", "F12", "An attribute without the value of its type", node(2, attributes=kinds[1]))
     yield table("no-value", "F12", "A value of a test vector without a buffer", value("inputs", buffer=None))
+    kinds = [{"name": "a", "type": 1, "ints": [1]}], [{"name": "a", "type": 5, "floats": []}]
+    yield table("attribute-twice", "F12", "An attribute with values of two types", node(2, attributes=kinds[0]))
+    yield table("attribute-empty", "F12", "An empty list of floats", node(2, attributes=kinds[1]))
     digest = hashlib.sha256(b"").digest()
     more = {"offset": (len(base.data) - base.data_offset + 63) // 64 * 64, "size": 0, "sha256": digest}
     padded = base.data[base.data_offset :] + bytes(-(len(base.data) - base.data_offset) % 64)
