@@ -31,6 +31,14 @@ def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
     return np.subtract(operand.array, zero_points.astype(dtype), dtype=dtype, casting="unsafe")
 
 
+def real_scalar(value: Operand | None) -> Array:
+    """The real number of an input that is one number: 0 for an absent one."""
+    if value is None:
+        return np.zeros((), np.float32)
+    scalar = value.array.reshape(())
+    return scalar.astype(np.float32) if value.quantization is None else dequantize(scalar, value.quantization)
+
+
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
     """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in whatever order.
 

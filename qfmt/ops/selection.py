@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arithmetic import dequantize, quantize
+from ..arithmetic import quantize
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Dimension, Shape
+from .accumulation import real_scalar
 from .registry import Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional, required
 from .shapes import axis_of, check_scalar, integers, is_present
 
@@ -171,18 +172,11 @@ def _pad_shape(given: Inference) -> list[Shape]:
     return [tuple(result)]
 
 
-def _real_scalar(value: Operand | None) -> Array:
-    if value is None:
-        return np.zeros((), np.float32)
-    scalar = value.array.reshape(())
-    return scalar.astype(np.float32) if value.quantization is None else dequantize(scalar, value.quantization)
-
-
 def _pad_integer(
     x: Operand, pads: Operand, value: Operand | None, axes: Operand | None, *, result: Result, mode: str
 ) -> Array:
     """The constant v is real (or quantized itself): rint(v / s) + z, within [quant_min, quant_max]."""
-    fill = quantize(_real_scalar(value), result.quantization, result.dtype, "divide")
+    fill = quantize(real_scalar(value), result.quantization, result.dtype, "divide")
     return pad(x.array, pads.array, fill, axes and axes.array, mode=mode)
 
 

@@ -1,4 +1,6 @@
-"""A reader of .qfb files written from spec.md alone: the standard library, nothing of qfmt.
+"""A reader of .qfb files written from spec.md, and docs/spec/writing.md for the content id: the standard library only.
+
+It checks what a decoder of arrays must check (spec.md, "What a reader checks"), and F13.
 
 network = spec_reader.Network(open("model.qfb", "rb").read())      # digests and structure checked
 network.tensors["conv1.weight"].values()                            # integers or floats, a flat list
@@ -9,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from itertools import pairwise
 from typing import Any
 
 # Element types: code → name, bits, struct letter (none for the float types that `struct` does not know).
@@ -44,9 +47,11 @@ TABLES = {
 
 SCALARS = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
 
+Record = dict[str, Any]
+
 
 class Broken(ValueError):
-    """The file breaks the specification (any ValueError says so)."""
+    """The file breaks the rule with which the message begins."""
 
 
 def check(condition: bool, what: str) -> None:
@@ -56,15 +61,16 @@ def check(condition: bool, what: str) -> None:
 
 class Array:
     def __init__(self, code: int, index: int | None, buffers: list[tuple[bytes, str]]) -> None:
-        check(code in DTYPES, f"element type {code} is unknown")
+        check(code in DTYPES, f"V2: element type {code} is unknown")
         self.dtype, self.bits, self.letter = DTYPES[code]
-        check(index is None or index < len(buffers), f"there is no buffer {index}")
+        check(index is None or index < len(buffers), f"F7: there is no buffer {index}")
         self.data, self.digest = (None, "") if index is None else buffers[index]
 
-    def sized(self, shape: list[Any] | None) -> Array:
-        check(shape is not None and all(isinstance(size, int) for size in shape), "size not fixed")
+    def sized(self, shape: list[Any] | None, rule: str = "V10") -> Array:
+        check(shape is not None and all(isinstance(size, int) and size >= 0 for size in shape), "V3: size not fixed")
         self.count = math.prod(shape)
-        check(self.data is not None and len(self.data) == -(-self.count * self.bits // 8), "wrong number of bytes")
+        check(self.data is not None, "F12: there is no buffer")
+        check(len(self.data) == -(-self.count * self.bits // 8), f"{rule}: wrong number of bytes")
         return self
 
     def values(self) -> list[Any]:
@@ -77,21 +83,42 @@ class Array:
 
 
 class Tensor(Array):
-    def __init__(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> None:
+    def __init__(self, record: Record, buffers: list[tuple[bytes, str]]) -> None:
         super().__init__(record["dtype"], record["buffer"], buffers)
         self.name, self.quantization = record["name"], record["quantization"]
-        self.shape: list[int | str | None] | None = None
-        if (sizes := record["shape"]) is not None:
-            names = [""] * len(sizes) if record["dims"] is None else record["dims"]
-            self.shape = [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
+        self.shape = shape_of(record["shape"], record["dims"])
         if self.data is not None:
             self.sized(self.shape)
         self.scales = self.zero_points = None
-        if self.quantization is not None and (blocks := self.quantization["blocks"]) is not None:
-            counts = [-(-size // block) for size, block in zip(self.shape, blocks["shape"], strict=True)]
-            self.scales = Array(self.quantization["scale_dtype"], blocks["scale"], buffers).sized(counts)
-            if blocks["zero_point"] is not None:
-                self.zero_points = Array(blocks["zero_point_dtype"], blocks["zero_point"], buffers).sized(counts)
+        if (q := self.quantization) is not None:
+            check(q["quant_min"] is not None and q["quant_max"] is not None, "F12: no quant_min or quant_max")
+            check(q["zero_point_float"] is None or not q["zero_point"], "F12: zero points of two kinds")
+            check(q["scale_dtype"] in DTYPES, "V2: the type of the scales is unknown")
+            if q["blocks"] is not None:
+                self.with_blocks(q["scale_dtype"], q["blocks"], buffers)
+
+    def with_blocks(self, dtype: int, blocks: Record, buffers: list[tuple[bytes, str]]) -> None:
+        sizes, own = self.shape or [], blocks["zero_point"]
+        check(len(sizes) == len(blocks["shape"]), "V27: not a block size for each dimension")
+        check(all(isinstance(size, int) for size in sizes), "V27: blocks of an unknown size")
+        check(all(1 <= block <= size for block, size in zip(blocks["shape"], sizes, strict=True)), "V27: a block size")
+        check((own is None) == (blocks["zero_point_dtype"] == 0), "F12: zero points of blocks without a type")
+        counts = [-(-size // block) for size, block in zip(sizes, blocks["shape"], strict=True)]
+        self.scales = Array(dtype, blocks["scale"], buffers).sized(counts, "V27")
+        if own is not None:
+            self.zero_points = Array(blocks["zero_point_dtype"], own, buffers).sized(counts, "V27")
+
+
+def shape_of(sizes: list[int] | None, dims: list[str] | None) -> list[int | str | None] | None:
+    if sizes is None:
+        check(not dims, "F12: names of sizes that are not known")
+        return None
+    check(not dims or len(dims) == len(sizes), "F12: not a name for each size")
+    check(len(sizes) <= 32 and all(size >= -1 for size in sizes), "V3: more than 32 sizes, or a negative one")
+    check(math.prod(size for size in sizes if size > 0) < 1 << 60, "V3: the sizes are too large together")
+    names = dims or [""] * len(sizes)
+    check(all(size == -1 or not name for size, name in zip(sizes, names, strict=True)), "F12: a number with a name")
+    return [size if size >= 0 else name or None for size, name in zip(sizes, names, strict=True)]
 
 
 class Metadata:
@@ -102,25 +129,35 @@ class Metadata:
 
     def get(self, letter: str, at: int) -> Any:
         size = struct.calcsize("<" + letter)
-        check(self.start <= at <= len(self.data) - size or at == 0, f"position {at} is outside the metadata")
+        check(self.start <= at <= len(self.data) - size, f"F6: position {at} is outside the FlatBuffer")
         self.budget -= size
-        check(self.budget > 0, "the metadata refer to themselves too often")
+        check(self.budget > 0, "F6: the metadata refer to themselves too often")
         return struct.unpack_from("<" + letter, self.data, at)[0]
 
-    def follow(self, at: int) -> int:
-        return at + self.get("I", at)
+    def follow(self, at: int, distance: int) -> int:
+        check(distance > 0, "F6: an offset of 0")
+        check((at + distance) % 4 == 0, "F6: what an offset leads to is not aligned")
+        return at + distance
 
-    def table(self, name: str, at: int) -> dict[str, Any]:
+    def table(self, name: str, at: int) -> Record:
         vtable = at - self.get("i", at)
-        record: dict[str, Any] = {}
+        length, size = self.get("H", vtable), self.get("H", vtable + 2)
+        check(vtable % 2 == 0, "F6: a vtable is not aligned")
+        check(length % 2 == 0, "F6: a vtable of an odd size")
+        check(vtable + length <= len(self.data), "F6: a vtable ends outside")
+        check(at + size <= len(self.data), "F6: a table ends outside")
+        record: Record = {}
         for number, text in enumerate(TABLES[name].split()):
             key, kind = text.split(":")
             slot = 4 + 2 * number
-            distance = self.get("H", vtable + slot) if slot < self.get("H", vtable) else 0
-            kind, _, default = kind.partition("=")
-            check(distance > 0 or not kind.endswith("!"), f"{name}.{key} is missing")
-            absent = int(default or 0) if kind in SCALARS else None
-            record[key] = self.value(kind.rstrip("!?"), at + distance) if distance else absent
+            distance = self.get("H", vtable + slot) if slot < length else 0
+            check(distance > 0 or not kind.endswith("!"), f"F6: {name}.{key} is missing")
+            kind, _, default = kind.rstrip("!?").partition("=")
+            width = 32 if kind == "D" else SCALARS.get(kind, 4)
+            check(not distance or 4 <= distance <= size - width, f"F6: {name}.{key} is not in its table")
+            check(not distance or kind == "D" or (at + distance) % width == 0, f"F6: {name}.{key} is not aligned")
+            absent = int(default or 0) if kind in SCALARS and not text.endswith("?") else None
+            record[key] = self.value(kind, at + distance) if distance else absent
         return record
 
     def value(self, kind: str, at: int) -> Any:
@@ -128,70 +165,104 @@ class Metadata:
             return self.data[at : at + 32].hex()
         if kind in SCALARS:
             return self.get(kind, at)
-        at = self.follow(at)
-        if kind == "s":
-            end = at + 4 + self.get("I", at)
-            check(end < len(self.data) and self.data[end] == 0, "a string does not end")
-            return self.data[at + 4 : end].decode()
+        at = self.follow(at, self.get("I", at))
         if kind in TABLES:
             return self.table(kind, at)
-        of = kind[1:-1]
-        size, count = SCALARS.get(of, 4), self.get("I", at)
-        check(at + 4 + count * size <= len(self.data), "a vector does not end")
+        of, count = kind.strip("[]"), self.get("I", at)
+        size = 1 if kind == "s" else SCALARS.get(of, 4)
+        if kind == "s":
+            check(self.data[at + 4 + count :][:1] == b"\0", "F6: a string does not end with a zero byte")
+            return self.text(at + 4, count)
+        check(count == 0 or (at + 4) % size == 0, "F6: the elements of a vector are not aligned")
         return [self.value(of, place) for place in range(at + 4, at + 4 + count * size, size)]
+
+    def text(self, at: int, count: int) -> str:
+        try:
+            return self.data[at : at + count].decode()
+        except UnicodeDecodeError:
+            raise Broken("F6: a string is not UTF-8") from None
 
 
 class Network:
     """A file, read and checked."""
 
     def __init__(self, file: bytes) -> None:
-        check(len(file) >= 128 and file[4:8] == b"QFB1" and file[8:12] == b"qh01", "not a .qfb file of version 1")
+        check(file[4:8] == b"QFB1", "F1: not a .qfb file of version 1")
+        check(len(file) >= 128, "F3: the file ends in the header")
+        check(file[8:12] == b"qh01", "F1: the tag of the header")
         header_size, meta_size, data_offset, data_size, file_size = struct.unpack_from("<IQQQQ", file, 12)
-        check(not any(file[48:52]), f"requires flags {file[48:52].hex()}")
-        check(not any(file[56:64] + file[96:128]), "reserved bytes are not zero")
-        check(128 <= header_size <= meta_size < 1 << 31 and header_size % 8 == 0, "impossible sizes")
-        check(data_offset == -(-meta_size // 4096) * 4096, "the data begin elsewhere")
-        check(file_size == data_offset + data_size == len(file), "truncated, or too long")
+        check(not any(file[48:52]), f"F10: requires flags {file[48:52].hex()}")
+        check(not any(file[56:64] + file[96:128]), "F2: reserved bytes are not zero")
+        check(128 <= header_size <= meta_size < 1 << 31 and header_size % 8 == 0, "F3: impossible sizes")
+        check(data_offset == -(-meta_size // 4096) * 4096, "F3: the data begin elsewhere")
+        check(file_size == data_offset + data_size, "F3: the sizes disagree")
+        check(file_size == len(file), "F3: truncated, or too long")
         meta = file[:meta_size]
         self.digest = hashlib.sha256(meta[:64] + bytes(32) + meta[96:]).digest()
-        check(self.digest == meta[64:96], "the metadata are damaged")
-        check(not any(file[meta_size:data_offset]), "the padding is not zero")
+        check(self.digest == meta[64:96], "F4: the metadata are damaged")
+        check(not any(file[meta_size:data_offset]), "F5: the padding is not zero")
         decoder = Metadata(meta, header_size)
-        self.model = decoder.table("Model", decoder.follow(0))
-        check(not self.model["required_features"], f"needs {self.model['required_features']}")
-        buffers = self.buffers(file[data_offset:])
+        self.model = decoder.table("Model", decoder.follow(0, struct.unpack_from("<I", meta)[0]))
+        check(not self.model["required_features"], f"F10: needs {self.model['required_features']}")
+        buffers = self.buffers(file[data_offset:file_size])
         self.graph = self.model["graph"]
         self.order = [Tensor(record, buffers) for record in self.graph["tensors"]]
         self.tensors = {tensor.name: tensor for tensor in self.order}
+        self.indices(buffers)
         self.vectors = [self.vector(record, buffers) for record in self.model["vectors"] or ()]
-
-    def vector(self, record: dict[str, Any], buffers: list[tuple[bytes, str]]) -> tuple[str, list[Array], list[Array]]:
-        """Name, inputs and outputs of a test vector."""
-
-        def value(index: int, record: dict[str, Any]) -> Array:
-            found = Array(self.graph["tensors"][index]["dtype"], record["buffer"], buffers).sized(record["shape"])
-            found.shape = record["shape"]
-            return found
-
-        inputs, outputs = (
-            [value(index, each) for index, each in zip(self.graph[end], record[end], strict=True)]
-            for end in ("inputs", "outputs")
-        )
-        return record["name"] or "", inputs, outputs
+        self.orders()
+        self.used(buffers)
 
     def buffers(self, segment: bytes) -> list[tuple[bytes, str]]:
         found, end = [], 0
         for buffer in self.model["buffers"]:
             start = -(-end // 64) * 64
-            check(buffer["offset"] == start and not any(segment[end:start]), "a buffer lies elsewhere")
+            check(buffer["offset"] == start, "F8: a buffer lies elsewhere")
+            check(not any(segment[end:start]), "F8: bytes between buffers are not zero")
             end = start + buffer["size"]
-            check(hashlib.sha256(segment[start:end]).hexdigest() == buffer["sha256"], "a buffer is damaged")
+            check(end <= len(segment), "F8: a buffer ends outside the data")
+            check(hashlib.sha256(segment[start:end]).hexdigest() == buffer["sha256"], "F9: a buffer is damaged")
             found.append((segment[start:end], buffer["sha256"]))
-        check(end == len(segment), "the buffers do not end where the file ends")
+        check(end == len(segment), "F8: the buffers do not end where the file ends")
         return found
 
+    def indices(self, buffers: list[tuple[bytes, str]]) -> None:
+        for holder in (self.graph, *self.graph["nodes"]):
+            for end in ("inputs", "outputs"):
+                check(all(-1 <= index < len(self.order) for index in holder[end]), f"F7: {end} that are not there")
+
+    def orders(self) -> None:
+        maps = [[pair["key"] for pair in self.model[field] or ()] for field in ("source", "metadata")]
+        maps += [[each["name"] for each in node["attributes"] or ()] for node in self.graph["nodes"]]
+        for names in (*maps, [tensor.name for tensor in self.order]):
+            keys = [name.encode() for name in names]
+            check(all(one < next for one, next in pairwise(keys)), "F11: names that are not sorted")
+        for attribute in (each for node in self.graph["nodes"] for each in node["attributes"] or ()):
+            check(1 <= attribute["type"] <= 6, "F12: an attribute of an unknown type")
+            check(value_of(attribute) is not None, "F12: an attribute without a value")
+
+    def used(self, buffers: list[tuple[bytes, str]]) -> None:
+        arrays = [array for tensor in self.order for array in (tensor, tensor.scales, tensor.zero_points) if array]
+        arrays += [value for _, inputs, outputs in self.vectors for value in (*inputs, *outputs)]
+        digests = [digest for _, digest in buffers]
+        check({array.digest for array in arrays} >= {*digests}, "F13: a buffer belongs to nothing")
+        check(len({*digests}) == len(digests), "F13: two buffers hold the same bytes")
+
+    def vector(self, record: Record, buffers: list[tuple[bytes, str]]) -> tuple[str, list[Array], list[Array]]:
+        """Name, inputs and outputs of a test vector."""
+
+        def value(index: int, record: Record) -> Array:
+            check(index >= 0, "V30: an absent input or output of the graph")
+            found = Array(self.graph["tensors"][index]["dtype"], record["buffer"], buffers).sized(record["shape"])
+            found.shape = record["shape"]
+            return found
+
+        for end in ("inputs", "outputs"):
+            check(len(self.graph[end]) == len(record[end]), f"V50: not a value for each of the {end}")
+        inputs, outputs = (list(map(value, self.graph[end], record[end])) for end in ("inputs", "outputs"))
+        return record["name"] or "", inputs, outputs
+
     def names(self, indices: list[int]) -> list[str]:
-        check(all(-1 <= index < len(self.order) for index in indices), "there is no such tensor")
         return ["" if index < 0 else self.order[index].name for index in indices]
 
     def content_lines(self) -> list[str]:
@@ -220,10 +291,13 @@ class Network:
         return hashlib.sha256("".join(line + "\n" for line in self.content_lines()).encode()).hexdigest()
 
 
-def attribute_words(attribute: dict[str, Any]) -> list[Any]:
-    check(1 <= (code := attribute["type"]) <= 6, "an attribute of an unknown type")
-    value = attribute[("int_value", "float_value", "string_value", "ints", "floats", "strings")[code - 1]]
-    check(value is not None, "an attribute without a value")
+def value_of(attribute: Record) -> Any:
+    fields = ("int_value", "float_value", "string_value", "ints", "floats", "strings")
+    return attribute[fields[attribute["type"] - 1]]
+
+
+def attribute_words(attribute: Record) -> list[Any]:
+    code, value = attribute["type"], value_of(attribute)
     kind, values = ("l", value) if code > 3 else ("s", [value])
     kind = kind + "ifs"[(code - 1) % 3] if values else "li"
     return [attribute["name"], kind, *(real(item) if kind[1] == "f" else item for item in values)]

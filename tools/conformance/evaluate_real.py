@@ -21,9 +21,9 @@ def quantize(x: Real, grid: Grid, place: Sequence[int], rule: str) -> int:
         return grid.low if math.isnan(x) or x < 0 else grid.high
     try:
         if rule == "divide":
-            return grid.clamp(rint(f32(x / s)) + z)
+            return grid.clamp(rint(f32(rint(f32(x / s)) + z)))
         if rule in ("reciprocal", PREMULTIPLIED):
-            return grid.clamp(rint(f32(x * f32(1 / s))) + z)
+            return grid.clamp(rint(f32(rint(f32(x * f32(1 / s))) + z)))
         if rule == "reciprocal_offset":
             return grid.clamp(rint(f32(f32(x * f32(1 / s)) + z)))
         assert rule == "reciprocal_fma", rule
@@ -68,7 +68,11 @@ def requantized(
         total = acc[place]
         if b is not None and b.grid is not None:  # int32 in the unit of the sums
             total, bias = total + bias, Fraction(0)
-        return grid.clamp(_rounded(rule, total, bias, unit, s, z, per_channel, any_bias=b is not None and any(b.items)))
+        any_bias = b is not None and any(b.items)
+        try:
+            return grid.clamp(_rounded(rule, total, bias, unit, s, z, per_channel, any_bias=any_bias))
+        except OverflowError:  # only a bias is that large
+            return grid.high if bias > 0 else grid.low
 
     return filled(acc.shape, dtype, item)
 
@@ -205,10 +209,11 @@ def dynamic_grid(items: Sequence[Fraction], rule: str, top: int) -> tuple[Fracti
         return s, min(max(-rint(f32(low / s)), 0), top), 0, 255
     s = f64(f64(high - low) / top)
     least = f32(Fraction(61, 10**6))
-    assert f32(s)
+    if not f32(s) or 1 / f32(s) >= Fraction(2) ** 128:
+        s = f64(Fraction(1, 10))
     if s < least:
         low, s = f32(low * f32(least / f32(s))), least
-    return s, min(rint(f64(-low / s)), top), 0, 255
+    return s, rint(f64(-low / s)), 0, 255
 
 
 DYNAMIC_QUANTIZE = {"dynamic_inverse": "reciprocal_offset", "dynamic_divide": "divide"} | dict.fromkeys(

@@ -7,8 +7,11 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from . import flatbuffers
 from .altered import Base, Record, blocks, graph, grid, node, root, setting, tensor, value, written
 from .containers import PRODUCER, patched
+
+EVERY, VALIDATING, BOUNDED = "every reader", "readers that check validity", "readers that bound their work"
 
 
 class Refused(NamedTuple):
@@ -18,6 +21,13 @@ class Refused(NamedTuple):
     rule: str
     about: str
     data: bytes
+    is_large: bool = False
+
+    @property
+    def by(self) -> str:
+        """Who refuses it."""
+        everyone = self.rule.startswith("F") and self.rule != "F13"
+        return BOUNDED if self.is_large else EVERY if everyone else VALIDATING
 
 
 def cases(base: Base, whole: Base) -> Iterator[Refused]:
@@ -58,16 +68,20 @@ def of_bytes(base: Base) -> Iterator[Refused]:
         return patched(data, at, struct.pack(form, number))
 
     yield Refused("empty", "F1", "No byte at all", b"")
-    yield Refused("major-2", "F1", "Major version 2", data[:7] + b"2" + data[8:])
+    yield Refused("major-2", "F1", "Major version 2", patched(data, 7, b"2"))
     yield Refused("tag", "F1", "Another tag of the header", patched(data, 8, b"qh02"))
     yield Refused("reserved", "F2", "A reserved byte of the header is not zero", patched(data, 56, b"\1"))
     yield Refused("reserved-end", "F2", "The last reserved byte is not zero", patched(data, 127, b"\1"))
+    yield Refused("header-part", "F3", "The file ends in the header", data[:40])
     yield Refused("header-only", "F3", "The file ends after the header", data[:128])
     yield Refused("truncated", "F3", "The last byte is missing", data[:-1])
     yield Refused("longer", "F3", "There is a byte more", data + b"\0")
     yield Refused("header-size", "F3", "A header of 120 bytes", header_with(12, "<I", 120))
-    yield Refused("header-odd", "F3", "A header of 132 bytes, no multiple of 8", header_with(12, "<I", 132))
-    yield Refused("data-offset", "F3", "Data that begin a page later", header_with(24, "<Q", offset + 4096))
+    odd = flatbuffers.rerooted(base, vtable=8, head=4)
+    yield Refused("header-odd", "F3", "A header of 132 bytes, no multiple of 8", odd)
+    later = struct.pack("<QQQ", offset + 4096, len(data) - offset, len(data) + 4096)
+    moved = patched(data[:offset] + bytes(4096) + data[offset:], 24, later)
+    yield Refused("data-offset", "F3", "Data that begin a page later", moved)
     sizes = struct.pack("<QQ", len(data) - offset + 1, len(data))
     yield Refused("data-size", "F3", "Sizes that disagree", patched(data, 32, sizes))
     wrapped = data[:16] + struct.pack("<Q", (1 << 64) - 8) + data[24:]
@@ -93,6 +107,11 @@ def of_bytes(base: Base) -> Iterator[Refused]:
     )
     yield Refused("table-end", "F6", "A table ends outside the metadata", patched(data, vtable + 2, b"\xff\xff"))
     yield Refused("no-graph", "F6", "The root has no graph", patched(data, vtable + 4 + 2 * 2, b"\0\0"))
+    for name, about, made in flatbuffers.cases(base):
+        yield Refused(name, "F6", about, made)
+    yield Refused(
+        "references", "F6", "A thousand nodes are one, with a thousand inputs", flatbuffers.references(base), True
+    )
     last = bytearray(data)
     last[-1] ^= 1
     yield Refused("data-bit", "F9", "A bit of the data is flipped", bytes(last))
@@ -119,6 +138,13 @@ def of_tables(base: Base) -> Iterator[Refused]:
         record["graph"]["tensors"][1]["name"] = record["graph"]["tensors"][0]["name"]
 
     yield table("input-index", "F7", "An input that is no tensor", graph(inputs=[99]))
+    yield table("output-index", "F7", "An output that is no tensor", graph(outputs=[99]))
+    yield table("node-input-index", "F7", "An input of a node that is no tensor", node(2, inputs=[99]))
+    yield table("node-input-negative", "F7", "An input of a node with the index -2", node(2, inputs=[-2]))
+    yield table("node-output-index", "F7", "An output of a node that is no tensor", node(2, outputs=[99]))
+    yield table("block-scale-index", "F7", "Scales of blocks in a buffer that is not there", blocks(scale=99))
+    yield table("block-zero-index", "F7", "Zero points of blocks in a buffer that is not there", blocks(zero_point=99))
+    yield table("value-index", "F7", "A value of a test vector in no buffer", value("inputs", buffer=99))
     yield table("buffer-index", "F7", "A buffer that is not there", setting("w", buffer=99))
     yield table("overlap", "F8", "A buffer begins inside another", buffer(1, offset=0))
     yield table("order", "F8", "Buffers that are not in the order of their offsets", moved)
@@ -128,6 +154,7 @@ def of_tables(base: Base) -> Iterator[Refused]:
     segment = bytearray(base.data[base.data_offset :])
     segment[base.record()["buffers"][0]["size"]] = 1
     yield Refused("hole", "F8", "A byte between two buffers is not zero", written(base.record(), bytes(segment)))
+    yield Refused("hole-64", "F8", "64 bytes too many between two buffers, all zero", with_hole(base))
     longer = base.data[base.data_offset :] + bytes(64)
     yield Refused("data-end", "F8", "The data go on after the last buffer", written(base.record(), longer))
     yield table("feature", "F10", "A required feature that no reader knows", root(required_features=["sparse"]))
@@ -138,8 +165,10 @@ def of_tables(base: Base) -> Iterator[Refused]:
     yield table("attribute-order", "F11", "Attributes that are not sorted", lambda record: record["graph"]["nodes"][2]
                 ["attributes"].reverse())  # fmt: skip
     yield table("size-names", "F12", "Three names for two sizes", setting("x", dims=["N", "", ""]))
+    yield table("size-names-alone", "F12", "Names of sizes, but no sizes", setting("x", shape=None))
     yield table("size-name-number", "F12", "A size with a name and a number", setting("x", shape=[2, 4]))
     yield table("no-quant-min", "F12", "A quantization without quant_min", grid("x", quant_min=None))
+    yield table("no-quant-max", "F12", "A quantization without quant_max", grid("x", quant_max=None))
     yield table("two-zero-points", "F12", "Zero points of two kinds", grid("x", zero_point_float=[0.5]))
     yield table("no-block-scale", "F12", "Blocks without scales", blocks(scale=None))
     yield table("block-dtype", "F12", "Zero points of blocks without a type", blocks(zero_point_dtype=0))
@@ -153,6 +182,18 @@ def of_tables(base: Base) -> Iterator[Refused]:
     record = base.record()
     record["buffers"].append(more)
     yield Refused("unused-buffer", "F13", "A buffer that belongs to nothing", written(record, padded))
+    own = record["buffers"][tensor(record, "g")["quantization"]["blocks"]["zero_point"]]
+    flag = base.data[base.data_offset + base.offset("flag") :][: own["size"]]
+    yield Refused("equal-buffers", "F13", "Two buffers with the same bytes", base.with_data(own["offset"], flag))
+
+
+def with_hole(base: Base) -> bytes:
+    """64 zero bytes before the last buffer."""
+    record, segment = base.record(), base.data[base.data_offset :]
+    last = record["buffers"][-1]
+    moved = segment[: last["offset"]] + bytes(64) + segment[last["offset"] :]
+    last["offset"] += 64
+    return written(record, moved)
 
 
 Change = tuple[str, str, str, Callable[[Record], object]]
@@ -160,9 +201,12 @@ Change = tuple[str, str, str, Callable[[Record], object]]
 TENSORS: tuple[Change, ...] = (
     ("no-name", "V1", "A tensor without a name", setting("b", name="")),
     ("dtype", "V2", "An element type that is not in the table", setting("y", dtype=99)),
+    ("scale-dtype", "V2", "A type of scales that is not in the table", grid("x", scale_dtype=99)),
     ("size", "V3", "A size of -2", setting("x", shape=[-2, 4], dims=None)),
     ("sizes", "V3", "Sizes of 2^61 together", setting("y", shape=[1 << 31, 1 << 30], dims=None)),
     ("rank", "V3", "33 dimensions", setting("y", shape=[1] * 33, dims=None)),
+    ("constant-no-shape", "V3", "A constant without a shape", setting("b", shape=None)),
+    ("constant-open-size", "V3", "A constant of a size that is not fixed", setting("b", shape=[-1])),
     ("alias-order", "V4", "Aliases that are not sorted", setting("w", aliases=["b", "a"])),
     ("zero-byte", "V5", "U+0000 in an alias", setting("w", aliases=["a\0"])),
     ("bytes", "V10", "More bytes than the shape needs", setting("b", shape=[2])),
@@ -185,11 +229,14 @@ GRIDS: tuple[Change, ...] = (
         "observer": "MinMaxObserver", "minimum": [2.0], "maximum": [1.0]})),
     ("block-size", "V27", "A block of 0", blocks(shape=[1, 0])),
     ("block-count", "V27", "Fewer scales than blocks", blocks(shape=[1, 2])),
+    ("block-rank", "V27", "One size of blocks for two dimensions", blocks(shape=[3])),
+    ("block-open-size", "V27", "Blocks along a size that is not fixed", setting("g", shape=[3, -1], buffer=None)),
     ("blocks-per-tensor", "V28", "One block, which is the tensor", blocks(shape=[3, 5])),
 )  # fmt: skip
 
 GRAPHS: tuple[Change, ...] = (
     ("constant-input", "V30", "An input of the graph is a constant", graph(inputs=[4, 5])),
+    ("no-input", "V30", "An input of the graph with the index -1", graph(inputs=[-1])),
     ("no-output", "V31", "A node with an output that is absent", node(2, outputs=[-1])),
     ("output-twice", "V32", "Two nodes give one tensor", node(2, outputs=[6])),
     ("cycle", "V33", "A node reads what is computed later", node(0, inputs=[3, 4, 0])),

@@ -63,7 +63,8 @@ def bias(site: Site) -> ir.Value | None:
     if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not _has_scales(x, w):
         return site.real(2)
     unit, values = units(grids.grid_of(x), grids.grid_of(w), b.array.size), b.array.astype(f32)
-    quotient = values * (f32(1) / unit) if site.node.rule == "integer_bias_reciprocal" else values / unit
+    with np.errstate(over="ignore"):  # what is too large stays real
+        quotient = values * (f32(1) / unit) if site.node.rule == "integer_bias_reciprocal" else values / unit
     whole = np.rint(quotient).astype(np.float64)
     if np.array_equal(whole.astype(f32) * unit, values) or np.abs(whole).max(initial=0) > INT32:
         return site.real(2)

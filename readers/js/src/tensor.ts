@@ -163,11 +163,11 @@ function makeTensor(
 
 /** -1 is a size that is not known, or known by the name in `dims`. */
 function shapeOf({ shape, dims }: Records["Tensor"]): Size[] | null {
+  if (dims?.length && dims.length !== (shape?.length ?? 0)) {
+    throw new QfbError(`${shape?.length ?? "no"} sizes, but ${dims.length} names of sizes`, { rule: "F12" });
+  }
   if (shape === null) {
     return null;
-  }
-  if (dims?.length && dims.length !== shape.length) {
-    throw new QfbError(`${shape.length} sizes, but ${dims.length} names of sizes`, { rule: "F12" });
   }
   return Array.from(shape, (size, axis) => {
     const name = dims?.[axis] ?? "";
