@@ -281,7 +281,7 @@ def test_data_that_many_share_are_not_read_again_and_again(tmp_path: Path) -> No
 
 
 def test_refused_files_of_the_suite_are_refused() -> None:
-    """Those that break a rule of the container, or one about a single tensor or vector. Equal buffers it does not see."""
+    """Those that break a rule of the container, but for equal buffers, or one about a single tensor or vector."""
     folder = SUITE / "refused"
     if not folder.is_dir():
         pytest.skip("the suite has no refused files yet")
