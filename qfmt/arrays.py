@@ -92,11 +92,11 @@ DTYPES: dict[str, DType] = {
 """Every element type by name; names are those of NumPy and ml_dtypes, codes those of the schema."""
 
 INT32 = DTYPES["int32"].maximum
-"""The largest: of sums, and of what is counted in int32."""
+"""The largest int32: the limit of sums and counts."""
 
 
 def first_holding(names: Iterable[str], low: float, high: float) -> str | None:
-    """The first of some element types that holds a range."""
+    """The first of some element types that can represent a range."""
     return next((name for name in names if DTYPES[name].holds(low, high)), None)
 
 
@@ -169,7 +169,7 @@ def _little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Data:
     """The bytes of a constant: contiguous, logical order, little-endian, sub-byte values packed.
 
-    Subclasses say where they lie. `view` may verify, read or convert on each call; it keeps nothing.
+    Subclasses know where they are. `view` may verify, read or convert on each call; it caches nothing.
     """
 
     __slots__ = ("nbytes",)
@@ -197,7 +197,7 @@ class Data:
 
 
 class ArrayData(Data):
-    """Data that lies in a NumPy array."""
+    """Data in a NumPy array."""
 
     __slots__ = ("_array",)
 
@@ -220,7 +220,7 @@ def _of_bytes(data: bytes) -> ArrayData:
 
 
 class StoredArray(NamedTuple):
-    """An array as it is stored: an element type, a shape, and the bytes that they need."""
+    """A stored array: an element type, a shape, and the bytes that they need."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -228,10 +228,10 @@ class StoredArray(NamedTuple):
 
     @classmethod
     def of(cls, values: ArrayLike, dtype: str | None = None, *, where: str = "") -> StoredArray:
-        """`values` as they are stored; `dtype` is needed only for sub-byte integers (one value a byte).
+        """`values` in stored form; `dtype` is needed only for sub-byte integers (one value a byte).
 
-        Raises QfmtError, at `where`, for what cannot be stored: another dtype than the array has, integers that do
-        not fit.
+        Raises QfmtError, at `where`, for values that cannot be stored: a dtype other than the array's, integers that
+        do not fit.
         """
         import numpy as np
 
@@ -258,7 +258,7 @@ class StoredArray(NamedTuple):
         return values
 
     def parts(self) -> Iterator[Array]:
-        """The values in order, flat, a part after another: a large array is not unpacked, or converted, all at once.
+        """The values in order, flat, one part after another: a large array is not unpacked or converted all at once.
 
         Raises DigestError if the bytes were changed.
         """
@@ -273,10 +273,10 @@ PART = 1 << 18
 
 
 def _check_values(values: Array, kind: DType, where: str) -> None:
-    """QfmtError if the values are not of that type: they would be stored as others."""
+    """QfmtError if the values are not of that type: other values would be stored."""
     if values.dtype.name == kind.name:
         return
     if kind.bits >= 8 or not kind.is_integer:
         raise QfmtError(f"an array of {values.dtype} cannot be stored as {kind.name}", where=where)
     if not (values.dtype.kind in "iu" and kind.holds(values.min(initial=0), values.max(initial=0))):
-        raise QfmtError(f"does not hold integers of {kind.name}", where=where)
+        raise QfmtError(f"does not contain integers of type {kind.name}", where=where)

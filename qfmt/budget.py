@@ -1,8 +1,8 @@
-"""What one conversion may cost. A source comes from a stranger, and a few bytes can describe endless work.
+"""What one conversion may cost. A source is not trusted, and a few bytes can describe endless work.
 
 Each conversion has one Budget, made where the size of its source is known, and handed to everything that reads,
-decodes, evaluates or folds. Time then grows linearly with the source, and so does memory. What is done with a Model
-(lowering, writing C) has a Budget of its own, by the size of the model.
+decodes, evaluates or folds. So time and memory grow linearly with the source. Work on a Model
+(lowering, writing C) has a separate Budget, by the size of the model.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from .model import Model, Node, Tensor
 
 OPERATIONS = 200_000, 2
-"""Operations of a conversion: so many, and so many more for each byte of the source. One takes about a microsecond."""
+"""Operations of a conversion: a constant, plus a number for each byte of the source. One takes about a microsecond."""
 
 MODEL_OPERATIONS = 2_000_000, 2
-"""The same of what is done with a Model: the cost of a node does not depend on the size of its file."""
+"""The same for work on a Model: the cost of a node does not depend on the size of its file."""
 
 BYTES = 16 << 20, 10
-"""Bytes that a conversion decodes, expands or computes: so many, and so many more for each byte of the source."""
+"""Bytes that a conversion decodes, expands or computes: a constant, plus a number for each byte of the source."""
 
 NODE = 40
-"""Operations that a node of the graph counts as: shapes, names and checks take so much longer than a step."""
+"""Operations that a node of the graph counts as: its shapes, names and checks take longer than a step."""
 
 NODE_BYTES = 1500
-"""Bytes that a node and its tensors take."""
+"""Bytes of memory for a node and its tensors."""
 
 TENSOR, TENSOR_BYTES = 60, 2500
-"""The same of a tensor that a file holds or names, from its header to the written file."""
+"""The same for a tensor that a file contains or names, from its header to the written file."""
 
 READ = 100
-"""Bytes of constants that are read and added up in the time of an operation."""
+"""Bytes of constants that are read and summed in the time of an operation."""
 
 AT_ONCE = 1 << 8
 """Elements, or products of two, that are computed in the time of an operation."""
@@ -46,9 +46,9 @@ GRAPH_BYTES = 100
 class Budget:
     """Counts what one conversion spends; raises BudgetError when that is out of proportion to the source.
 
-    `source_bytes` is the size of the source; None for an object in memory, which is the caller's own and not limited.
-    What is spent is never given back: a bound holds for the whole conversion, however often it starts again. `work` is
-    what an error says would take too much.
+    `source_bytes` is the size of the source; None for an object in memory, which has no limit.
+    Cost is never refunded: a bound holds for the whole conversion, however often it restarts. `work` names
+    the work in the error message.
     """
 
     __slots__ = ("bytes", "operations", "source_bytes", "spent_bytes", "spent_operations", "work")
@@ -65,14 +65,14 @@ class Budget:
 
     @classmethod
     def of(cls, model: Model, work: str) -> Budget:
-        """For work on a Model: its size is that of its constants, each counted once, and its graph."""
+        """For work on a Model, whose size is that of its constants, each counted once, and its graph."""
         stored = (data for tensor in model.tensors.values() for _, data in tensor.stored())
         constants = {data.sha256(): data.nbytes for data in stored}
         graph = GRAPH_BYTES * (len(model.nodes) + len(model.tensors))
         return cls(sum(constants.values()) + graph, work, MODEL_OPERATIONS)
 
     def spend(self, operations: int = 1) -> None:
-        """Count operations: steps of an evaluation, opcodes of a pickle, elements that are looked at."""
+        """Count operations: steps of an evaluation, opcodes of a pickle, elements that are read."""
         self.spent_operations += operations
         if self.spent_operations > self.operations:
             raise self._exceeded(f"{self.operations} operations")
@@ -84,17 +84,17 @@ class Budget:
             raise self._exceeded(f"{self.bytes} bytes of memory")
 
     def hold(self, elements: int) -> None:
-        """Count a list, tuple or dict that is made of so many elements."""
+        """Count a list, tuple or dict of that many elements."""
         self.spend(elements)
         self.allocate(64 + 16 * elements)
 
     def node(self, tensors: int = 3) -> None:
-        """Count a node that is added to a graph, with so many inputs and outputs."""
+        """Count a node that is added to a graph, with its numbers of inputs and outputs."""
         self.spend(NODE + tensors)
         self.allocate(NODE_BYTES + 100 * tensors)
 
     def visit(self, node: Node, tensors: Mapping[str, Tensor]) -> None:
-        """Count a node that is looked at, and the constants that it reads: nodes may share them."""
+        """Count a node that is examined, and the constants that it reads: nodes may share them."""
         read = (tensors[name].data for name in node.inputs if name)
         self.spend(NODE + sum(data.nbytes for data in read if data is not None) // READ)
 
@@ -110,4 +110,4 @@ class Budget:
 
     def _exceeded(self, limit: str) -> BudgetError:
         what = f"{self.work} {self.source_bytes} bytes would take more than {limit}"
-        return BudgetError(what, hint="no network needs that much: the file is hostile or damaged")
+        return BudgetError(what, hint="no real network needs that much: the file is malicious or damaged")

@@ -33,7 +33,7 @@ def content_digest(model: Model) -> bytes:
             repeated += len(piece) if mark in seen else 0
             seen.add(mark)
             if repeated > REPEATED:
-                hint = "the file refers to long names, or to many scales, too often"
+                hint = "the file has too many references to long names or to many scales"
                 raise QfmtError("the text of the content id is too long", hint=hint)
         held += piece
         if len(held) >= PIECE:

@@ -7,7 +7,7 @@ QfmtError
 │   └── ValidityError            it can be decoded, but breaks validity rules (all of them, by number)
 ├── SourceError                  a file or object that cannot be converted
 │   ├── BudgetError              converting it would cost more than its size allows
-│   ├── UnsafePickleError        its pickle refers to something that is not on the list of harmless types
+│   ├── UnsafePickleError        its pickle refers to something that is not on the list of safe types
 │   ├── ControlFlowError         its code has no single graph: operators, or the number of tensors, depend on the data
 │   └── UnsupportedOperatorsError it contains operators that qfmt does not support (all of them, counted)
 ├── NoIntegerFormError           nodes without an integer-only form (all of them, by reason)
@@ -15,7 +15,7 @@ QfmtError
 ├── DestinationError             the result cannot be written to its destination
 │   └── InexpressibleNodesError  the destination cannot express some nodes (all of them, by reason)
 ├── MissingPackageError          an optional package is needed for this
-└── MissingFileError             there is no file at a path; it is a FileNotFoundError, too
+└── MissingFileError             there is no file at a path; also a FileNotFoundError
 
 A message is one line: where it is wrong, what is wrong, and what to do about it.
 """
@@ -29,14 +29,14 @@ LONGEST = 10_000
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped: a name from a hostile file must not control a terminal."""
+    """The text with control characters escaped: a name from a malicious file must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, or its two ends: a file may hold names of a megabyte."""
+    """The text, or its two ends: names in a file may have a megabyte."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -44,7 +44,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
-    """The first names, each once, none of them at length."""
+    """The first names, each once and shortened."""
     shown = ", ".join(dict.fromkeys(shortened(name, LONGEST // 100) for name in names[:limit]))
     return f"{shown}, …" if len(names) > limit else shown
 
@@ -75,7 +75,7 @@ class QfmtError(Exception):
         return printable(f"{place}{shortened(self.what, LONGEST)}{advice}")
 
     def at(self, where: str) -> QfmtError:
-        """The same error, placed: an outer layer knows the file, an inner one only the table."""
+        """The same error with a place: an outer layer knows the file, an inner one only the table."""
         self.where = f"{where}: {self.where}" if self.where else where
         return self
 
@@ -89,7 +89,7 @@ class FormatError(QfmtError):
 
 
 class DigestError(FormatError):
-    """Bytes do not have the sha256 that the file states for them."""
+    """The sha256 of some bytes differs from the one that the file states."""
 
 
 class VersionError(FormatError):
@@ -97,7 +97,7 @@ class VersionError(FormatError):
 
 
 class Violation:
-    """One broken validity rule: its number (`V12`), the place, and the finding, both without the middle if long."""
+    """One broken validity rule: its number (`V12`), the place, and the finding; long texts are shortened."""
 
     __slots__ = ("rule", "what", "where")
 
@@ -142,7 +142,7 @@ class UnsafePickleError(SourceError):
 
 
 class ControlFlowError(SourceError):
-    """The code of a source branches on data, or takes any number of tensors: it has no single graph."""
+    """The code of a source branches on data, or has any number of input tensors: it has no single graph."""
 
 
 class UnsupportedOperatorsError(SourceError):
@@ -155,7 +155,7 @@ class UnsupportedOperatorsError(SourceError):
         )
         count = len(self.operators)
         noun = "operator has" if count == 1 else "operators have"
-        super().__init__(f"{count} {noun} no meaning in qfmt: {listed}", where=where, hint=hint)
+        super().__init__(f"{count} {noun} no equivalent in qfmt: {listed}", where=where, hint=hint)
 
 
 class RunError(QfmtError):

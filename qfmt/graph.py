@@ -1,7 +1,7 @@
 """The graph of a network: tensors by name, nodes in order, arrays only when asked for.
 
 Quantization is a property of a tensor, not a pair of operators: `fc1.scale` in PyTorch is the quantization of the
-tensor that `fc1` outputs. A tensor without quantization holds what its dtype says.
+tensor that `fc1` outputs. A tensor without quantization has values of its dtype.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 Dimension = int | str | None
-"""A size; or a name, equal wherever it stands in a graph (`"N"`); or None: not known."""
+"""A size; or a name (`"N"`), equal everywhere in a graph; or None: not known."""
 
 MAXIMUM_RANK = 32
 """The most dimensions that NumPy 1 supports."""
@@ -65,7 +65,7 @@ class Tensor:
     ) -> Tensor:
         """A tensor that holds `array`; `dtype` is needed only for sub-byte types (one value a byte).
 
-        Raises QfmtError for what cannot be stored: another dtype than the array has, integers that do not fit.
+        Raises QfmtError for values that cannot be stored: a dtype other than the array's, integers that do not fit.
         """
         stored = StoredArray.of(array, dtype, where=name)
         return cls(name, *stored, quantization, aliases)
@@ -95,7 +95,7 @@ class Tensor:
                 yield "zero_point", blocks.zero_point.data
 
     def dequantize(self) -> NDArray[np.float32]:
-        """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor as it is."""
+        """The real values, float32: `f32(q - zero_point) · f32(scale)`; a float tensor unchanged."""
         import numpy as np
 
         if self.quantization is None:
@@ -124,10 +124,10 @@ def static_shape(tensor: Tensor) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Node:
-    """One operation. `operator` is ONNX's name, or `qfmt.Name` for what ONNX lacks.
+    """One operation. `operator` is ONNX's name, or `qfmt.Name` if ONNX has none.
 
-    An absent optional input is the empty name. `rule` names the rounding rule by which the
-    outputs are computed (docs/spec/running.md); it is empty where nothing is rounded.
+    An absent optional input is the empty name. `rule` names the rounding rule of the
+    outputs (docs/spec/running.md); it is empty if nothing is rounded.
     `scope` and `source_operator` say where the node came from: the module path, and the operator there.
     """
 
@@ -143,22 +143,27 @@ class Node:
 
     @property
     def label(self) -> str:
-        """What to call the node in a message: its name, else its first output, else its operator."""
+        """The name of the node in messages: its name, else its first output, else its operator."""
         return self.name or (self.outputs[0] if self.outputs else self.operator)
+
+    @property
+    def title(self) -> str:
+        """The same with the operator behind."""
+        return f"{self.label} ({self.operator})"
 
     def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
         """An attribute that is one integer, or the default; QfmtError for any other."""
         return self._one(name, builtins.int, default)
 
     def ints(self, name: str, default: tuple[builtins.int, ...] | None = None) -> tuple[builtins.int, ...]:
-        """The same of a list of integers."""
+        """The same for a list of integers."""
         value = self._one(name, tuple, default)
         if not all(type(each) is builtins.int for each in value):
             raise self._unfit(name, value)
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """The same of a text."""
+        """The same for a string."""
         return self._one(name, str, default)
 
     def _one(self, name: str, kind: type[Kind], default: Kind | None) -> Kind:
@@ -222,7 +227,7 @@ class Graph:
             yield node, read, made
 
     def find(self, name: str) -> Tensor | None:
-        """A tensor by its name, by a name that it, its scale or zero point had, or by `NAME.scale` / `.zero_point`."""
+        """A tensor by its name, by a source name of it, its scale or zero point, or by `NAME.scale` / `.zero_point`."""
         tensors = self.tensors
         if name in tensors:
             return tensors[name]
@@ -260,7 +265,7 @@ COMPARED = 20_000
 
 
 class TensorView(Mapping[str, Tensor]):
-    """The tensors of a graph by name; `view[name]` takes every name that `Graph.find` takes, those of the source too.
+    """The tensors of a graph by name; `view[name]` accepts every name that `Graph.find` does, those of the source too.
 
     As with `__missing__` of a dict, `in` and `get` know only the names that tensors have here. A KeyError lists similar
     names.
@@ -303,6 +308,6 @@ Kind = TypeVar("Kind")
 
 
 def attribute_kind(value: Attribute) -> str:
-    """`i`, `f` or `s`: what the value, or each element of it, is; an empty tuple counts as integers."""
+    """`i`, `f` or `s`: the kind of the value, or of its elements; an empty tuple counts as integers."""
     first = (value[0] if value else 0) if isinstance(value, tuple) else value
     return "f" if isinstance(first, float) else "s" if isinstance(first, str) else "i"

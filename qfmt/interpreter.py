@@ -1,4 +1,4 @@
-"""The reference interpreter: each node as docs/spec/operators.md states it, NumPy only. Exact before fast."""
+"""The reference interpreter: each node as docs/spec/operators.md states it, NumPy only. Exactness before speed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
 def trace(model: Model, inputs: Mapping[str, ArrayLike], values: dict[str, Array]) -> Iterator[Node]:
     """Run node by node: after each yield the outputs of that node are in `values`.
 
-    A value is dropped when its last reader has run, unless it is an output of the graph. To keep one, take it
+    A value is dropped when its last reader has run, unless it is an output of the graph. To keep one, read it
     from `values` when its node is yielded.
     """
     if model.no_graph:
@@ -90,22 +90,22 @@ def _checked_input(tensor: Tensor, array: Array, sizes: dict[str, int]) -> Array
         array = array.view(dtype)  # how NumPy saves the types of ml_dtypes
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind") or tensor.quantization is not None:
-            raise RunError(f"takes {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
+            raise RunError(f"expects {tensor.dtype}, not {array.dtype}", where=f"input {tensor.name}")
         with np.errstate(over="ignore"):  # what is beyond float32 is infinite
             array, original = array.astype(dtype), array
         if dtype.kind in "iu" and (lost := original[array != original]).size:
-            raise RunError(f"takes {tensor.dtype}, which cannot represent {lost[0]}", where=f"input {tensor.name}")
+            raise RunError(f"expects {tensor.dtype}, which cannot represent {lost[0]}", where=f"input {tensor.name}")
     if tensor.quantization is not None:
         low, high = tensor.quantization.quant_min, tensor.quantization.quant_max
         values = array if array.dtype.kind in "iu" else array.astype(np.float32)
         outside = array[(values < low) | (values > high)]
         if outside.size:
             what = "integers" if array.dtype.kind in "iu" else tensor.dtype
-            raise RunError(f"takes {what} in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
+            raise RunError(f"expects {what} in [{low}, {high}], not {outside[0]}", where=f"input {tensor.name}")
     if tensor.shape is None:
         return array
     if array.ndim != len(tensor.shape):
-        raise RunError(f"takes {len(tensor.shape)} dimensions, not {array.ndim}", where=f"input {tensor.name}")
+        raise RunError(f"expects {len(tensor.shape)} dimensions, not {array.ndim}", where=f"input {tensor.name}")
     for axis, (size, wanted) in enumerate(zip(array.shape, tensor.shape, strict=True)):
         if isinstance(wanted, str):
             wanted = sizes.setdefault(wanted, size)
@@ -124,21 +124,16 @@ def execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Te
         with np.errstate(all="ignore"):
             return _execute(node, operands, outputs)
     except RunError as error:
-        raise error.at(place(node)) from None
+        raise error.at(f"node {node.title}") from None
     except QfmtError as error:
-        raise RunError(error.what, where=place(node), hint=error.hint) from None
+        raise RunError(error.what, where=f"node {node.title}", hint=error.hint) from None
     except UNFIT as error:
         shapes = ", ".join("absent" if operand is None else str(operand.array.shape) for operand in operands)
-        raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=place(node)) from error
-
-
-def place(node: Node) -> str:
-    """What to call a node in a message."""
-    return f"node {node.label} ({node.operator})"
+        raise RunError(f"cannot be computed from shapes {shapes}: {error}", where=f"node {node.title}") from error
 
 
 def operator_of(node: Node) -> Operator:
-    """What is known of its operator; RunError for one that this qfmt cannot run."""
+    """The entry of its operator; RunError for one that this qfmt cannot run."""
     operator = OPERATORS.get(node.operator)
     if operator is None:
         raise RunError("qfmt cannot run this operator", hint="its arrays can still be read")
@@ -148,13 +143,13 @@ def operator_of(node: Node) -> Operator:
 
 
 def check_versions(model: Model) -> None:
-    """RunError if a node is of a known operator in a version that this qfmt does not know: it may mean anything."""
+    """RunError if a node is of a known operator in a version that this qfmt does not know, whose meaning is unknown."""
     for node in model.nodes:
         if node.operator in OPERATORS:
             try:
                 operator_of(node)
             except RunError as error:
-                raise error.at(place(node)) from None
+                raise error.at(f"node {node.title}") from None
 
 
 def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[Tensor]) -> list[Array]:
@@ -209,7 +204,7 @@ def _check_sizes(operator: Operator, operands: Sequence[Operand | None], attribu
 def _integers(
     operator: Operator, rule: str, operands: Sequence[Operand | None], output: Tensor, attributes: Mapping[str, Any]
 ) -> Array:
-    """The output of an operator that takes integers as they are stored, to whose meaning it is indifferent."""
+    """The output of an operator that uses stored integers, whatever they represent."""
     dtype = numpy_dtype(output.dtype)
     if operator.integer is not None and output.quantization is not None:
         result = Result(dtype, output.quantization, rule)
@@ -231,7 +226,7 @@ def _check_integers(operands: Sequence[Operand | None], outputs: Sequence[Tensor
 
 
 def _check_per_tensor(operator: Operator, rule: str, operands: Sequence[Operand | None], wanted: Quantization) -> None:
-    """RunError where a formula on integers would take the first scale of an axis for all; weights have their own."""
+    """RunError if a formula on integers would use the first scale of an axis for all; weights have their own."""
     if operator.moves:
         return
     grids = [wanted]

@@ -82,7 +82,7 @@ class Vector:
 class Model:
     """A network: its graph, where it came from, and the engine whose rules its nodes state.
 
-    `source` describes what was converted (docs/spec/conversions.md, "Source keys"); `metadata` is the user's. `vectors`
+    `source` describes what was converted (docs/spec/conversions.md, "Source keys"); `metadata` is free. `vectors`
     are inputs with the outputs of the network for them (`with_vectors` makes them, `qfmt run --vectors` replays them).
     """
 
@@ -95,7 +95,7 @@ class Model:
 
     @property
     def tensors(self) -> TensorView:
-        """The tensors by name, or by a name that they had in the source: `model.tensors["fc1.weight"]`."""
+        """The tensors by name, or by their name in the source: `model.tensors["fc1.weight"]`."""
         return TensorView(self.graph)
 
     @property
@@ -122,7 +122,7 @@ class Model:
     def with_vectors(self, *inputs: Mapping[str, ArrayLike], names: Sequence[str] = ()) -> Model:
         """The same model with additional test vectors: each of `inputs` ({input: array}), and the outputs of `run`.
 
-        `names` are for people; without it, a vector has none. Raises what `run` raises, and QfmtError if the numbers
+        `names` are for people; without them, vectors have none. Raises what `run` raises, and QfmtError if the numbers
         of names and inputs differ.
         """
         if names and len(names) != len(inputs):
@@ -137,7 +137,7 @@ class Model:
         return replace(self, vectors=tuple(vectors))
 
     def _stored(self, name: str, array: Array) -> StoredArray:
-        """What a tensor holds in a run, as a file stores it."""
+        """The value of a tensor in a run, as a file stores it."""
         return StoredArray.of(array, self.tensors[name].dtype, where=name)
 
     def to_torch(self, engine: str = "auto") -> QuantizedModule:
@@ -216,7 +216,7 @@ class Model:
     def rename(self, names: Mapping[str, str]) -> Model:
         """The same model with tensors under other names: {old: new}; an old name becomes an alias.
 
-        Raises QfmtError for a tensor that does not exist and for a new name that is taken.
+        Raises QfmtError for a tensor that does not exist and for a new name that is already used.
         """
         from .passes.edits import rename
 
@@ -225,8 +225,8 @@ class Model:
     def subgraph(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Model:
         """The part of the network between tensors: `inputs` become its inputs, `outputs` its outputs.
 
-        Left out, they are those of the network. Names are any that `tensors[…]` takes. Test vectors are dropped.
-        Raises QfmtError for a tensor that does not exist, for a constant, and where the outputs need more inputs.
+        The default is those of the network. Names are any that `tensors[…]` accepts. Test vectors are dropped.
+        Raises QfmtError for a tensor that does not exist, for a constant, and if the outputs need more inputs.
         """
         from .passes.edits import subgraph
 
@@ -236,16 +236,16 @@ class Model:
         """The same model with other values of a constant, of the same dtype and shape; test vectors are dropped.
 
         `quantization` replaces that of the tensor. Raises QfmtError for a tensor that does not exist or is computed,
-        and for values that it cannot hold.
+        and for values that it cannot represent.
         """
         from .passes.edits import replace_tensor
 
         return replace_tensor(self, name, values, quantization)
 
     def close(self) -> None:
-        """Let go of the file that the model was loaded from; arrays that were taken from it stay valid.
+        """Release the file that the model was loaded from; arrays that were read from it stay valid.
 
-        What was not read before raises QfmtError from then on. Does nothing for a model that was not loaded.
+        Reading anything else then raises QfmtError. Does nothing for a model that was not loaded.
         """
         close = getattr(self.graph.tensors, "close", None)
         if close is not None:

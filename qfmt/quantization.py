@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a calibration observer saw, before scale and zero point were computed from it.
+    """The range that a calibration observer saw, before scale and zero point were computed from it.
 
     `quant_min` and `quant_max` are the integers that it chose the scale for (None: not known), which is not the
     clamp of the tensor: PyTorch calibrates for 0..127 (`reduce_range`) and clamps to 0..255. `qscheme` is
@@ -162,7 +162,7 @@ class Quantization:
         return bool(self.zero_point) and isinstance(self.zero_point[0], float)
 
     def same_grid(self, other: Quantization | None) -> bool:
-        """Whether an integer means the same real number here and there."""
+        """Whether an integer means the same real number with both quantizations."""
         return other is not None and (self.scale, self.zero_point, self.axis, self.blocks) == (
             other.scale,
             other.zero_point,

@@ -64,7 +64,7 @@ def test_a_quantized_input_takes_its_integers() -> None:
     tensors = [Tensor("x", "uint8", (2,), None, q8()), floating("y", (2,))]
     quantized = model([node("DequantizeLinear", "x", "y")], tensors)
     assert run(quantized, {"x": np.array([10, 13], np.uint8)})["y"].tolist() == [0.0, 1.5]
-    with pytest.raises(RunError, match="input x: takes uint8, not float32"):
+    with pytest.raises(RunError, match="input x: expects uint8, not float32"):
         run(quantized, {"x": np.zeros(2, np.float32)})
 
 
@@ -73,13 +73,13 @@ def test_integers_outside_the_range_of_a_quantized_input_are_refused() -> None:
     narrow = model([node("DequantizeLinear", "x", "y")], [Tensor("x", "int8", (2,), None, grid), floating("y", (2,))])
     assert run(narrow, {"x": np.array([-127, 100], np.int8)})["y"].tolist() == [-68.5, 45.0]
     for value in (-128, 101):
-        with pytest.raises(RunError, match=rf"^input x: takes integers in \[-127, 100\], not {value}$"):
+        with pytest.raises(RunError, match=rf"^input x: expects integers in \[-127, 100\], not {value}$"):
             run(narrow, {"x": np.array([0, value], np.int8)})
 
 
 def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
     assert run(chain(), {"x": [[1.0, 2.0, 3.0]]})["q"].tolist() == [[12, 14, 16]]
-    with pytest.raises(RunError, match="input x: takes float32, not complex64"):
+    with pytest.raises(RunError, match="input x: expects float32, not complex64"):
         run(chain(), {"x": FLOATS * 1j})
 
 
@@ -90,7 +90,7 @@ def test_python_lists_and_wider_floats_are_taken_for_float32() -> None:
         ({"x": FLOATS, "z": FLOATS}, "the model has no input 'z'; its inputs are x"),
         (FLOATS, 'inputs are arrays by name, not a ndarray; pass {"x": array}'),
         ({"x": [[1.0, 2.0], [3.0]]}, "input x: is not an array: .*inhomogeneous.*"),
-        ({"x": FLOATS[0]}, "input x: takes 2 dimensions, not 1"),
+        ({"x": FLOATS[0]}, "input x: expects 2 dimensions, not 1"),
         ({"x": np.zeros((1, 4), np.float32)}, "input x: dimension 1 is 4, must be 3"),
     ],
 )

@@ -6,13 +6,17 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
+from email.parser import Parser
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import dev
 import qfmt
 from support.paths import DIGITS, ROOT, TOOLS
 
@@ -24,8 +28,8 @@ TOP_LEVEL = {
 }  # fmt: skip
 
 FLOORS = {
-    "__init__": 0, "errors": 0, "regular": 0, "budget": 1, "arrays": 1, "quantization": 1, "graph": 1, "model": 1,
-    "content": 1, "notation": 1, "display": 1,
+    "__init__": 0, "errors": 0, "regular": 0, "engines": 0,
+    "budget": 1, "arrays": 1, "quantization": 1, "graph": 1, "model": 1, "content": 1, "notation": 1, "display": 1,
     "arithmetic": 2, "ops": 2, "rules": 3, "interpreter": 3, "passes": 3, "file": 4, "frontends": 5, "backends": 5,
     "compare": 6, "cli": 7, "__main__": 7,
 }  # fmt: skip
@@ -38,8 +42,8 @@ UNWANTED = re.compile(
 """Paths of a machine and addresses of registries. The brackets keep this line from finding itself."""
 
 
-def tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+def tracked(*others: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", *others], cwd=ROOT, capture_output=True)
     if listed.returncode:
         pytest.skip("not a git checkout: there is no list of the project's files")
     return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
@@ -65,9 +69,20 @@ def _unwanted(path: Path) -> Iterator[re.Match[bytes]]:
         yield from UNWANTED.finditer(path.read_bytes())
 
 
-def test_changelog_begins_with_this_version() -> None:
-    versions = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert versions[0] == qfmt.__version__
+VERSIONS = {
+    "CHANGELOG.md": r"^## \[(.+?)\]",
+    "readers/c/CMakeLists.txt": r"^project\(qfb VERSION (\S+)",
+    "readers/js/package.json": r'"version": "(.+?)"',
+    "readers/js/package-lock.json": r'"version": "(.+?)"',
+}
+"""Files that repeat `qfmt.__version__`, and the pattern of its first place."""
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_the_first_version_in_a_file_is_that_of_the_package(name: str) -> None:
+    found = re.search(VERSIONS[name], (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    assert found[1] == qfmt.__version__
 
 
 def test_torch_is_pinned_once() -> None:
@@ -88,8 +103,8 @@ def test_setting_up_needs_the_standard_library_only() -> None:
 # Floors
 
 
-def _imports(path: Path, package: tuple[str, ...] = ()) -> Iterator[str]:
-    """The modules that a file imports when it is imported: not inside functions, not for type checkers."""
+def _imports(path: Path, package: tuple[str, ...] = (), inside_functions: bool = False) -> Iterator[str]:
+    """The modules that a file imports when it is imported, or inside functions, too; not for type checkers."""
     pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while pending:
         node = pending.pop()
@@ -99,7 +114,9 @@ def _imports(path: Path, package: tuple[str, ...] = ()) -> Iterator[str]:
             base = [*package[: len(package) - node.level + 1]] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield from (f"{module}.{name.name}" for name in node.names)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_for_type_checkers(node):
+        elif _is_for_type_checkers(node):
+            continue
+        elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             pending.extend(ast.iter_child_nodes(node))
 
 
@@ -110,10 +127,14 @@ def _is_for_type_checkers(node: ast.AST) -> bool:
 MODULES = sorted((ROOT / "qfmt").rglob("*.py"))
 
 
+def _parts(path: Path) -> tuple[str, ...]:
+    return path.relative_to(ROOT).with_suffix("").parts
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
     """A framework is imported inside functions, or by the package of `backends/` that bears its name, likewise."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = _parts(path)
     own, is_backend = FLOORS[parts[1]], parts[1] == "backends" and parts[2] in FRAMEWORKS
     for name in _imports(path, parts[:-1]):
         top, _, rest = name.partition(".")
@@ -121,6 +142,19 @@ def test_a_module_imports_no_higher_floor_and_no_framework(path: Path) -> None:
         assert is_backend or not brings_one, f"{name} must be imported inside a function"
         if top == "qfmt" and (floor := FLOORS.get(rest.partition(".")[0])) is not None:
             assert floor <= own, f"{name} is on floor {floor}, above floor {own}"
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not inside functions either; except in those of `Model`, which lead to every floor."""
+    paths = {".".join(_parts(path)).removesuffix(".__init__"): path for path in MODULES}
+    imported: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        imported[module] = set()
+        for name in _imports(path, _parts(path)[:-1], inside_functions=module != "qfmt.model"):
+            while name and name not in paths:
+                name = name.rpartition(".")[0]
+            imported[module] |= {name} - {module}
+    TopologicalSorter(imported).prepare()  # raises CycleError, which names them
 
 
 @pytest.mark.parametrize(("source", "other"), [("onnx", "torch"), ("torch", "onnx")])
@@ -170,27 +204,49 @@ def test_tools_say_what_they_cannot_work_with(tmp_path: Path) -> None:
         assert finding in done.stderr
 
 
-# What is shipped
+# What is shipped: tests/test_release.py installs it
 
 
-def test_the_wheel_holds_the_package_and_its_command(tmp_path: Path) -> None:
-    wheel = pytest.importorskip("flit_core.wheel", reason="flit_core is in the test extra")
-    built = wheel.make_wheel_in(ROOT / "pyproject.toml", tmp_path).file
+def shipped() -> set[str]:
+    """Every file of the checkout but what git ignores, and its own."""
+    paths = (path.relative_to(ROOT) for path in tracked("--others", "--exclude-standard"))
+    return {path.as_posix() for path in paths if path.parts[0] in TOP_LEVEL - {".ci", ".gitignore"}}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    flit = pytest.importorskip("flit_core.wheel", reason="flit_core is in the test extra")
+    built = flit.make_wheel_in(ROOT / "pyproject.toml", tmp_path_factory.mktemp("wheel")).file
     with zipfile.ZipFile(built) as archive:
-        names = set(archive.namelist())
-        entry_points = archive.read(f"qfmt-{qfmt.__version__}.dist-info/entry_points.txt").decode()
-    assert {str(path.relative_to(ROOT).as_posix()) for path in MODULES} <= names
-    assert not [name for name in names if name.startswith(("tests", "tools", "examples"))]
-    assert f"qfmt-{qfmt.__version__}.dist-info/licenses/LICENSE" in names
-    assert "qfmt=qfmt.__main__:run" in entry_points
+        yield archive
 
 
-def test_the_source_archive_can_be_tested(tmp_path: Path) -> None:
+def about(name: str) -> str:
+    """The path in the wheel of a file about it."""
+    return f"qfmt-{qfmt.__version__}.dist-info/{name}"
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    package = {name for name in shipped() if name.startswith("qfmt/")}
+    assert {"qfmt/py.typed", "qfmt/file/schema.py", "qfmt/backends/c/kernels/dot.c"} <= package
+    metadata = map(about, ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"))
+    assert set(wheel.namelist()) == {*package, *metadata}
+    assert wheel.read(about("entry_points.txt")).split() == [b"[console_scripts]", b"qfmt=qfmt.__main__:run"]
+
+
+def test_what_the_wheel_says_of_itself(wheel: zipfile.ZipFile) -> None:
+    metadata = Parser().parsestr(wheel.read(about("METADATA")).decode())
+    assert metadata["Version"] == qfmt.__version__
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("MIT", "LICENSE")
+    assert metadata["Requires-Python"] == ">={}.{}".format(*dev.OLDEST)
+    assert f"Programming Language :: Python :: {dev.OLDEST[0]}.{dev.OLDEST[1]}" in metadata.get_all("Classifier")
+    for extra in set(metadata.get_all("Provides-Extra")) - {"release", "test"}:  # these are for tools/dev.py
+        assert f"`{extra}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_source_archive_holds_the_project_and_nothing_else(tmp_path: Path) -> None:
     sdist = pytest.importorskip("flit_core.sdist", reason="flit_core is in the test extra")
-    import tarfile
-
     built = sdist.SdistBuilder.from_ini_path(ROOT / "pyproject.toml").build(tmp_path)
     with tarfile.open(built) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "spec.md", "schema/qfb.fbs"} <= names
-    assert {"tools/dev.py", "examples/digits/digits_int8.pt", "tests/test_project.py"} <= names
+    assert names == {*shipped(), "PKG-INFO"}

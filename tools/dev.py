@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Set up and run: `python3 tools/dev.py demo`, `python3 tools/dev.py test`, `python3 tools/dev.py lint`.
+"""Set up and run: `python3 tools/dev.py demo`, likewise `test`, `lint`, `build`.
 
 Each command makes the virtual environment that it needs, once: `.venv-demo` holds qfmt and what it depends on,
-and no torch; `.venv-test` holds the test extra too. An environment is created again when pyproject.toml or the
-Python that runs this changes. Needs Python 3.10 or newer and a network, and only the standard library.
+and no torch; `.venv-test` and `.venv-release` hold the extra of that name, too. An environment is created again when
+pyproject.toml or the Python that runs this changes. Needs Python 3.10 or newer and a network, and only the standard
+library.
 """
 
 import argparse
@@ -31,12 +32,13 @@ def main():
     commands.add_parser("demo", help="rescue the network of examples/digits in an environment without torch")
     commands.add_parser("test", help="lint, then pytest; with arguments, only pytest, with these", add_help=False)
     commands.add_parser("lint", help="ruff check, ruff format --check, mypy")
+    commands.add_parser("build", help="build and check what is published, in dist/: docs/releasing.md")
     options, rest = parser.parse_known_args()
     if rest and options.command != "test":
         parser.error("unknown arguments: " + " ".join(rest))
     os.chdir(ROOT)
     try:
-        sys.exit({"demo": demo, "test": test, "lint": lint}[options.command](rest))
+        sys.exit({"demo": demo, "test": test, "lint": lint, "build": build}[options.command](rest))
     except subprocess.CalledProcessError as error:
         sys.exit(f"failed with status {error.returncode}: {' '.join(error.cmd)}")
     except KeyboardInterrupt:
@@ -75,6 +77,20 @@ def lint(_rest):
         say("$ " + command.removeprefix("-m "))
         failed |= subprocess.run([python, *command.split()], env=clean_environment()).returncode
     return int(failed != 0)
+
+
+def build(_rest):
+    """The source archive and the wheel that is made from it, as the index of packages will check them."""
+    python = environment("release", [["-e", ".[release]"]])
+    shutil.rmtree("dist", ignore_errors=True)
+    committed = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, text=True).stdout.strip()
+    if committed:
+        os.environ["SOURCE_DATE_EPOCH"] = committed  # equal sources give equal bytes
+    call([python, "-m", "build"])
+    artefacts = sorted(map(str, Path("dist").iterdir()))
+    call([python, "-m", "twine", "check", "--strict", *artefacts])
+    call([python, "-m", "check_wheel_contents", *(name for name in artefacts if name.endswith(".whl"))])
+    return 0
 
 
 def test_environment():

@@ -159,7 +159,7 @@ def engines(python: str | None) -> list[Engine]:
         ),
         Engine("ONNX Runtime, `QLinearConv`", onnx_runtime("qoperator", False), "`integer_bias`", whole),
         Engine("ONNX Runtime, Q and DQ, optimized", onnx_runtime("qdq", True), "`integer_bias`", whole),
-        Engine("ONNX Runtime, Q and DQ as they stand", onnx_runtime("qdq", False), "`integer_bias`", whole),
+        Engine("ONNX Runtime, Q and DQ, not optimized", onnx_runtime("qdq", False), "`integer_bias`", whole),
     ]
     if python:
         found += [

@@ -27,7 +27,7 @@ ORDERS: Mapping[str, PairSums | None] = {
     "channels": CHANNELS_FIRST,
 }
 """Where two neighbours are added up in int16, what the terms of a sum run over: the taps of the kernel, for each over
-the channels (`fours`: filled up with zeros to a multiple of 4; `halves`: of a matrix product each half by itself), or
+the channels (`fours`: padded with zeros to a multiple of 4; `halves`: of a matrix product each half by itself), or
 the channels, for each over the taps."""
 
 

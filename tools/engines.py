@@ -42,7 +42,7 @@ COLUMNS = {
         "≠ its rule",
         "conv1 ≠ fbgemm",
         "conv2 ≠ fbgemm",
-        "both in a row ≠ fbgemm",
+        "both in sequence ≠ fbgemm",
         "by at most",
     ],
     "ties": ["engine", "≠ its rule", "≠ ties to even", "≠ ties away from zero", "≠ ties up"],

@@ -15,12 +15,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+from fbs import Enum, Schema, Table, read_schema  # noqa: E402
 from qfmt.errors import QfmtError  # noqa: E402
 from qfmt.file.decode import SIZES, Decoder, Record  # noqa: E402
 from qfmt.file.schema import Field  # noqa: E402
@@ -201,10 +203,30 @@ def _contents(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in kept}
 
 
-def check_evolution() -> None:
-    """Exit with flatc's words if the schema is not an evolution of every released one (schema/README.md)."""
+def check_evolution(schema: Path = SOURCE) -> None:
+    """Exit and say why, if the schema is not an evolution of every released one (schema/README.md)."""
     for released in sorted(RELEASED.glob("*.fbs")):
-        compile_schema("--conform", str(released))
+        compile_schema("--conform", str(released), schema=schema)
+        if changed := list(_changed(read_schema(released), read_schema(schema))):
+            raise SystemExit(f"{', '.join(changed)}: not as in {released.name}, or newly required")
+
+
+def _changed(old: Schema, new: Schema) -> Iterator[str]:
+    """Tables, structs and enumerations that differ in more than what was appended: flatc overlooks some."""
+    for kind in ("tables", "structs", "enums"):
+        for name, then in getattr(old, kind).items():
+            now = getattr(new, kind).get(name)
+            before, after = (_facts(each) for each in (then, now)) if now else ([then], [])
+            added = after[len(before) :]
+            if after[: len(before)] != before or (added and kind == "structs") or any(fact[-1] for fact in added):
+                yield name
+
+
+def _facts(entry: Table | Enum) -> list[tuple[Any, ...]]:
+    """What of each field or member stays as it is. What comes last is true if a writer must know it."""
+    if isinstance(entry, Enum):
+        return [(name, code, False) for name, code, _ in entry.members]
+    return [(field.name, field.type, field.default, field.key, field.required) for field in entry.fields]
 
 
 def main() -> None:

@@ -37,7 +37,6 @@ from qfmt.errors import InexpressibleNodesError, NoIntegerFormError, QfmtError  
 from qfmt.model import Graph, Model, Node, Quantization, Tensor  # noqa: E402
 from qfmt.ops import OPERATORS, Quantized  # noqa: E402
 from qfmt.passes import lower_integer  # noqa: E402
-from qfmt.passes.hazards import WEIGHTS  # noqa: E402
 from qfmt.rules import graph_violations  # noqa: E402
 
 MATRIX = ROOT / "qfmt" / "ops" / "matrix.json"
@@ -67,7 +66,7 @@ def on_weights(model: Model, inputs: dict[str, np.ndarray[Any, Any]]) -> Model:
     """The same with its weights as constants on a grid."""
     (node,) = model.nodes
     tensors = dict(model.tensors)
-    places = WEIGHTS.get(node.operator, (0,))
+    places = OPERATORS[node.operator].weights or (0,)
     for name in (node.inputs[index] for index in places):
         values = inputs[name] if name in inputs else tensors[name].array
         grid = Quantization.per_tensor(0.05, 0, "int8")

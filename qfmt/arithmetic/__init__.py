@@ -15,7 +15,7 @@ from .dynamic import (
     quantize_dynamically,
 )
 from .grids import EXACT_IN_FLOAT32, QUANTIZE, clamp, dequantize, f32, fma, named, quantize
-from .sums import FIXED_POINT, MEAN, REQUANTIZE, requantize, rescale
+from .sums import FIXED_POINT, MEAN, REQUANTIZE, requantize, rescale, whole_bias
 
 __all__ = [
     "DYNAMIC",
@@ -39,4 +39,5 @@ __all__ = [
     "quantize_dynamically",
     "requantize",
     "rescale",
+    "whole_bias",
 ]

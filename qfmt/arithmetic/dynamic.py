@@ -1,4 +1,4 @@
-"""Inputs that are quantized while the network runs, sums that become real numbers, and rows of tables."""
+"""Inputs that are quantized at run time, sums that become real numbers, and rows of tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import RunError
-from ..model import Quantization
+from ..quantization import Quantization
 from .grids import f32, fma, named, quantize
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _dynamic_twice(acc: Floats, bias: Floats, s: Array, sw: Array) -> Floats:
 
 
 class Dynamic(NamedTuple):
-    """A rule for an input that is quantized while the network runs: how its range becomes a grid, the quantize rule
+    """A rule for an input that is quantized at run time: how its range becomes a grid, the quantize rule
     (a key of QUANTIZE), and how exact sums of integers become real numbers."""
 
     grid: Callable[[float, float, int], tuple[float, int]]
@@ -107,7 +107,7 @@ def quantize_dynamically(x: Floats, rule: str, top: int) -> tuple[Array, Quantiz
     dynamic: Dynamic = named(DYNAMIC, rule)
     low, high = float(x.min(initial=0)), float(x.max(initial=0))
     if not np.isfinite(high - low):
-        raise RunError("NaN or infinity cannot be quantized: there is no range")
+        raise RunError("cannot quantize NaN or infinity: the range is undefined")
     scale, zero_point = dynamic.grid(low, high, top)
     if dynamic.is_signed:
         grid = Quantization((scale,), (zero_point,), -(top + 1) // 2, top // 2)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import DTYPES, Array
 from ..errors import RunError
-from ..model import DTYPES, Quantization
+from ..quantization import Quantization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ EXACT_IN_FLOAT32 = 1 << 24
 
 
 def dequantize(values: Array, quantization: Quantization, rule: str = "") -> Floats:
-    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
+    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has its own form."""
     rank = np.ndim(values)
     scale = quantization.scales(rank, f32)
     if _is_float(np.asarray(values).dtype):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arrays import Array
-from ..model import Quantization
+from ..quantization import Quantization
 from .grids import clamp, f32, fma, named
 
 if TYPE_CHECKING:
@@ -28,16 +28,23 @@ def _float_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> F
     return np.rint(total * (at / s)) + z
 
 
+def whole_bias(bias: Array, at: Array, rule: str) -> Array:
+    """A real bias in units of sums, `at`, as a requantize rule rounds it: by division, unless it takes the reciprocal.
+
+    In float64, since int32 may not hold it.
+    """
+    real = bias.astype(f32, copy=False)
+    return np.rint(real * (f32(1) / at) if rule == "integer_bias_reciprocal" else real / at).astype(np.float64)
+
+
 def _integer_bias(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(f32(acc + rint(b / at)) · f32(at / s)) + z`"""
-    whole = np.rint(bias / at).astype(np.float64)
-    return np.rint((acc + whole).astype(f32) * (at / s)) + z
+    return np.rint((acc + whole_bias(bias, at, "integer_bias")).astype(f32) * (at / s)) + z
 
 
 def _integer_bias_reciprocal(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:
     """`rint(f32(acc + rint(b · f32(1 / at))) · f32(at · f32(1 / s))) + z`"""
-    whole = np.rint(bias * (f32(1) / at)).astype(np.float64)
-    return np.rint((acc + whole).astype(f32) * (at * (f32(1) / s))) + z
+    return np.rint((acc + whole_bias(bias, at, "integer_bias_reciprocal")).astype(f32) * (at * (f32(1) / s))) + z
 
 
 def _affine(acc: Array, bias: Floats, at: Floats, s: Floats, z: Floats) -> Floats:

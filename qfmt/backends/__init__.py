@@ -1,1 +1,1 @@
-"""From a Model to what other programs run: one package per framework, imported when it is asked for."""
+"""From a Model to formats of other programs: one package per framework, imported on demand."""

@@ -1,6 +1,6 @@
 """The command `qfmt`. One module per command, imported when it is needed.
 
-Exit status: 0 fine, 1 something differs or is broken, 2 trouble (bad input, bad arguments), 130 interrupted.
+Exit status: 0 success, 1 a difference or an invalid file, 2 an error (bad input, bad arguments), 130 interrupted.
 Results go to stdout, everything else to stderr; an error is one line that starts with `qfmt: error:`.
 """
 
@@ -44,7 +44,7 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        asked = bool(args)  # parsing uses them up; without any, the error is the help
+        asked = bool(args)  # parsing consumes them; without any, the error is the help text
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -56,7 +56,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # a name never fails for want of a letter
+                stream.reconfigure(errors="backslashreplace")  # an abbreviated name is an error
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
@@ -78,8 +78,8 @@ class Commands(click.Group):
                 print_exc()
             fail(
                 ctx,
-                f"unexpected {type(error).__name__}: {error}; this is a fault in qfmt {__version__}: please report it, "
-                "with what `qfmt --debug` prints for the same arguments",
+                f"unexpected {type(error).__name__}: {error}; this is a bug in qfmt {__version__}: please report it "
+                "with the output of `qfmt --debug` for the same arguments",
             )
 
 
@@ -110,7 +110,7 @@ Examples:
   qfmt inspect model.qfb               its nodes and tensors
   qfmt run model.qfb --input x.npy     run it, exactly, with NumPy only
 
-Exit status: 0 fine, 1 something differs or is broken, 2 trouble.""",
+Exit status: 0 success, 1 a difference or an invalid file, 2 an error.""",
 )
 @click.option("--debug", is_flag=True, envvar="QFMT_DEBUG", help="Show the traceback of an unexpected error.")
 @click.version_option(__version__, "-V", "--version", prog_name="qfmt", message="%(prog)s %(version)s")

@@ -34,13 +34,13 @@ def arrays(path: Path) -> dict[str, Array]:
     except QfmtError as error:
         raise RunError(error.what, where=str(path), hint=error.hint) from None
     except Exception as error:  # NumPy raises whatever zipfile, zlib and its header parser do
-        advice = "pickle" in str(error)  # that of NumPy is to trust the file
+        advice = "pickle" in str(error)  # NumPy's own hint is to trust the file
         why = "" if advice else f" ({error})"
         raise RunError(f"is not a .npy or .npz file of plain arrays{why}", where=str(path)) from None
 
 
 def _members(archive: Zip) -> Iterator[tuple[str, Array]]:
-    """The arrays of a `.npz` by name, which compressed ones may not blow up."""
+    """The arrays of a `.npz` by name; compressed ones may not expand beyond a limit."""
     import numpy as np
 
     for name in archive.entries:
@@ -54,21 +54,21 @@ def matched(wanted: Sequence[str], held: Mapping[str, Array], path: Path) -> dic
     if missing := [name for name in wanted if name not in held]:
         names = ", ".join(filter(None, held)) or "one array without a name"
         inputs = f"the inputs are {', '.join(wanted)}"
-        raise RunError(f"no array {missing[0]!r}, but {names}", where=str(path), hint=inputs)
+        raise RunError(f"no array {missing[0]!r}, only {names}", where=str(path), hint=inputs)
     if aside := [name for name in held if name not in wanted]:
-        line(f"note: {path}: ignored, because not inputs: {', '.join(aside)}", err=True)
+        line(f"note: {path}: ignored, because they are not inputs: {', '.join(aside)}", err=True)
     return {name: held[name] for name in wanted}
 
 
 def taken(model: Model, given: Mapping[str, Array], path: Path) -> dict[str, Array]:
     """The arrays as the inputs of a model, with a line on stderr for each that had to be converted.
 
-    RunError for one that cannot be.
+    Raises RunError for one that cannot be converted.
     """
     from ..interpreter import checked_inputs
 
     arrays = checked_inputs(model, given)
     for name, array in arrays.items():
         if array.dtype != given[name].dtype and given[name].dtype.kind != "V":  # V: how NumPy saves types of ml_dtypes
-            line(f"note: {path}: input {name} takes {array.dtype}; {given[name].dtype} was converted", err=True)
+            line(f"note: {path}: input {name} expects {array.dtype}; {given[name].dtype} was converted", err=True)
     return arrays

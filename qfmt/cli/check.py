@@ -20,7 +20,7 @@ BROKEN = 1
 
 @click.command(
     short_help="List every rule of the specification that a file breaks.",
-    epilog="Exit status: 0 valid, 1 breaks rules, 2 cannot be read at all.",
+    epilog="Exit status: 0 valid, 1 invalid, 2 cannot be read.",
 )
 @click.argument("file", type=FILE)
 @click.option("--json", "json_", is_flag=True, help="Print {file, valid, violations: [{rule, where, what}]}.")
@@ -70,5 +70,6 @@ def _counted(found: Proofs) -> str:
         return "; it has no integer sums"
     unknown = f", {len(found.unknown)} could not be bounded" if found.unknown else ""
     return (
-        f"; the sums of {found.sums} nodes stay in int32, the reach of {found.reaches} requantizations holds{unknown}"
+        f"; the sums of {found.sums} nodes fit in int32, and the stated ranges of {found.reaches} requantizations"
+        f" hold{unknown}"
     )

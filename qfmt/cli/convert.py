@@ -15,8 +15,8 @@ import click
 
 import qfmt
 
+from ..engines import ENGINES
 from ..errors import DestinationError, InexpressibleNodesError, QfmtError, SourceError
-from ..frontends import ENGINES
 from ..notation import size
 from .hazards import summary
 from .integer import Lowering, integer_options
@@ -33,7 +33,7 @@ DEFAULT_DTYPE = "uint8"
 
 
 class Destination(NamedTuple):
-    """Where the result goes, and of what kind it is: its name decides. `place` is a C program's folder."""
+    """Where the result goes and its kind, which depends on the name. `place` is the folder of a C program."""
 
     kind: str
     place: Path
@@ -44,22 +44,22 @@ class Destination(NamedTuple):
         path, is_folder = Path(text), text.endswith(("/", os.sep))
         suffix = path.suffix.lower()
         if path.name.lower() in (".qfb", ".onnx", ".c"):
-            raise DestinationError("has no name before its suffix", where=text, hint=f"name it, as in model{path.name}")
+            raise DestinationError("has no name before the suffix", where=text, hint=f"add one, as in model{path.name}")
         if suffix in (".qfb", ".onnx") and not is_folder:
             return cls(suffix[1:], path)
         if suffix == ".c" and not is_folder:
             if not path.stem.isidentifier():
                 raise DestinationError(
-                    f"{path.stem!r} is not a name in C", where=text, hint="use letters, digits and _"
+                    f"{path.stem!r} is not a valid C identifier", where=text, hint="use letters, digits and _"
                 )
             if path.parent == Path():
                 hint = f"name a folder for them, as in {path.stem}/{path}"
-                raise DestinationError("a C program is multiple files", where=text, hint=hint)
+                raise DestinationError("a C program consists of multiple files", where=text, hint=hint)
             return cls("c", path.parent, path.stem)
         if is_folder or not path.suffix or path.is_dir():
             return cls("c", path)
-        what = f"qfmt does not write {path.suffix} files"
-        raise DestinationError(what, where=text, hint="end it in .qfb, .onnx or .c; the name of a folder for C in /")
+        hint = "end the name in .qfb, .onnx or .c, or in / for a folder of C files"
+        raise DestinationError(f"qfmt does not write {path.suffix} files", where=text, hint=hint)
 
     @property
     def bytes(self) -> int:
@@ -67,7 +67,7 @@ class Destination(NamedTuple):
 
     @property
     def next(self) -> str:
-        """What the user may do with it."""
+        """A command for the user's next step."""
         return f"{'make -C' if self.kind == 'c' else 'qfmt inspect'} {shlex.quote(str(self.place))}"
 
 
@@ -86,11 +86,11 @@ def _quantization(value: str) -> tuple[str, tuple[float, int, str]]:
     epilog="""\b
 Examples:
   qfmt convert model.pt model.qfb
-  qfmt convert model.pt model.qfb --engine qnnpack           as qnnpack computes it
+  qfmt convert model.pt model.qfb --engine qnnpack           with the rounding of qnnpack
   qfmt convert model.pt model.qfb --input-shape x=N,3,224,224
   qfmt convert model.pt model.onnx --opset 21                for a runtime of 2024
   qfmt convert model.pt model.onnx --same-types              for processors without VNNI
-  qfmt convert model.onnx model.qfb                          quantized in any form of ONNX
+  qfmt convert model.onnx model.qfb                          any form of quantized ONNX
   qfmt convert model.qfb integers.qfb --integer-only --exact   integer-only, with equal outputs
   qfmt convert integers.qfb folder                           a C program of an integer-only network""",
 )
@@ -109,7 +109,7 @@ Examples:
     multiple=True,
     callback=named(_quantization),
     metavar="NAME=SCALE,ZERO_POINT[,DTYPE]",
-    help=f"Quantization of an input that takes integers (DTYPE: {DEFAULT_DTYPE} if not given).",
+    help=f"Quantization of an integer input (DTYPE: {DEFAULT_DTYPE} if not given).",
 )
 @click.option(
     "--prepared",
@@ -146,19 +146,19 @@ def command(
     json_: bool,
     **integer: Any,
 ) -> None:
-    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST. The name of DEST decides: a .qfb or
-    .onnx file, a folder for a C program, or FOLDER/NAME.c for a C program of another name than the folder's.
+    """Convert SOURCE, a quantized network of PyTorch or ONNX or a .qfb, to DEST. The name of DEST
+    selects the format: a .qfb or .onnx file, a folder for a C program, or FOLDER/NAME.c to name the C program.
 
     SOURCE is a TorchScript file, a .pt2 program, an ONNX model, a pickled module, a state_dict or safetensors. The
-    last three may have tensors only, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
-    replaced if it exists, and left as it was if the conversion fails.
+    last three may contain only tensors, without a graph. No torch is needed, and no code of SOURCE is executed. DEST is
+    replaced if it exists, and unchanged if the conversion fails.
     """
     target = Destination.named(dest)
     options = {"opset": opset, "form": form, "same_types": same_types or None}
     for_onnx = {name: value for name, value in options.items() if value is not None}
     if for_onnx and target.kind != "onnx":
         what = "--opset, --form and --same-types are for ONNX"
-        raise DestinationError(what, where=dest, hint="end it in .onnx")
+        raise DestinationError(what, where=dest, hint="end the name in .onnx")
     if compact and target.kind != "c":
         raise click.UsageError("--compact is for C programs: name a folder")
     spare(target.place, source)
@@ -170,7 +170,7 @@ def command(
             is_used = lowering is not None or target.kind == "c"
             if engine or quantizations or prepared or (shapes and not is_used):
                 hint = "give --engine, --prepared and --input-… when you convert the original"
-                raise SourceError("is a .qfb: its engine and inputs are fixed", where=str(source), hint=hint)
+                raise SourceError("is a .qfb, whose engine and inputs are fixed", where=str(source), hint=hint)
             model = qfmt.load(source)
         else:
             model = qfmt.convert(
@@ -213,7 +213,7 @@ def command(
 
 
 def _hazards(model: Model, dest: Destination) -> str:
-    """Where other machines may compute something else; C programs do not, and integer-only files are made for those."""
+    """Products that other machines may compute differently. C programs, and files made for them, do not."""
     from ..passes.hazards import hazards
 
     if dest.kind == "c" or (dest.kind == "qfb" and model.engine == "integer"):
@@ -224,7 +224,7 @@ def _hazards(model: Model, dest: Destination) -> str:
 
 
 def _notes(model: Model) -> Iterator[str]:
-    """What may surprise the user of a conversion."""
+    """Notes on what the user of a conversion may not expect."""
     from ..ops import OPERATORS
 
     if not _is_quantized(model):
@@ -232,15 +232,15 @@ def _notes(model: Model) -> Iterator[str]:
     if ranks := model.source.get("assumed_ranks"):
         yield f"the number of dimensions is assumed ({ranks}); set it with --input-shape"
     if dropped := model.source.get("dropped_parameters"):
-        yield f"{dropped} parameters that nothing in the program reads were left out"
+        yield f"{dropped} parameters that the program does not use were omitted"
     unknown = Counter(node.operator for node in model.nodes if node.operator not in OPERATORS)
     if unknown:
         listed = ", ".join(f"{name} ({count}×)" for name, count in sorted(unknown.items()))
-        yield f"kept as they are, but qfmt cannot run them: {listed}"
+        yield f"kept unchanged, but qfmt cannot run them: {listed}"
 
 
 def _is_quantized(model: Model) -> bool:
-    """Whether it has integers that represent real numbers, or quantizes while it runs."""
+    """Whether it has quantized tensors, or quantizes at run time."""
     from ..ops import OPERATORS
 
     stated = any(node.rule for node in model.nodes) or "dynamic_inputs" in model.source
@@ -265,7 +265,7 @@ def _write(model: Model, dest: Destination, for_onnx: dict[str, Any]) -> str:
 
 
 def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> str:
-    """Write a C program, for inputs of these shapes where the conversion left them open."""
+    """Write a C program, for inputs of these shapes where the model leaves sizes open."""
     from ..backends.c import write_c
 
     sizes = {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in shapes.items()}
@@ -275,7 +275,7 @@ def _write_c(model: Model, dest: Destination, shapes: Shapes, compact: bool) -> 
         return f"{len(write_c(model, dest.place, name=dest.program, shapes=sizes, compact=compact))} files"
     except QfmtError as error:
         if model.engine != "integer" and not dest.program:
-            error.hint = f"for a .qfb file name it {dest.place}.qfb; for a C program {error.hint}"
+            error.hint = f"for a .qfb file use the name {dest.place}.qfb; for a C program {error.hint}"
         raise
 
 

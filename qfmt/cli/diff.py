@@ -25,7 +25,7 @@ Examples:
   qfmt diff old.qfb new.qfb
   qfmt diff model.pt model.qfb      what converting it again would change
 
-Exit status: 0 equal, 1 different, 2 trouble.""",
+Exit status: 0 equal, 1 different, 2 an error.""",
 )
 @click.argument("a", type=FILE)
 @click.argument("b", type=FILE)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..arrays import INT32
 from .output import Column, as_json, line, table
 
 if TYPE_CHECKING:
     from ..model import Model
     from ..passes.hazards import Hazard, Overflow
 
-INT32 = 1 << 31
 LEGEND = """
 pair    the largest sum of two neighbouring products that weights and input allow; 16 bits hold up to 32,767
 engine  output channels with a pair that can exceed 16 bits, and the largest activation, as stored, for which none does
@@ -24,7 +24,7 @@ other machines. qnnpack (`--engine qnnpack` of convert), `qfmt run` and C progra
 
 
 def show_hazards(model: Model, json_: bool) -> None:
-    """A row for each product, a column for each engine."""
+    """One row for each product, one column for each engine."""
     from ..passes.hazards import KERNELS, hazards
 
     found = list(hazards(model))
@@ -37,7 +37,7 @@ def show_hazards(model: Model, json_: bool) -> None:
         table(columns, [_row(each, KERNELS) for each in found])
         line()
     line(summary(found) or "no product can overflow 16 bits, in any engine")
-    if wide := sum(each.largest_sum >= INT32 for each in found):
+    if wide := sum(each.largest_sum > INT32 for each in found):
         line(f"{wide} of {len(found)} products can overflow 32 bits, in every engine")
     if any(each.can_saturate for each in found):
         for text in LEGEND.rstrip().splitlines():

@@ -32,7 +32,7 @@ VALUE = [Column("shape"), Column("dtype"), *SCALE]
 Examples:
   qfmt inspect model.qfb                        nodes and tensors
   qfmt inspect model.pt                         the same, converted in memory
-  qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any name that it had in its source
+  qfmt inspect model.qfb --tensor conv1.weight  one tensor, by any of its names in the source
   qfmt inspect model.qfb --floats               every floating-point tensor, and why it is one
   qfmt inspect model_int.qfb --integer          multipliers, shifts, thresholds, and the proof of each
   qfmt inspect model.qfb --hazards              which products overflow 16 bits on processors without VNNI
@@ -96,7 +96,7 @@ def _header(model: Model, path: Path, kind: str) -> None:
             *([("digest", file["sha256"])] if kind == QFB else []),
             ("from", origin(model.source)),
             *([("graph", f"none: {model.no_graph}")] if model.no_graph else _graph(model)),
-            *([("inputs", f"quantized while it runs: {dynamic}")] if dynamic else []),
+            *([("inputs", f"quantized at run time: {dynamic}")] if dynamic else []),
             ("parameters", _parameters(total)),
             *([("vectors", _vectors(model))] if model.vectors else []),
         ]
@@ -161,7 +161,7 @@ def _natural(tensor: Tensor) -> list[tuple[int, str]]:
 
 
 SORTED = 1000
-"""Characters of a name that decide on its place."""
+"""The number of characters of a name that determine its order."""
 
 
 def _value_cells(tensor: Tensor) -> list[str]:

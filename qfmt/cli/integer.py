@@ -29,11 +29,11 @@ FORMS = (
     "multiply_add_divide",
 )
 WIDTHS = ("32", "16", "8")
-"""As `passes.lowering.forms` has them (a test compares): that needs NumPy, which `--help` does not."""
+"""A copy of those in `passes.lowering.forms`, which imports NumPy; `--help` must not. A test compares them."""
 
 
 def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--integer-only` and the options that go with it; `Lowering.of` takes them."""
+    """`--integer-only` and the options that go with it; `Lowering.of` parses them."""
     for option in (
         click.option("--bits", type=click.Choice(WIDTHS), help="Maximum bits of a multiplier  [default: 32]"),
         click.option(
@@ -62,7 +62,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Lowering:
-    """What `--integer-only` asks for."""
+    """The options of `--integer-only`."""
 
     form: str
     bits: int
@@ -105,14 +105,14 @@ class Lowering:
         return _some(found) if found and self.form != "thresholds" and not self.exact else ""
 
     def notes(self, model: Model) -> Iterator[str]:
-        """What may surprise the user of a lowered model."""
+        """Notes on what the user of a lowered model may not expect."""
         for name, shape in json.loads(model.source.get("assumed_sizes", "{}")).items():
             sizes = " × ".join(map(str, shape[2:]))
             yield f"the size of {name} is not stated in the file: {sizes} is assumed; use --input-shape to change it"
         if others := self.others(model):
             yield f"no {self.form} comes close to what {others} states: thresholds are used there"
         if unsure := _unsure(model):
-            yield f"{unsure} may be rounded either way: the stated rule leaves the order of additions open"
+            yield f"{unsure} may be rounded either way: the stated rule does not fix the order of additions"
 
 
 def _summary(found: Totals, model: Model) -> str:
@@ -134,7 +134,7 @@ def _summary(found: Totals, model: Model) -> str:
 
 
 def _unsure(model: Model) -> str:
-    """`255 of the 1,021 sums of pool1, a mean of real numbers`: the only sums of a model that are not certain."""
+    """`255 of the 1,021 sums of pool1, a mean of floats`: the only sums of a model whose result is not certain."""
     from ..passes.lowering.facts import requantizations
 
     how = model.source.get("integer_only", "").split()
@@ -142,7 +142,7 @@ def _unsure(model: Model) -> str:
     if not found:
         return ""
     listed = [f"{each.differs:,} of the {each.sums:,} sums of {each.output}" for each in found]
-    return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of real numbers"
+    return f"{_some(listed)}, {'a mean' if len(found) == 1 else 'means'} of floats"
 
 
 def _some(words: list[str], limit: int = 5) -> str:
@@ -153,12 +153,12 @@ def _proof(sums: int, differs: int, largest: int) -> str:
     if not sums:
         return "not compared"
     if differs:
-        return f"differs on {differs:,} of {sums:,} sums in reach, by {largest} at most"
-    return f"equal on all {sums:,} sums in reach"
+        return f"differs on {differs:,} of {sums:,} reachable sums, by {largest} at most"
+    return f"equal on all {sums:,} reachable sums"
 
 
 def show_integers(model: Model, json_: bool) -> None:
-    """Every requantization and table of a model: how it rounds, how far its sums reach, what is proven of it."""
+    """Every requantization and table of a model: how it rounds, the range of its sums, and what is proven."""
     from ..passes.lowering.facts import requantizations, totals
 
     require_sound(model)
@@ -168,7 +168,7 @@ def show_integers(model: Model, json_: bool) -> None:
         return
     if not found and "integer_only" not in model.source:
         quantized = any(tensor.quantization is not None for tensor in model.tensors.values())
-        what = "computes real numbers" if quantized else "is not quantized"
+        what = "computes in floating point" if quantized else "is not quantized"
         how = (
             "`qfmt convert FILE OUT.qfb --integer-only` makes it integer-only"
             if quantized
@@ -192,14 +192,14 @@ FORMULAS = {
     "thresholds": "quant_min + the number of thresholds that x reaches",
     "multiply_add_divide": "zero point + floor((x · multiplier + add) / div + 1/2)",
 }
-"""What docs/spec/integer-only.md, "Integer rules", says, before the clamp."""
+"""The formulas of docs/spec/integer-only.md, "Integer rules", before the clamp."""
 
 FEW = 6
 """The most thresholds that are printed; `--json` has all of them."""
 
 
 def show_channels(model: Model, tensor: Tensor, json_: bool) -> None:
-    """The integers that turn sums into one tensor, channel by channel; `tensor` is that, its sums, or a parameter."""
+    """The integers that turn sums into one tensor, channel by channel; `tensor`: that one, its sums or a parameter."""
     from ..passes.lowering.facts import requantizations
 
     require_sound(model)
@@ -226,7 +226,7 @@ def _show_channels(found: Facts, model: Model) -> None:
     pairs(facts)
     line()
     words = [word for word in ("bias", "multiplier", "shift", "add") if data[word] is not None]
-    columns = [Column(word, right=True) for word in ("channel", "sums in reach", *words)]
+    columns = [Column(word, right=True) for word in ("channel", "reachable sums", *words)]
     with_rows = [Column("thresholds")] if data["thresholds"] is not None else []
     differs = found.node.attributes.get("differs") or ()
     counted = [Column("differ", right=True)] if isinstance(differs, tuple) and any(differs) else []
@@ -234,7 +234,7 @@ def _show_channels(found: Facts, model: Model) -> None:
 
 
 def _channel(channel: int, found: Facts, data: dict[str, Any], words: list[str], differs: Any) -> list[str]:
-    """A row: the numbers of one channel, or those that all channels share."""
+    """One row: the numbers of one channel, or those that all channels share."""
 
     def own(values: Any) -> Any:
         return values[channel if len(values) > 1 else 0]
@@ -253,7 +253,7 @@ def _channel(channel: int, found: Facts, data: dict[str, Any], words: list[str],
 
 
 def _first(thresholds: list[int]) -> str:
-    """The first of them, as text."""
+    """The first elements, as text."""
     more = f", … ({len(thresholds)})" if len(thresholds) > FEW else ""
     return ", ".join(map(str, thresholds[:FEW])) + more
 
@@ -289,7 +289,7 @@ def _tables(model: Model) -> str:
 
 
 def _data(found: Facts, model: Model) -> dict[str, Any]:
-    """All integers of a requantization; keys are stable as those of `describe` are."""
+    """All integers of a requantization; the keys are as stable as those of `describe`."""
     from ..passes.lowering.facts import parameters
 
     arrays = {word: array.reshape(-1).tolist() for word, array in parameters(found.node, model).items()}
@@ -316,7 +316,7 @@ def _data(found: Facts, model: Model) -> dict[str, Any]:
 
 
 def _bias(found: Facts, model: Model) -> list[int] | None:
-    """The bias of the node that adds the sums up."""
+    """The bias of the node that computes the sums."""
     adding = next((node for node in model.nodes if found.source in node.outputs), None)
     if adding is None or adding.rule not in ("exact", "folded") or len(adding.inputs) < 3:
         return None

@@ -60,14 +60,14 @@ def _spellings(operator: Operator) -> list[str]:
 
 
 def _matrix() -> dict[str, dict[str, str]]:
-    """Of each operator, why an edge does not support it; empty where it does. tools/operators.py asks the edges."""
+    """For each operator, why an edge does not support it; empty if it does. tools/operators.py queries the edges."""
     path = Path(__file__).parent.parent / "ops" / "matrix.json"
     found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
 def _edges(cells: Mapping[str, Mapping[str, str]]) -> None:
-    """A row for each operator; of a single one a line for each edge, with the reason."""
+    """One row for each operator; for a single one, a line for each edge, with the reason."""
     if len(cells) == 1:
         (row,) = cells.values()
         pairs([(edge, reason or "yes") for edge, reason in row.items()])

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that multiple commands have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def input_shapes(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def named(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A callback that reads each value of an option as (name, …); two for one name are refused."""
+    """A callback that reads each value of an option as (name, …); two for one name are an error."""
 
     def callback(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
         read: dict[str, Any] = {}
@@ -43,5 +43,5 @@ def _shape(value: str) -> tuple[str, tuple[Dimension, ...]]:
 
 
 def _is_name(word: str) -> bool:
-    """`N`, or `image.N`: the conversion of a network with several inputs names sizes so."""
+    """`N`, or `image.N`: the form in which conversion names sizes of a network with multiple inputs."""
     return all(part.isidentifier() for part in word.split("."))

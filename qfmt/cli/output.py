@@ -1,4 +1,4 @@
-"""What commands print: lines, tables, JSON, and a sign of life while work takes long.
+"""What commands print: lines, tables, JSON, and a spinner during long work.
 
 To a pipe, tables are plain text of whatever width they need, so that nothing is cut or wrapped; on a
 terminal rich draws them. rich is imported only then.

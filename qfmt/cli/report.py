@@ -101,7 +101,7 @@ def file_facts(path: Path, kind: str) -> Facts:
 
 
 def counts(graph: Graph) -> Facts:
-    """How much of what there is."""
+    """How many of each kind."""
     operators = Counter(node.operator for node in graph.nodes)
     dtypes: Counter[str] = Counter()
     for tensor in graph.constants():
@@ -118,7 +118,7 @@ def counts(graph: Graph) -> Facts:
 def node_facts(index: int, node: Node) -> Facts:
     return {
         "index": index,
-        "name": node_name(node),
+        "name": node.label,
         "operator": node.operator,
         "version": node.version,
         "inputs": list(node.inputs),
@@ -152,7 +152,7 @@ def tensor_facts(tensor: Tensor, users: Users) -> Facts:
 
 
 def quantization_facts(quantization: Quantization) -> Facts:
-    """Everything except the arrays of blocks, of which it states the sizes."""
+    """Everything except the arrays of blocks, whose sizes it states."""
     blocks = quantization.blocks
     facts = asdict(replace(quantization, blocks=None))
     if blocks is not None:
@@ -170,8 +170,8 @@ def quantization_facts(quantization: Quantization) -> Facts:
 def stored_range(tensor: Tensor) -> Facts:
     """The smallest and largest values of a constant, as stored and as the real numbers that they represent.
 
-    Keys: stored_min, stored_max, real_min, real_max. Reads the array, in parts: of each slice that has a scale the
-    smallest and largest value are enough, since dequantizing does not change an order (or turns it around).
+    Keys: stored_min, stored_max, real_min, real_max. Reads the array, in parts: for each slice with a scale,
+    the smallest and largest value are enough, because dequantizing is monotone.
     """
     keys = ("stored_min", "stored_max", "real_min", "real_max")
     if 0 in static_shape(tensor):
@@ -187,7 +187,7 @@ def stored_range(tensor: Tensor) -> Facts:
 
 
 def _ends(tensor: Tensor) -> tuple[Array, Array, Quantization | None]:
-    """The smallest and the largest value of each slice that has a scale of its own, and their quantization."""
+    """The smallest and the largest value of each slice that has its own scale, and their quantization."""
     import numpy as np
 
     assert tensor.data is not None
@@ -249,24 +249,24 @@ def _scales_and_points(quantization: Quantization) -> Iterator[tuple[Array, Arra
 
 
 def why_float(model: Model, tensor: Tensor, users: Users) -> str:
-    """Why a floating-point tensor was not quantized, as far as the graph tells."""
+    """Why a floating-point tensor was not quantized, as far as the graph shows."""
     readers = [model.nodes[index] for index in users.readers.get(tensor.name, ())]
     if tensor.is_constant:
         return _why_constant(model, tensor, readers)
     if tensor.name in model.graph.inputs:
         quantizers = [node for node in readers if node.operator == "QuantizeLinear"]
-        return f"input of the graph, quantized by {node_name(quantizers[0])}" if quantizers else "input of the graph"
+        return f"input of the graph, quantized by {quantizers[0].label}" if quantizers else "input of the graph"
     writer = model.nodes[users.writer[tensor.name]] if tensor.name in users.writer else None
     if writer is None:
         return "no node computes it"
     if writer.operator == "DequantizeLinear":
         used = "for the output of the graph" if tensor.name in model.graph.outputs else f"for {_names(readers)}"
         return f"dequantized {used}"
-    return f"{node_name(writer)} ({writer.operator}) {_in_float(model, writer)}"
+    return f"{writer.title} {_in_float(model, writer)}"
 
 
 def _in_float(model: Model, node: Node) -> str:
-    """How a node computes whose output is a float."""
+    """How a node with a float output computes."""
     inputs = [model.tensors[name] for name in node.inputs if name]
     if any(tensor.is_constant and tensor.quantization is not None for tensor in inputs):
         return "has quantized weights only: its output is a float"
@@ -275,7 +275,7 @@ def _in_float(model: Model, node: Node) -> str:
 
 def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
     if model.no_graph:
-        return "the source has no graph, so what reads it is unknown"
+        return "the source has no graph, so its readers are unknown"
     if not readers:
         return "no node reads it"
     node = readers[0]
@@ -290,21 +290,16 @@ def _why_constant(model: Model, tensor: Tensor, readers: list[Node]) -> str:
 _BIAS: Mapping[str, str] = {
     "float_bias": "the engine adds it as a float, so an int32 bias would change the results",
     "affine": "the engine adds it as a float, so an int32 bias would change the results",
-    "integer_bias": "kept as the source had it; the engine rounds it to int32 when it runs",
+    "integer_bias": "kept as in the source; the engine rounds it to int32 at run time",
 }
 
 
 def _names(nodes: list[Node]) -> str:
-    return ", ".join(map(node_name, nodes)) or "nothing"
-
-
-def node_name(node: Node) -> str:
-    """What to call a node: its name, or that of its output."""
-    return node.name or (node.outputs[0] if node.outputs else node.operator)
+    return ", ".join(node.label for node in nodes) or "nothing"
 
 
 def origin(source: Mapping[str, str]) -> str:
-    """What a model was converted from: file, format, framework and its version, as far as it is known."""
+    """What a model was converted from: file, format, framework and its version, as far as they are known."""
     framework = " ".join(filter(None, (source.get("framework"), source.get("framework_version"))))
     return ", ".join(filter(None, (source.get("file"), source.get("format"), framework))) or "unknown"
 
@@ -312,7 +307,7 @@ def origin(source: Mapping[str, str]) -> str:
 def discarded_calibration(model: Model, tensor: Tensor) -> bool:
     """Whether the tensor was calibrated in PyTorch, whose `convert` discards the observed range.
 
-    Where an observer is in the file, the model was not converted.
+    If the file contains an observer, the model was not converted.
     """
     quantization = tensor.quantization
     from_torch = model.source.get("framework") == "pytorch"

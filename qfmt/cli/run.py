@@ -44,7 +44,7 @@ Examples:
   qfmt run model.qfb --input image.npy --record tested.qfb a copy, with this run as a test vector
   qfmt run tested.qfb --vectors                            the test vectors in a file
 
-Exit status: 0 fine, or all test vectors equal; 1 one differs; 2 trouble.""",
+Exit status: 0 success, and all test vectors equal; 1 a test vector differs; 2 an error.""",
 )
 @click.argument("file", type=FILE)
 @click.option("--input", "source", type=FILE, help="A .npy or .npz.")
@@ -133,7 +133,7 @@ def _row(found: Replay) -> list[str]:
 
 
 def _save(outputs: Mapping[str, Array], dest: Path) -> None:
-    """The only output to a `.npy`, else all to a `.npz`; the file appears whole or not at all."""
+    """The only output to a `.npy`, else all to a `.npz`; the file appears complete or not at all."""
     import numpy as np
 
     from ..file.replacing import replacing

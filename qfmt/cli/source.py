@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _File(click.Path):
-    """A regular file. Others are refused before they are opened: opening a FIFO waits for its writer."""
+    """A regular file. Others are rejected before they are opened: opening a FIFO waits for its writer."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(value)
@@ -40,7 +40,7 @@ QFB, CONVERTED = "qfb", "converted"
 
 
 def kind_of(path: Path) -> str:
-    """QFB for a `.qfb` file, told by its content or, where that is damaged, by its name; else CONVERTED."""
+    """QFB for a `.qfb` file, detected by its content or, if that is damaged, by its name; else CONVERTED."""
     with path.open("rb") as file:
         identifier = file.read(8)[4:7]
     return QFB if identifier == b"QFB" or path.suffix == ".qfb" else CONVERTED

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..model import DTYPES, Model, Quantization, StoredArray, Tensor
 from ..notation import number, quantization_cells, shape_text, size, span
 from .output import line, pairs
-from .report import Facts, discarded_calibration, node_name, real_range
+from .report import Facts, discarded_calibration, real_range
 
 SHOWN = 8
 """The most scales that are printed; `--json` has all of them."""
@@ -36,14 +36,14 @@ def _explain_name(asked: str, tensor: Tensor) -> str:
     if asked not in tensor.aliases and last in ("scale", "zero_point"):
         of = f"the constant {owner}" if tensor.is_constant else f"the output of {owner}"
         return f"{asked} is the {last.replace('_', ' ')} of {of}"
-    return f"{asked} is a name that this tensor had in its source"
+    return f"{asked} is a name of this tensor in its source"
 
 
 def _role(model: Model, tensor: Tensor) -> str:
     if tensor.data is not None:
         return f"constant, {size(tensor.data.nbytes)}"
     if model.no_graph:
-        return "computed when the network runs; the file has no graph, so only its quantization is known"
+        return "computed at run time; the file has no graph, so only its quantization is known"
     if tensor.name in model.graph.inputs:
         return "input of the graph"
     return "output of the graph" if tensor.name in model.graph.outputs else "computed"
@@ -86,12 +86,12 @@ def _stored_lines(tensor: Tensor, facts: Facts) -> Lines:
 def _neighbour_lines(model: Model, facts: Facts) -> Lines:
     if facts["written_by"] is not None:
         node = model.nodes[facts["written_by"]]
-        yield "written by", f"{node_name(node)} ({node.operator}) from"
+        yield "written by", f"{node.title} from"
         for name in filter(None, node.inputs):
             yield "", f"  {_in_short(model.tensors[name])}"
     for index in facts["read_by"]:
         node = model.nodes[index]
-        yield "read by", f"{node_name(node)} ({node.operator})"
+        yield "read by", node.title
 
 
 def _in_short(tensor: Tensor) -> str:

@@ -11,7 +11,7 @@ import click
 
 import qfmt
 
-from ..frontends import RUNTIMES, TORCH_ENGINES
+from ..engines import RUNTIMES, TORCH_ENGINES
 from ..notation import number
 from .arrays import arrays, matched, taken
 from .options import Shapes, input_shapes
@@ -27,9 +27,9 @@ DIFFERS = 1
 COUNTS = ("outputs", "equal", "tie", "close", "saturated", "overflow", "stated", "wrong")
 ALWAYS = ("outputs", "equal", "wrong")
 MEANINGS = {
-    "tie": "off by one where the exact value lies half-way between two integers, as far as float32 can tell",
+    "tie": "off by one where the exact value is half-way between two integers, within float32 precision",
     "close": "floats that differ by at most 1e-5 of the largest: sums in another order",
-    "stated": "not what the engine computes, but what the file states: by the rule of the node, or in `differs`",
+    "stated": "differs from the engine exactly as the file states: in the rule of the node, or in `differs`",
 }
 
 
@@ -45,7 +45,7 @@ Examples:
   qfmt verify model.pt model.onnx                       an ONNX model, against what it was exported from
 
 Exit status: 0 equal, or every difference is explained: a rounding tie, an overflow in the engine, or what FILE states;
-1 wrong; 2 trouble.""",
+1 wrong; 2 an error.""",
 )
 @click.argument("source", type=FILE)
 @click.argument("file", type=FILE)
@@ -53,14 +53,14 @@ Exit status: 0 equal, or every difference is explained: a rounding tie, an overf
     "--input",
     "given",
     type=FILE,
-    help="Inputs: a .npy or .npz, as for `qfmt run`. Several real ones show more than pseudo-random ones.",
+    help="Inputs: a .npy or .npz, as for `qfmt run`. Several real inputs test more than pseudo-random ones.",
 )
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Pseudo-random inputs.")
-@input_shapes("Shape of a pseudo-random input, where sizes are open.")
+@input_shapes("Shape of a pseudo-random input whose sizes are not fixed.")
 @click.option(
     "--engine",
     type=click.Choice((*TORCH_ENGINES, *RUNTIMES)),
-    help="For PyTorch an engine of torch  [default: the one whose rules FILE states]; for ONNX, ONNX Runtime at an"
+    help="For PyTorch, an engine of torch  [default: the one whose rules FILE states]; for ONNX, ONNX Runtime at an"
     " optimization level, or the reference of the onnx package  [default: onnxruntime, not optimized]",
 )
 @click.option("--json", "json_", is_flag=True, help="Print everything as JSON.")
@@ -79,7 +79,7 @@ def command(
 
     FILE is a .qfb, or anything that can be converted, such as an ONNX model that was exported from SOURCE.
 
-    Weights, scales and zero points are compared bit by bit. Then torch or ONNX Runtime, in a process of its own, runs
+    Weights, scales and zero points are compared bit by bit. Then torch or ONNX Runtime, in a separate process, runs
     the operators of SOURCE, and each node of FILE gets the inputs that the same node of SOURCE got. No code of SOURCE
     is executed, only operators that qfmt knows. Without torch, or if SOURCE has no graph, only weights are compared.
 
@@ -104,7 +104,7 @@ def command(
 
 
 def _inputs(model: Model, path: Path) -> dict[str, Array]:
-    """Arrays by name: those of the file, or of its source, where its own inputs are integers made of them."""
+    """Arrays by name: inputs of the file, or of its source if the file's own inputs are integers made from them."""
     held = arrays(path)
     if model.engine != "integer":
         return taken(model, matched(model.graph.inputs, held, path), path)
@@ -171,7 +171,7 @@ def _constants(report: Report, off: list[WeightComparison]) -> str:
     others = Counter(name for weight in report.weights for name in weight.witnesses[1:])
     also = "".join(f", {count} of them also to what {name} reads" for name, count in others.items())
     if report.integer_only:
-        also += "; those that the lowering made show in the nodes"
+        also += "; the nodes show those that the lowering made"
     return f"{total - len(off)} of {total} equal, bit by bit, to a fresh conversion{also}"
 
 
@@ -205,7 +205,7 @@ def _overflows(report: Report) -> str:
     exact = next(name for name in (TORCH_ENGINES if who in TORCH_ENGINES else RUNTIMES[::-1]) if name not in KERNELS)
     how = f"{recomputed:,} of them recomputed, {possible:,} possibly" if possible else "all recomputed"
     what = f"this processor's {who} kernels clip sums of two products to 16 bits"
-    return f"{what}; {recomputed + possible:,} outputs differ for it, {how}; `--engine {exact}` does not"
+    return f"{what}; {recomputed + possible:,} outputs differ because of this, {how}; `--engine {exact}` avoids it"
 
 
 def _count(report: Report, name: str) -> int:
@@ -213,7 +213,7 @@ def _count(report: Report, name: str) -> int:
 
 
 def _stated(report: Report) -> None:
-    """What nodes of the file state otherwise than the source, and nodes that are missing."""
+    """What nodes of the file state differently from the source, and nodes that are missing."""
     for node in report.nodes:
         if node.differences:
             line(f"{node.name} ({node.operator}), source → file: {'; '.join(node.differences)}")

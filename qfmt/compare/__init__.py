@@ -1,4 +1,4 @@
-"""A file beside its source, another file, or its own test vectors: `qfmt.verify`, `qfmt.diff`, `replay`."""
+"""Compare a file with its source, another file, or its own test vectors: `qfmt.verify`, `qfmt.diff`, `replay`."""
 
 from .difference import Difference, NodeDifference, TensorDifference, diff
 from .replay import Replay, replay

@@ -1,8 +1,8 @@
 """Equal, off by one at a rounding tie, wrong: the classes of docs/spec/conversions.md, "Comparing two results".
 
-A tie is proven: the value before the rounding is computed exactly (in float64, from the same operands) and must lie
+A tie is proven: the value before the rounding is computed exactly (in float64, from the same operands) and must be
 half-way between the two integers, up to the rounding errors of the float32 operations that led to it. Outputs of
-torch that are off because its own kernel overflows are proven, too, and told apart (saturation.py).
+torch that are wrong because its own kernel overflows are also proven and counted separately (saturation.py).
 """
 
 from __future__ import annotations
@@ -15,41 +15,42 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
-from ..arithmetic import MEAN, REQUANTIZE, f32
+from ..arithmetic import MEAN, REQUANTIZE, f32, whole_bias
 from ..arrays import Array
-from ..frontends import RUNTIMES
+from ..engines import RUNTIMES
 from ..model import DTYPES, Node, Tensor
-from ..ops import OPERATORS, Operand
+from ..ops import OPERATORS, Operand, Trait, has
+from ..ops.accumulation import terms_of, unit_of_sums
 from .saturation import can_overflow, saturated
 
 CLOSE = 1e-5
 """How far apart float outputs may be, relative to the largest of the tensor: float32 sums in another order.
 
 Statistics of n elements may be off by √n units in the last place: rounding errors of a long sum grow as a random walk
-(Higham, Accuracy and Stability of Numerical Algorithms, 2.6). torch with one thread adds them one after the other."""
+(Higham, Accuracy and Stability of Numerical Algorithms, 2.6). torch with one thread adds them sequentially."""
 
 LAST_BITS = 2
-"""The same in units in the last place, for float16 and bfloat16, which have fewer digits than CLOSE asks for."""
+"""The same in units in the last place, for float16 and bfloat16, which have fewer digits than CLOSE requires."""
 
 RECURRENT = ("aten::quantized_lstm", "aten::quantized_gru")
 RECURRENT_CLOSE = 2.0**-6
-"""States that differ in the last bit, as tanh does between two libraries, may be quantized to neighbours on a grid of
-7 bits; what follows then differs by about such a step."""
+"""States that differ in the last bit, as tanh does between two libraries, may be quantized to neighbours on a 7-bit
+grid; later values then differ by about such a step."""
 
 ROUNDINGS = 8
-"""So many float32 operations, at most, lie between exact sums or single operands and the rounding to an integer."""
+"""The most float32 operations between exact sums or single operands and the rounding to an integer."""
 
 WIDEST = 2.0**-7
-"""Farther than this from a half, in steps of the output, nothing is a tie, however inexact float32 is."""
+"""The largest distance from a half, in steps of the output, that can be a tie, however inexact float32 is."""
 
 SUMS_OF_FLOATS = (*RUNTIMES, "pt2e")
-"""Who adds up products of dequantized numbers, in float32."""
+"""Engines that sum products of dequantized numbers in float32."""
 
 WIDEST_OF_SUMS = 2.0**-2
-"""The same where sums of products are float32, too, and known no better than that: 16-bit activations."""
+"""The same if sums of products are known only in float32: 16-bit activations."""
 
 INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")
-"""Rules whose formulas are exact up to a few last operations on float32."""
+"""Rules whose formulas are exact except for a few final float32 operations."""
 
 
 class Counts(NamedTuple):
@@ -109,10 +110,10 @@ def classify(
 def _overflows(
     node: Node, operands: Sequence[Operand | None], output: Tensor, theirs: Array, engine: str, off: Array
 ) -> tuple[Array, Array]:
-    """Of those that are off: what a kernel of the engine that saturates gives, and what else may be an overflow.
+    """Of the outputs that differ: those that a saturating kernel of the engine explains, and other possible overflows.
 
-    Only a kernel that was seen to saturate in this node may have overflowed elsewhere in it: on other processors, a
-    difference is a difference.
+    Only a kernel that was seen to saturate in this node may have overflowed elsewhere in it: on other processors,
+    differences have no such excuse.
     """
     none = np.zeros(off.shape, bool)
     if not off.any():
@@ -143,7 +144,7 @@ def _close(node: Node, operands: Sequence[Operand | None], mine: Array, theirs: 
 
 
 def _summed(node: Node, operands: Sequence[Operand | None]) -> int:
-    """How many floats of an input are added up at most, in an order that depends on the number of threads."""
+    """How many floats of an input are summed at most, in an order that depends on the number of threads."""
     if OPERATORS[node.operator].family not in ("normalization", "reduction") or operands[0] is None:
         return 1
     return prod(operands[0].array.shape[1:])
@@ -156,7 +157,7 @@ def same_numbers(a: Array, b: Array) -> Array:
 
 
 def distance(a: Array, b: Array) -> Array:
-    """How far two float arrays are apart, element by element; infinitely far from NaN."""
+    """The distance of two float arrays, element by element; infinite for NaN."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(a - b)
     return np.where(same_numbers(a, b), 0, np.where(np.isnan(apart), np.inf, apart))
@@ -165,7 +166,7 @@ def distance(a: Array, b: Array) -> Array:
 def rounding_ties(
     node: Node, operands: Sequence[Operand | None], output: Tensor, halves: Array, engine: str = ""
 ) -> Array:
-    """Where the exact value before the rounding is that of `halves`, as far as float32 can tell."""
+    """Where the exact value before the rounding equals `halves`, within float32 precision."""
     operator, quantization = OPERATORS[node.operator], output.quantization
     without_ties = operator.moves or operator.takes_integers or node.rule in operator.sum_rules
     if quantization is None or without_ties:
@@ -186,12 +187,11 @@ def rounding_ties(
 
 
 def _sum_error(node: Node, operands: Sequence[Operand | None]) -> Array:
-    """How far off sums of products may be in float32, which is how ONNX has them: n · 2^-24 · Σ|x|·|w| for n terms."""
+    """The error of sums of products in float32, as ONNX computes them: n · 2^-24 · Σ|x|·|w| for n terms."""
     weight = operands[1] if len(operands) > 1 else operands[0]
     assert weight is not None
     shape = weight.array.shape
-    axis = {"Conv": 0, "qfmt.Linear": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}.get(node.operator)
-    terms = prod(shape) // max(shape[axis], 1) if axis is not None and shape else prod(shape[2:])
+    terms = prod(terms_of(node, weight.array).shape[1:]) if has(node, Trait.PRODUCT) else prod(shape[2:])
     sizes = [each and Operand(np.abs(_real(each, np.float64)), None) for each in operands]
     return terms * 2.0**-24 * np.abs(_computed(replace(node, rule=""), sizes, np.float64))
 
@@ -201,7 +201,7 @@ def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floa
     operator = OPERATORS[node.operator]
     reals: list[Any] = [None if operand is None else _real(operand, kind) for operand in operands]
     if node.rule.startswith("integer_bias") and len(operands) > 2 and operands[2] is not None:
-        reals[2] = _whole_bias(node, operands).astype(kind)  # rounding the bias belongs to the rule
+        reals[2] = _whole_bias(node, operands).astype(kind)  # rounding the bias is part of the rule
     fixed = [parameter for parameter in operator.inputs if not parameter.variadic]
     reals += [None] * (len(fixed) - len(reals))
     return np.asarray(operator.reference(*reals, **node.attributes))
@@ -210,7 +210,7 @@ def _computed(node: Node, operands: Sequence[Operand | None], kind: type[np.floa
 def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
     array, quantization = operand
     if quantization is None:
-        # float64 stays as it is: the scales of Resize determine the shape of its result
+        # float64 stays unchanged: the scales of Resize determine the shape of its result
         return array.astype(kind) if array.dtype.kind == "f" and array.dtype != np.float64 else array
     scales = quantization.scales(array.ndim).astype(f32).astype(kind)
     real: Array = (array.astype(np.float64) - quantization.zero_points(array.ndim)).astype(kind) * scales
@@ -218,24 +218,19 @@ def _real(operand: Operand, kind: type[np.floating[Any]]) -> Array:
 
 
 def _whole_bias(node: Node, operands: Sequence[Operand | None]) -> Array:
-    """`rint(b / at) · at`, per output channel; `rint` as the rule has it."""
+    """`rint(b / at) · at`, per output channel; `rint` as in the rule."""
     x, weight, bias = operands[:3]
     assert x is not None and x.quantization is not None
     assert weight is not None and weight.quantization is not None and bias is not None
     if bias.quantization is not None:
         return _real(bias, np.float64)
-    scales = np.array(weight.quantization.scale, f32)
-    if weight.quantization.is_per_channel and node.operator == "ConvTranspose":
-        scales = np.tile(scales, node.int("group"))
-    at = f32(x.quantization.scale[0]) * scales
-    whole = bias.array * (f32(1) / at) if node.rule.endswith("reciprocal") else bias.array / at
-    real: Array = np.rint(whole).astype(np.float64) * at.astype(np.float64)
-    return real
+    at = unit_of_sums(x.quantization, weight.quantization, node.attributes)
+    return whole_bias(bias.array, at, node.rule) * at.astype(np.float64)
 
 
 def _magnitude(node: Node, operands: Sequence[Operand | None], shape: tuple[int, ...]) -> Array:
-    """How large the numbers are that the result is made of: element by element where it is, else the largest."""
-    if node.rule in INTEGER_RULES:  # sums and products are exact; what is added to them is the bias
+    """The magnitude of the numbers that the result is computed from: per element if possible, else the largest."""
+    if node.rule in INTEGER_RULES:  # sums and products are exact; only the bias is added to them
         bias = operands[2] if len(operands) > 2 else None
         return np.asarray(0.0 if bias is None else 2 * np.abs(_real(bias, np.float64)).max(initial=0))
     sizes = [_size(operand) for operand in operands if operand is not None and _is_real(operand)]

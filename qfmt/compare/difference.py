@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from math import prod
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class TensorDifference:
     """A constant, or an input of the graph, of both models. `other` is its name in the second one.
 
-    `different` of its `elements` are not the same, bit by bit; `largest` is the largest difference of stored
-    values. `words` say what else differs: dtype, shape, quantization, names. Values are compared only if both models
-    have some, of the same dtype and shape.
+    `different` of its `elements` are not equal, bit by bit; `largest` is the largest difference of stored
+    values. `words` list what else differs: dtype, shape, quantization, names. Values are compared only if both models
+    have them, with the same dtype and shape.
     """
 
     name: str
@@ -98,7 +98,7 @@ def _described(a: Model, b: Model) -> Iterator[str]:
 
 
 def _which(a: Model, b: Model) -> str:
-    """Which test vectors are not the same, where there are as many."""
+    """Which test vectors differ, if both have the same number."""
     if len(a.vectors) != len(b.vectors):
         return ""
     pairs = enumerate(zip(a.vectors, b.vectors, strict=True))
@@ -106,9 +106,9 @@ def _which(a: Model, b: Model) -> str:
 
 
 class Pairing:
-    """Which node and which tensor of one graph is which of the other. `tensors` maps names of a to names of b.
+    """Matches nodes and tensors of two graphs. `tensors` maps names of a to names of b.
 
-    `called` are the words for a and b in what differs.
+    `called` are the words for a and b in the differences.
     """
 
     def __init__(self, a: Graph, b: Graph, called: tuple[str, str] = ("first", "second")) -> None:
@@ -127,7 +127,7 @@ class Pairing:
         self._pair(_same_names(a, b), {*self.tensors.values()})
 
     def _pair(self, pairs: Iterable[tuple[str, str]], taken: Set[str]) -> None:
-        """The first pairing of a tensor holds."""
+        """Pair two tensors; the first pairing of a tensor is kept."""
         for x, y in pairs:
             if y not in taken:
                 self.tensors.setdefault(x, y)
@@ -148,14 +148,14 @@ class Pairing:
                 words = [self.only[0]]
             else:
                 words = list(self._node_words(mine, theirs, provenance))
-            yield NodeDifference(node_name(node), node.operator, tuple(words))
+            yield NodeDifference(node.label, node.operator, tuple(words))
 
     def _node_words(self, mine: Node, theirs: Node, provenance: bool) -> Iterator[str]:
         yield from changed("operator", mine.operator, theirs.operator)
         if mine.operator == theirs.operator:
             yield from changed("version", mine.version, theirs.version)
         yield from changed("rule", mine.rule, theirs.rule)
-        if mine.operator == theirs.operator:  # else they mean something else
+        if mine.operator == theirs.operator:  # otherwise they have another meaning
             for key in sorted(mine.attributes.keys() | theirs.attributes.keys()):
                 yield from changed(key, mine.attributes.get(key), theirs.attributes.get(key))
             for x, y in zip_longest(mine.inputs, theirs.inputs, fillvalue=""):
@@ -169,7 +169,7 @@ class Pairing:
             prefix = "" if len(mine.outputs) == 1 else f"{y}: "
             yield from (prefix + word for word in tensor_words(self.a.tensors[x], self.b.tensors[y], provenance))
         if provenance:
-            yield from changed("name", node_name(mine), node_name(theirs))
+            yield from changed("name", mine.label, theirs.label)
             yield from changed("scope", mine.scope, theirs.scope)
             yield from changed("source operator", mine.source_operator, theirs.source_operator)
 
@@ -190,24 +190,19 @@ def _matched(a: Sequence[Node], b: Sequence[Node]) -> Iterator[tuple[Node | None
     if _in_order(a, b):
         yield from zip(a, b, strict=True)
         return
-    named = {node_name(node): node for node in a}
+    named = {node.label: node for node in a}
     for node in b:
-        yield named.pop(node_name(node), None), node
+        yield named.pop(node.label, None), node
     yield from ((node, None) for node in named.values())
 
 
 def _in_order(a: Sequence[Node], b: Sequence[Node]) -> bool:
-    """Whether nodes are matched by their place; their names may differ then."""
+    """Whether nodes are matched by position; their names may then differ."""
     return [node.operator for node in a] == [node.operator for node in b]
 
 
 def _same_names(a: Graph, b: Graph) -> Iterator[tuple[str, str]]:
     return ((name, name) for name in a.tensors if name in b.tensors)
-
-
-def node_name(node: Node) -> str:
-    """What to call a node: its name, or that of its output."""
-    return node.name or (node.outputs[0] if node.outputs else node.operator)
 
 
 def _compared(a: Tensor, b: Tensor, provenance: bool) -> TensorDifference:
@@ -226,12 +221,3 @@ def _compared(a: Tensor, b: Tensor, provenance: bool) -> TensorDifference:
 def _alone(tensor: Tensor, words: str) -> TensorDifference:
     elements = prod(static_shape(tensor)) if tensor.is_constant else 0
     return TensorDifference(tensor.name, "", elements, 0, 0.0, (words,))
-
-
-def read_by(graph: Graph) -> Mapping[str, list[str]]:
-    """Tensor → names of the nodes that read it."""
-    readers: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        for name in node.inputs:
-            readers.setdefault(name, []).append(node_name(node))
-    return readers

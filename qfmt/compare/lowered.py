@@ -1,7 +1,7 @@
-"""An integer-only file beside its source: each tensor that both have, judged by the rule that it was lowered from.
+"""Compare an integer-only file with its source: each common tensor, judged by the rule that it was lowered from.
 
-Nodes are others than those of the source: sums, then a requantization. They are fed what the source has under the same
-name, and what they gave themselves where it has nothing (sums).
+Its nodes are not those of the source: sums, then a requantization. Their inputs are the source's values of the same
+name, or their own results where the source has none (sums).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from ..frontends.witness import Computed, computed
 from ..interpreter import checked_inputs, execute
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops import Trait, has
-from .beside import BesideRule, completed, operand, producers
-from .comparison import Comparison
-from .difference import node_name, read_by
+from .judges import BySource, completed, operand
 from .report import NodeComparison, WeightComparison
+from .side_by_side import SideBySide
 from .words import tensor_words, values_differ
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ KEY, SOURCE_KEY = "integer_only", "lowered_from"
 
 
 MOVED, CENTRED = ".quantized", ".centred"
-"""How the lowering names integers that represent moved real numbers, and weights without their zero point."""
+"""Names that the lowering gives to integers for moved real numbers, and to weights without their zero point."""
 
 
 def is_lowered(file: Model) -> bool:
@@ -44,8 +43,8 @@ def is_lowered(file: Model) -> bool:
 
 
 def likenesses(file: Model) -> Iterator[Model]:
-    """What the network may have been before it was lowered, as far as a conversion of its source asks: of whose
-    arithmetic, and with which inputs; the likeliest first: real numbers, integers as in the file, unknown."""
+    """The ways in which the network's source may have been converted before it was lowered: engine and inputs.
+    The likeliest come first: float inputs, integers as in the file, unknown."""
     before = file.replace(engine=file.source.get(SOURCE_KEY, ""))
     real = {
         name: replace(tensor, dtype="float32", quantization=None)
@@ -58,8 +57,8 @@ def likenesses(file: Model) -> Iterator[Model]:
 
 
 def same_tensor(name: str, source: Graph, file: Graph) -> bool:
-    """Whether a tensor of the file is one of the source, which may not say what its integers mean: as ONNX has those
-    of an integer-only network."""
+    """Whether a tensor of the file is one of the source, which may not state what its integers mean: ONNX does not
+    for an integer-only network."""
     mine, theirs = file.tensors[name], source.tensors.get(name)
     if theirs is None or theirs.dtype != mine.dtype:
         return False
@@ -69,7 +68,7 @@ def same_tensor(name: str, source: Graph, file: Graph) -> bool:
 
 
 def moved_from(name: str, source: Graph, file: Graph) -> str:
-    """The real numbers of the source that a tensor of the file has as integers; "" if there are none."""
+    """The float tensor of the source that a tensor of the file has as integers; "" if there is none."""
     real = name.removesuffix(MOVED)
     is_real = real in source.tensors and DTYPES[source.tensors[real].dtype].kind == "f"
     return real if is_real and file.tensors[name].quantization is not None else ""
@@ -81,24 +80,24 @@ def has_inputs_of(source: Model, file: Model) -> bool:
     return all(same_tensor(name, *graphs) or moved_from(name, *graphs) for name in file.graph.inputs)
 
 
-class LoweredComparison(Comparison):
-    """An integer-only file beside its source. Inputs are those of the source."""
+class Lowered:
+    """How an integer-only file relates to its source, as `Converted` does of others. Inputs are those of the source."""
 
-    integer_only = True
+    integer_only, foreign = True, False
 
     def __init__(self, file: Model, witness: Witness) -> None:
-        super().__init__(file, witness)
-        self.side_by_side = self.beside = BesideForm(file, witness.model, witness.engine, self.tensors)
+        self.file, self.witness = file, witness
+        graphs = witness.model.graph, file.graph
+        self.tensors = {name: name for name in file.tensors if same_tensor(name, *graphs)}
+        form = IntegerForm(file, witness.model, self._lowered_again)
+        self.by_source = BySource(file, witness.model, witness.engine, self.tensors, form.states)
+        self.side_by_side = SideBySide(file, self.by_source)
         self.takes = _sized(witness.model, self._inputs_of_source(), file)
-        self.beside.lower = self._lowered_again
-
-    def _paired(self) -> dict[str, str]:
-        graphs = self.witness.model.graph, self.file.graph
-        return {name: name for name in self.file.tensors if same_tensor(name, *graphs)}
+        self.notes: list[str] = []
 
     def _inputs_of_source(self) -> dict[str, str]:
         """Input of the source → input of the file that is made of it."""
-        made_by = producers(self.witness.model)
+        made_by = self.witness.model.graph.producers()
         found = {}
         for name in self.file.graph.inputs:
             origin = name if name in self.tensors else name.removesuffix(MOVED)
@@ -109,9 +108,9 @@ class LoweredComparison(Comparison):
 
     # -- what is stored ----------------------------------------------------------------------------------------
 
-    def _constants(self) -> Iterator[WeightComparison]:
+    def constants(self) -> Iterator[WeightComparison]:
         """Weights that both have. The nodes that read the others are compared instead."""
-        readers = read_by(self.file.graph)
+        readers = self.file.graph.readers()
         for tensor in self.file.graph.constants():
             source = self.witness.model.tensors.get(tensor.name.removesuffix(CENTRED))
             if source is None or not source.is_constant:
@@ -123,16 +122,16 @@ class LoweredComparison(Comparison):
             if (theirs.dtype, theirs.shape) == (tensor.array.dtype, tensor.array.shape):
                 different, largest = values_differ(theirs, tensor.array)
             elements = prod(static_shape(tensor))
-            read = tuple(readers.get(tensor.name, ()))
+            read = tuple(node.label for node in readers.get(tensor.name, ()))
             yield WeightComparison(tensor.name, read, elements, different, largest, words, ("conversion",))
 
     # -- what is computed --------------------------------------------------------------------------------------
 
-    def has_same_inputs(self) -> bool:
+    def has_same_inputs(self, weights: Mapping[str, WeightComparison]) -> bool:
         return has_inputs_of(self.witness.model, self.file)
 
     def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Inputs of the source, given as such, or as the integers that the file takes."""
+        """Inputs of the source, given directly or as the integer inputs of the file."""
         ends = {mine: origin for origin, mine in self._inputs_of_source().items()}
         real: dict[str, ArrayLike] = {}
         for name, values in inputs.items():
@@ -149,16 +148,16 @@ class LoweredComparison(Comparison):
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
         taken = {name: theirs[name].array for name in self.file.graph.inputs}
-        self.beside.sample(checked_inputs(self.file, taken), theirs)
+        self.side_by_side.sample(checked_inputs(self.file, taken), theirs)
 
-    def _theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+    def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
         """What the source computes; the reference computes the rest."""
         seen = dict(self.witness.run(inputs))
-        self.beside.values = values = completed(self.witness.model, inputs, seen)
+        self.by_source.values = values = completed(self.witness.model, inputs, seen)
         return _known(self.witness.model, self.file, values, seen)
 
     def _lowered_again(self) -> Model | None:
-        """The source, lowered as the file says that it was; None if that cannot be."""
+        """The source, lowered as the file states; None if that is not possible."""
         from ..passes.lowering import lower_as
 
         graph, file = self.witness.model.graph, self.file.graph
@@ -166,68 +165,62 @@ class LoweredComparison(Comparison):
         try:
             return lower_as(self.takes, self.file.source[KEY], [name for name in ends if name])
         except QfmtError as error:
-            self.notes.append(f"the differences that the file states could not be checked: the source {error.what}")
+            self.notes.append(f"could not check the differences that the file states: the source {error.what}")
             return None
 
     # -- the report --------------------------------------------------------------------------------------------
 
-    def _interface(self) -> Iterator[str]:
+    def interface(self, skipped: bool) -> Iterator[str]:
         """Outputs that are nothing of the source. The file may end before the source does."""
         source, file = self.witness.model.graph, self.file.graph
         for name in file.inputs:
             if not same_tensor(name, source, file) and not moved_from(name, source, file):
                 yield f"the input {name} is not a tensor of the source"
         for name in file.outputs:
-            if name not in self.tensors and not moved_from(name, source, file) and not self.skipped:
+            if name not in self.tensors and not moved_from(name, source, file) and not skipped:
                 yield f"the output {name} is not a tensor of the source"
-        yield from self._not_compared()
-        if not self.skipped and not any(found.counts.total for found in self.side_by_side.nodes.values()):
-            yield from (f"no node was compared, and the output {name} is not in the file" for name in self._beyond())
+        if skipped:
+            return
+        yield from self.side_by_side.not_compared()
+        if not any(found.counts.total for found in self.side_by_side.nodes.values()):
+            yield from (f"no node was compared, and the output {name} is not in the file" for name in self.beyond())
 
-    def _beyond(self) -> Iterator[str]:
+    def beyond(self) -> Iterator[str]:
         """Outputs of the source that the file ends before."""
-        made_by = producers(self.witness.model)
+        made_by = self.witness.model.graph.producers()
         for name in self.witness.model.graph.outputs:
             node = made_by.get(name)
             integers = node.inputs[0] if node is not None and node.operator == "DequantizeLinear" else name
             if not {name, integers, name + MOVED}.intersection(self.file.graph.outputs):
                 yield name
 
-    def _missing(self) -> Iterator[str]:
+    def missing(self) -> Iterator[str]:
         """The nodes are others, and a file may end early."""
         return iter(())
 
-    def _nodes(self) -> Iterator[NodeComparison]:
+    def nodes(self) -> Iterator[NodeComparison]:
         for node in self.file.nodes:
-            ran = self.side_by_side.nodes[node_name(node)]
+            ran = self.side_by_side.nodes[node.label]
             words = (ran.fault,) if ran.fault else ()
-            yield NodeComparison(node_name(node), node.operator, ran.counts.total, *ran.counts, words)
+            yield NodeComparison(node.label, node.operator, ran.counts.total, *ran.counts, words)
 
 
-class BesideForm(BesideRule):
+class IntegerForm:
     """An integer-only file may differ where it says so, and where the source, lowered anew in the same form, gives the
     same integers. The file chooses the form, and nothing else."""
 
-    lower: Callable[[], Model | None]
+    def __init__(self, file: Model, source: Model, lower: Callable[[], Model | None]) -> None:
+        self.file, self.source, self.lower = file, source, lower
+        self._values: Mapping[str, Array] | None = None
+        self._anew: dict[str, Array] = {}
 
-    def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
-        super().__init__(file, source, engine, names)
-        self._anew: dict[str, Array] | None = None
-
-    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        self._anew = None
-        super().sample(inputs, theirs)
-
-    def _origin(self, node: Node, own: str) -> Node | None:
-        return self.producers.get(own)
-
-    def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
+    def states(self, node: Node, own: str, mine: Array, rule: Array, values: Mapping[str, Array]) -> Array:
         allowed = self._allowed(node, mine.ndim)
         stated: Array = np.abs(mine.astype(np.int64) - rule) <= allowed
         if not allowed.any():
             return stated
-        if self._anew is None:
-            self._anew = self._lowered_values()
+        if self._values is not values:
+            self._values, self._anew = values, self._lowered_values(values)
         anew = self._anew.get(own)
         if anew is None or anew.shape != mine.shape:
             return np.zeros(mine.shape, bool)
@@ -238,11 +231,11 @@ class BesideForm(BesideRule):
     def _again(self) -> Model | None:
         return self.lower()
 
-    def _lowered_values(self) -> dict[str, Array]:
+    def _lowered_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """What each node of the source, lowered anew, makes of what the source has."""
         if self._again is None:
             return {}
-        known = _known(self.source, self._again, self.values, {})
+        known = _known(self.source, self._again, values, {})
         given = {name: value.array for name, value in known.items()}
         found: dict[str, Array] = {}
         for node in self._again.nodes:
@@ -257,21 +250,21 @@ class BesideForm(BesideRule):
         return found
 
     def _allowed(self, node: Node, rank: int) -> Array:
-        """By how much a node says that it may differ from the rule, channel by channel; 0: that it does not."""
+        """By how much a node states that it may differ from the rule, per channel; 0: not at all."""
         differs = np.array(node.ints("differs", ()), np.int64)
         if not has(node, Trait.REQUANTIZE) or not differs.size:
             return np.zeros((), np.int64)
         allowed = np.where(differs > 0, node.int("largest"), 0)
         axis = node.attributes.get("axis")
         if axis is None:  # of RequantShift: a multiplier [C, 1, 1] broadcasts
-            axis = rank - self.model.tensors[node.inputs[1]].array.ndim
+            axis = rank - self.file.tensors[node.inputs[1]].array.ndim
         return allowed.reshape([-1 if each == axis and differs.size > 1 else 1 for each in range(rank)])
 
 
 def _known(
     source: Model, lowered: Model, values: Mapping[str, Array], seen: Mapping[str, Computed]
 ) -> dict[str, Computed]:
-    """What the source computes, by the names of a network that it was lowered to, and as integers."""
+    """The values of the source, by the names of a network that it was lowered to, and as integers."""
     found = {}
     for name, tensor in lowered.tensors.items():
         if name in values and same_tensor(name, source.graph, lowered.graph):
@@ -292,7 +285,7 @@ def _centred(weight: Tensor) -> Array:
 
 
 def _sized(source: Model, ends: Mapping[str, str], file: Model) -> Model:
-    """The source with the sizes of inputs that the file states, and the source leaves open."""
+    """The source with input sizes that the file states and the source leaves open."""
     tensors = dict(source.graph.tensors)
     for origin, name in ends.items():
         if origin not in source.graph.inputs:

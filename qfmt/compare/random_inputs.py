@@ -1,4 +1,4 @@
-"""Pseudo-random inputs: the same ones every time, in a range that the network was made for."""
+"""Pseudo-random inputs: the same ones every time, in the range that the network was calibrated for."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..passes.likely_shapes import likely_shape
 SEED = 0
 
 SIZES = (64, 224, 32, 28, 16, 8, 128, 256)
-"""Tried one after the other for sizes that neither the file nor the user states."""
+"""Tried in turn for sizes that neither the file nor the user states."""
 
 MOST = 1 << 25
 """The most elements of a drawn input, unless the user gives its shape: a file may state any."""
 
 REDUCED = ("fbgemm", "x86")
-"""Engines for which PyTorch calibrates to half the integers of a tensor, which is where inputs then lie."""
+"""Engines for which PyTorch calibrates to half the integers of a tensor; inputs are then in that half."""
 
 
 def shapes(
@@ -30,7 +30,7 @@ def shapes(
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Shapes for the inputs, the likeliest first: as given; else the file's, open sizes as in the example with
     which the network was traced, or as `likely_shape` has them; else one of SIZES. An open first dimension is one
-    sample, or, at last, that of the example, which a trace may have baked in."""
+    sample or, as a last resort, that of the example, which a trace may have hard-coded."""
     if unknown := [name for name in given if name not in model.graph.inputs]:
         inputs = ", ".join(model.graph.inputs)
         raise QfmtError(f"the network has no input {unknown[0]!r}", hint=f"its inputs are {inputs}")
@@ -52,7 +52,7 @@ def _checked(chosen: dict[str, tuple[int, ...]], given: Iterable[str]) -> dict[s
     for name in chosen.keys() - set(given):
         if prod(chosen[name]) > MOST:
             what = f"an input of shape {list(chosen[name])} is too large for pseudo-random numbers"
-            raise RunError(what, where=name, hint="give it with --input, or its open sizes with --input-shape")
+            raise RunError(what, where=name, hint="give it with --input, or set its sizes with --input-shape")
     return chosen
 
 
@@ -61,7 +61,7 @@ def _batched(shape: tuple[int, ...], example: Sequence[int] | None) -> tuple[int
 
 
 def _same_sizes(model: Model, guessed: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Sizes of one name are equal: the first that has it decides."""
+    """Sizes of one name are equal: the first one determines the others."""
     chosen: dict[str, tuple[int, ...]] = {}
     named: dict[str, int] = {}
     for name in model.graph.inputs:
@@ -74,7 +74,7 @@ def _same_sizes(model: Model, guessed: Mapping[str, tuple[int, ...]]) -> dict[st
 
 
 def draw(model: Model, shapes: Mapping[str, tuple[int, ...]], count: int, engine: str) -> Iterator[dict[str, Array]]:
-    """`count` times inputs of these shapes."""
+    """`count` sets of inputs of these shapes."""
     generator = np.random.default_rng(SEED)
     for _ in range(count):
         yield {name: _array(model, model.tensors[name], shapes, engine, generator) for name in shapes}
@@ -98,7 +98,7 @@ def _array(
 
 
 def _calibrated(model: Model, name: str, engine: str) -> tuple[float, float] | None:
-    """The range that the input's quantizer was calibrated for; None where the input is not quantized at once."""
+    """The range that the input's quantizer was calibrated for; None if the input is not quantized directly."""
     same = {name}
     for node in model.nodes:
         quantization = model.tensors[node.outputs[0]].quantization

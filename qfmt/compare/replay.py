@@ -1,4 +1,4 @@
-"""The test vectors of a model, run again: are the results here those of the file?"""
+"""Replay the test vectors of a model: are the results equal to those of the file?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .words import values_differ
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An output of a test vector: of its `elements`, `different` are not those of the file, bit by bit.
+    """An output of a test vector: `different` of its `elements` differ from the file, bit by bit.
 
     `vector` is the name of the test vector, or its number where it has none; `largest` the largest difference.
     """

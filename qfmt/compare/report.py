@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WeightComparison:
-    """A constant of the file against that of the source, bit by bit.
+    """A constant of the file compared with that of the source, bit by bit.
 
     `different` of `elements` stored values differ, by at most `largest`. `differences` says, as "source → file", what
     else differs: dtype, shape, quantization. `witnesses` names who read the source's constant: "conversion" (qfmt, in
@@ -31,13 +31,13 @@ class WeightComparison:
 
 @dataclass(frozen=True, slots=True)
 class NodeComparison:
-    """A node of the file against that of the source, both run on the source's inputs: counts of output elements.
+    """A node of the file compared with that of the source, both run on the source's inputs: counts of output elements.
 
     `largest` is the largest difference, in integer steps or in real numbers. `differences` says, as
     "source → file", what the file states differently: rule, attributes, scales. `saturated`
-    outputs are those at which torch's own kernel overflows, and which are right in the file
+    outputs are those where torch's own kernel overflows, and which are correct in the file
     (docs/spec/conversions.md, "Kernels that saturate"); `stated` ones follow from what the file states: a rule of
-    another engine than the one that was there, or, in an integer-only file, that they may differ (`differs`).
+    another engine than the one that ran, or, in an integer-only file, that they may differ (`differs`).
     """
 
     name: str
@@ -60,7 +60,7 @@ class NodeComparison:
 
 @dataclass(frozen=True, slots=True)
 class OutputComparison:
-    """An output of the whole network: source and file are each run from the inputs to the end.
+    """An output of the whole network: source and file are each run from the inputs to the outputs.
 
     `argmax_equal` of `argmax_total` samples have their largest element at the same index (outputs [sample, class]).
     """
@@ -78,7 +78,7 @@ class Report:
     """The result of `qfmt.verify`.
 
     `engine` ran the source, in the package `version` ("" if it was not run).
-    `same_source`: whether the file says that it was made from this very source (None: it does not say).
+    `same_source`: whether the file states that it was made from exactly this source (None: it does not state it).
     `missing` are nodes that only the source has; `interface` lists differences in the inputs and outputs of the whole
     network, as "source → file". `skipped` says why no nodes were compared, "" if they were;
     `notes` are remarks that do not affect the result. `beyond` are outputs of the source that an integer-only file
@@ -116,7 +116,7 @@ class Report:
 
     @property
     def first_wrong(self) -> str:
-        """The first node, in the order of the graph, that differs, or reads a weight that does: "conv1 (Conv)"."""
+        """The first node, in the order of the graph, that differs or reads a weight that differs: "conv1 (Conv)"."""
         off = {reader for weight in self.weights if not weight.ok for reader in weight.read_by}
         for node in self.nodes:
             if not node.ok or node.name in off:
@@ -131,7 +131,7 @@ class Report:
         return next((output.name for output in self.outputs if not self._is_explained(output)), "")
 
     def _is_explained(self, output: OutputComparison) -> bool:
-        """A tie in one node may change everything after it; without one, the outputs must be equal."""
+        """A tie in one node may change everything after it; without ties, the outputs must be equal."""
         return output.equal == output.outputs or any(node.equal < node.outputs for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:

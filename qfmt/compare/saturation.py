@@ -1,9 +1,9 @@
-"""What kernels give where their sums overflow 16 bits: there the engine's own output is the one that is off.
+"""The results of kernels whose sums overflow 16 bits: there the engine's own output is wrong.
 
-Recomputed as the kernel computes, its outputs come out bit by bit. That proves that an output differs for this reason
-and no other. Which kernel an engine takes depends on the layer and on the processor, so each that it has is tried.
-What none of them gives may still be an overflow, in an order that qfmt does not know: if the kernel saturates elsewhere
-in the node, and two products of the sum together leave int16.
+Recomputing in the kernel's order reproduces its outputs bit by bit. That proves that an output differs for this reason
+and no other. The kernel that an engine uses depends on the layer and on the processor, so all its kernels are tried.
+An output that none of them gives may still be an overflow, in an order that qfmt does not know: if the kernel saturates
+elsewhere in the node, and two products of the sum together exceed int16.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..passes.hazards import KERNELS
 
 
 def saturated(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Iterator[Array]:
-    """One output of a node as each of the engine's kernels computes it that saturates."""
+    """One output of a node, as each saturating kernel of the engine computes it."""
     for kernel in KERNELS.get(engine.partition(":")[0], ()):
         with computed_by(kernel):
             yield _executed(node, operands, output)
 
 
 def can_overflow(node: Node, operands: Sequence[Operand | None], output: Tensor, engine: str) -> Array:
-    """Where an output depends on a sum of which two products together leave int16; broadcasts against the output."""
+    """Where an output depends on a sum with two products that together exceed int16; broadcasts against the output."""
     if engine.partition(":")[0] not in KERNELS:
         return np.array(False)
     noting = AnyPair()
@@ -40,5 +40,5 @@ def can_overflow(node: Node, operands: Sequence[Operand | None], output: Tensor,
 
 
 def _executed(node: Node, operands: Sequence[Operand | None], output: Tensor) -> Array:
-    # operators with sums have one output, or, as recurrent layers, several that are alike
+    # operators with sums have one output or, as recurrent layers, multiple similar ones
     return execute(node, operands, [output] * len(node.outputs))[node.outputs.index(output.name)]

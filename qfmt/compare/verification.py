@@ -7,14 +7,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..engines import ENGINES, engine_of
 from ..errors import MissingPackageError, QfmtError, SourceError
-from ..frontends import ENGINES, engine_of
 from ..frontends.qfb import FileWitness
 from ..frontends.sources import sniff
 from ..model import Model
 from ..rules import require_sound
 from .comparison import Comparison
-from .lowered import LoweredComparison, has_inputs_of, is_lowered, likenesses
+from .converted import Converted
+from .lowered import Lowered, has_inputs_of, is_lowered, likenesses
 from .report import Report
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def verify(
 
     A model that was lowered to integers may also be compared with the `.qfb` that it was made from. Its nodes differ
     from those of the source: each node that computes a tensor of the source is compared. `inputs` are then those of
-    the source, or the integers that the model takes.
+    the source, or the integer inputs of the model.
 
     Constants are compared bit by bit with a fresh conversion; those of ONNX also with what the onnx package reads. Then
     torch runs the calls of the source under `engine` (one of TORCH_ENGINES, default: the one whose rules the file
@@ -47,7 +48,7 @@ def verify(
     that qfmt found, of operators that qfmt knows, and the parameters that qfmt read.
     `inputs` maps names to arrays; without it, `samples` pseudo-random inputs are drawn, of `input_shapes` where the
     file leaves sizes open. Without torch, nodes are skipped, and the report says so; without ONNX Runtime, the
-    reference implementation of the onnx package takes its place.
+    reference implementation of the onnx package replaces it.
 
     Raises MissingFileError, ValidityError for a graph that breaks rules, SourceError if the source cannot be converted,
     RunError if the inputs do not fit or a call cannot be run with this engine.
@@ -58,7 +59,7 @@ def verify(
     require_sound(file)
     if not isinstance(source, str | PathLike):
         hint = "save the module with torch.jit.save(torch.jit.trace(module, inputs), path) and verify that file"
-        raise SourceError(f"verify takes the path of a file, not a {type(source).__name__}", hint=hint)
+        raise SourceError(f"verify expects the path of a file, not a {type(source).__name__}", hint=hint)
     path = Path(fspath(source))
     lowered = is_lowered(file)
     try:
@@ -67,47 +68,47 @@ def verify(
         error.hint = error.hint or "give the PyTorch file or ONNX model that FILE was made from or exported to"
         raise error.at(str(path)) from None
     if witness.model.no_graph:  # nothing will be run, so everything that is stored counts
-        comparison = Comparison(file, witness)
+        comparison = Comparison(Converted(file, witness))
         comparison.skipped = "the source has no graph"
         return comparison.report(path)
-    comparison = LoweredComparison(file, witness) if lowered else _comparison(path, file, witness, engine)
+    comparison = Comparison(Lowered(file, witness) if lowered else _relation(path, file, witness, engine))
     witness = comparison.witness
     try:
         comparison.version = witness.open()
         comparison.reread()
-        if comparison.has_same_inputs():
+        if comparison.relation.has_same_inputs(comparison.weights):
             comparison.run(inputs, samples, input_shapes or {})
         else:
-            comparison.skipped = "file and source do not take the same inputs"
+            comparison.skipped = "file and source do not have the same inputs"
     except MissingPackageError as error:
         comparison.skipped = f"{error}; constants were compared with a fresh conversion only"
     return comparison.report(path)
 
 
-def _comparison(path: Path, file: Model, witness: Witness, engine: str | None) -> Comparison:
+def _relation(path: Path, file: Model, witness: Witness, engine: str | None) -> Converted:
     """A file beside its source, or beside one of another kind, as m.onnx beside the m.pt that it was made of.
 
-    If the engine computes by other rules than the file states, the source is converted with those of the engine. What
-    differs only by the rules is as stated.
+    If the engine follows rules other than those of the file, the source is converted with the engine's. Outputs that
+    differ only by the rules count as stated.
     """
     foreign = (witness.name == "onnx") != (file.source.get("format") == "onnx")
     whose, rules, notes = engine_of(witness.engine), None, []
     if file.engine in ENGINES and file.engine != whose:
         beside = _witness(path, file.replace(engine=whose), engine)
         rules, witness = beside.model, (beside if foreign else witness)
-        told = f"the file states the rules of {file.engine}, but {witness.name} computes by those of {whose}"
+        told = f"the file states the rules of {file.engine}, but {witness.name} uses those of {whose}"
         notes.append(f"{told}: outputs that differ only by these rules count as stated")
     if foreign and witness.name == "onnx":
         from ..frontends.onnx.witness import in_terms_of_onnx
 
-        file = in_terms_of_onnx(file)
-    comparison = Comparison(file, witness, foreign=foreign, rules=rules)
-    comparison.notes.extend(notes)
-    return comparison
+        file = in_terms_of_onnx(file, witness.model)
+    relation = Converted(file, witness, foreign=foreign, rules=rules)
+    relation.notes.extend(notes)
+    return relation
 
 
 def _witness(path: Path, file: Model, engine: str | None) -> Witness:
-    if file.engine not in ENGINES:  # a file may state what no source is converted with
+    if file.engine not in ENGINES:  # a file may state an engine that no source is converted with
         file = file.replace(engine="")
     kind = sniff(path)
     if kind.key == "qfb":
@@ -116,7 +117,7 @@ def _witness(path: Path, file: Model, engine: str | None) -> Witness:
 
 
 def _before_lowering(path: Path, file: Model, engine: str | None) -> Witness:
-    """The source of a file that was lowered, converted as it was then: the first way that gives the file's inputs."""
+    """The source of a lowered file, converted as it was then: the first way that gives the file's inputs."""
     if sniff(path).key == "qfb":
         return FileWitness(path, engine)
     converted: Witness | None = None

@@ -18,7 +18,7 @@ def changed(what: str, mine: Any, theirs: Any) -> Iterator[str]:
 
 
 def present(what: str, mine: object, theirs: object) -> Iterator[str]:
-    """What only one of two has; None if it has not."""
+    """A difference that only one of two has; None if there is none."""
     if (mine is None) != (theirs is None):
         had, has = ("without" if each is None else "with" for each in (mine, theirs))
         yield f"{had} {what} {ARROW} {has} {what}"
@@ -47,7 +47,7 @@ def sizes(shape: Any) -> str:
 
 
 def quantization_words(a: Quantization | None, b: Quantization | None) -> Iterator[str]:
-    """What differs between two quantizations: each field, and of scales and zero points the first that does."""
+    """What differs between two quantizations: each field, and the first differing scale and zero point."""
     if a is None or b is None:
         yield from present("quantization", a, b)
         return
@@ -89,7 +89,7 @@ def _firstchanged(what: str, a: Sequence[float], b: Sequence[float]) -> Iterator
 
 
 def values_differ(a: Any, b: Any) -> tuple[int, float]:
-    """In how many elements two arrays of one dtype and size differ, bit by bit, and the largest difference."""
+    """How many elements of two arrays of one dtype and size differ, bit by bit, and the largest difference."""
     import numpy as np
 
     bits = np.dtype(f"u{a.dtype.itemsize}")

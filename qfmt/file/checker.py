@@ -27,14 +27,14 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F5", "The bytes between metadata and data are zero."),
     (
         "F6",
-        "The metadata is a FlatBuffer of the schema: every offset, vtable and vector lies inside it, after the header, "
+        "The metadata is a FlatBuffer of the schema: every offset, vtable and vector is inside it, after the header, "
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
         "tables may be shared; a reader may refuse a file that refers to anything else too often.",
     ),
     ("F7", "Every index refers to an element that exists."),
     (
         "F8",
-        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes lie "
+        "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes are "
         "between two buffers, all of them zero. The last buffer ends where the data ends.",
     ),
     ("F9", "The stated sha256 of a buffer is that of its bytes."),

@@ -163,9 +163,9 @@ class Decoder:
         """Where an offset leads: inside the metadata, aligned, with room for four bytes."""
         target: int = position + _U32(self._data, position)[0]
         if target == position or not self._start <= target <= len(self._data) - 4:
-            raise _broken(f"{place} leads outside the metadata, to byte {target}", position)
+            raise _broken(f"{place} points outside the metadata, to byte {target}", position)
         if target % 4:
-            raise _broken(f"{place} leads to byte {target}, which is not aligned", position)
+            raise _broken(f"{place} points to byte {target}, which is not aligned", position)
         return target
 
     def _layout(self, name: str, position: int) -> _Layout:
@@ -197,7 +197,7 @@ class Decoder:
                 absent[field.name] = field.default
                 continue
             if offset < 4 or offset + field.size > size:
-                raise _broken(f"{name}.{field.name} lies outside its table", vtable + slot)
+                raise _broken(f"{name}.{field.name} is outside its table", vtable + slot)
             if field.kind != "struct" and (position + offset) % field.size:
                 raise _broken(f"{name}.{field.name} is not aligned", position + offset)
             present.append((field.name, offset, field, _READERS.get(field.kind)))
@@ -206,7 +206,7 @@ class Decoder:
     def _spend(self, count: int, position: int) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise _broken("the same tables or vectors are referred to too often", position)
+            raise _broken("the same tables or vectors are referenced too often", position)
 
 
 class Tables:

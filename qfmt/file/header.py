@@ -49,7 +49,7 @@ def seal(root: int, body: bytes, data_size: int) -> bytes:
     """The metadata of a file: the header, and after it the FlatBuffer `body`, whose root table is at `root` in it."""
     meta_size = SIZE + len(body)
     if meta_size > MAXIMUM_METADATA:
-        raise FormatError(f"the metadata takes {meta_size} bytes, more than {MAXIMUM_METADATA}", rule="F3")
+        raise FormatError(f"the metadata has {meta_size} bytes, more than {MAXIMUM_METADATA}", rule="F3")
     data_offset = round_up(meta_size, PAGE)
     sizes = (SIZE, meta_size, data_offset, data_size, data_offset + data_size)
     fields = Header(SIZE + root, IDENTIFIER, TAG, *sizes, 0, 0, 0, bytes(32), bytes(32))
@@ -103,7 +103,7 @@ def _check_sizes(header: Header, actual_size: int) -> None:
         sizes = f"{header.header_size} and {header.meta_size}"
         raise FormatError(f"the sizes of header and metadata ({sizes} bytes) are not valid", where="byte 12", rule="F3")
     if header.data_offset != round_up(header.meta_size, PAGE):
-        what = f"the data begins at byte {header.data_offset}, which is not the multiple of {PAGE} after the metadata"
+        what = f"the data begins at byte {header.data_offset}, not at the first multiple of {PAGE} after the metadata"
         raise FormatError(what, where="byte 24", rule="F3")
     if header.file_size != header.data_offset + header.data_size:
         raise FormatError("the sizes of metadata, data and file disagree", where="byte 40", rule="F3")
@@ -124,4 +124,4 @@ def check_padding(padding: bytes) -> None:
         raise FormatError("the padding between metadata and data is not zero", rule="F5")
 
 
-AGAIN = "fetch or convert the file again"
+AGAIN = "download or convert the file again"

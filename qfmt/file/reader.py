@@ -313,7 +313,7 @@ class Tensors(Mapping[str, Tensor]):
                 raise FormatError(f"there is no tensor {index}, only {len(self)}", rule="F7")
             name = self._tables.string_field(index, "name")
             if self._indices.setdefault(name, index) != index:
-                raise FormatError(f"two tensors are called {name!r}", rule="F11")
+                raise FormatError(f"two tensors have the name {name!r}", rule="F11")
             self._names[index] = name
         return self._names[index]
 

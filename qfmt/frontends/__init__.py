@@ -7,25 +7,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from ..engines import ENGINES
 from ..errors import MissingFileError, SourceError
 from ..model import Dimension, Model
-
-TORCH_ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
-"""The quantized engines of PyTorch; the first is the default for its models."""
-
-ENGINES = (*TORCH_ENGINES, "onnx", "pt2e")
-"""The engines whose rules nodes may state: "onnx" is the default for ONNX models, and for programs of torch.export
-"pt2e", which is what PT2E puts into them: dequantize, compute, quantize."""
-
-
-RUNTIMES = ("onnxruntime", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:all", "reference")
-"""What runs an ONNX model for `verify`: ONNX Runtime, without optimizations or with those of that level,
-or the reference implementation of the onnx package. The first, or else the last, is the default."""
-
-
-def engine_of(runs: str) -> str:
-    """The one of ENGINES whose rules a program computes by: what runs an ONNX model computes by those of ONNX."""
-    return "onnx" if runs in RUNTIMES else runs
 
 
 def convert(

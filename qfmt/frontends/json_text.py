@@ -1,4 +1,4 @@
-"""JSON that a stranger wrote: what it becomes is charged before it is parsed, and no two values have one name."""
+"""Untrusted JSON: its cost is charged before it is parsed, and no two values have one name."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Machine:
         data, opcodes, budget = self.data, _OPCODES, self.budget
         while True:
             if self.position >= len(data):
-                raise SourceError("the pickle is incomplete", hint="the file is cut off")
+                raise SourceError("the pickle is incomplete", hint="the file is truncated")
             code = data[self.position]
             opcode = opcodes.get(code)
             if opcode is None:
@@ -53,7 +53,7 @@ class Machine:
     def take(self, count: int) -> bytes:
         piece = self.data[self.position : self.position + count]
         if len(piece) != count:
-            raise SourceError("the pickle is incomplete", hint="the file is cut off")
+            raise SourceError("the pickle is incomplete", hint="the file is truncated")
         self.position += count
         if count > 8:
             self.budget.allocate(count)
@@ -81,8 +81,8 @@ class Machine:
         meaning = self.find_global(module, name)
         if meaning is None:
             raise UnsafePickleError(
-                f"the pickle asks for {f'{module}.{name}'[:100]!a}, which is not on the list of harmless types",
-                hint="nothing was executed; do not load this file with torch unless you trust who made it",
+                f"the pickle refers to {f'{module}.{name}'[:100]!a}, which is not on the list of safe types",
+                hint="nothing was executed; do not load this file with torch unless you trust its author",
             )
         self.push(meaning)
 
@@ -103,7 +103,7 @@ class Machine:
 def _setitems(machine: Machine, items: list[Any]) -> None:
     target = machine.stack[-1]
     if type(target) is not dict or len(items) % 2:
-        raise SourceError("items are set on something that is not a dict")
+        raise SourceError("items are assigned to something that is not a dict")
     machine.budget.allocate(len(items) // 2 * _PAIR)
     for index in range(0, len(items), 2):
         target[flat_key(items[index])] = items[index + 1]
@@ -192,7 +192,7 @@ def _build(machine: Machine) -> None:
     if isinstance(target, Inert):
         target.state = state
     elif type(target) is not dict:  # a state_dict is built with its `_metadata`, which says nothing here
-        raise SourceError(f"a {type(target).__name__} gets a state, but has none")
+        raise SourceError(f"a {type(target).__name__} gets a state, but supports none")
 
 
 def _persistent(machine: Machine) -> None:

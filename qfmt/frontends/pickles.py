@@ -79,7 +79,7 @@ class Pickles:
             raise error.at(f"{self._where or 'pickle'}, byte {machine.position}") from None
         except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError):
             at = f"{self._where or 'pickle'}, byte {machine.position}"
-            hint = "the file is damaged or cut off"
+            hint = "the file is damaged or truncated"
             raise SourceError("the pickle is invalid here", where=at, hint=hint) from None
         finally:
             self.position = machine.position

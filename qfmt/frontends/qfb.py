@@ -41,7 +41,7 @@ class FileWitness:
         return []
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
-        """Nobody else reads it."""
+        """There is no other reader."""
         return iter(())
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:

@@ -148,7 +148,7 @@ KINDS = {
              "these may be inputs or outputs of a network: convert the file that holds the network itself"),
         Kind("zip", "a zip archive that PyTorch did not write", lambda content: bool(content.is_zip)),
         Kind("broken_zip", "an incomplete zip archive", is_broken_zip,
-             hint="it was cut off or damaged; download it again"),
+             hint="it is truncated or damaged; download it again"),
         Kind("pickle", "a Python pickle that torch.save did not write", is_pickle),
         Kind("onnx", "an ONNX model", is_onnx, ONNX),
         Kind("unknown", "a file of unknown format", lambda content: True),

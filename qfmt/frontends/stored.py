@@ -174,9 +174,9 @@ class StoredTensor:
         bits = ELEMENT_BITS[self.dtype]
         if (self._last() + 1) * bits > nbytes * 8:
             what = f"a tensor needs {_last_byte(self._last(), bits)} bytes of a storage that has {nbytes}"
-            raise SourceError(what, where=where, hint="the file is damaged or cut off")
+            raise SourceError(what, where=where, hint="the file is damaged or truncated")
         if prod(self.shape) * bits > (nbytes + EXPANSION_LIMIT) * 8:
-            what = f"a tensor of shape {_short(self.shape)} repeats a storage of {nbytes} bytes over and over"
+            what = f"a tensor of shape {_short(self.shape)} repeats a storage of {nbytes} bytes many times"
             raise SourceError(what, where=where, hint="qfmt does not expand it")
 
 

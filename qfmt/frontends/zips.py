@@ -42,12 +42,12 @@ class Zip:
             raise refusal(error, SourceError) from None
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):
             raise SourceError(
-                "is not a whole zip archive", hint="it was cut off or damaged; download it again"
+                "is not a complete zip archive", hint="it is truncated or damaged; download it again"
             ) from None
         self.entries: Mapping[str, zipfile.ZipInfo] = {info.filename: info for info in listed}
         if len(self.entries) != len(listed):
             raise SourceError(
-                "the zip archive has two entries with the same name", hint="the file is damaged or hostile"
+                "the zip archive has two entries with the same name", hint="the file is damaged or malicious"
             )
 
     def read(self, name: str, limit: int | None = None) -> bytes:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, requantize
+from ..arithmetic import EXACT_IN_FLOAT32, dequantize, dequantize_sums, f32, requantize, whole_bias
 from ..arrays import Array
 from ..errors import QfmtError, RunError
-from ..model import DTYPES, Node, Quantization, Shape
-from .registry import Operand, Result
+from ..model import DTYPES, INT32, Node, Quantization, Shape, Tensor
+from .registry import OPERATORS, Operand, Result
 
 EXACT_IN_FLOAT64 = 1 << 53
 
 
 def whole(operand: Operand) -> Array:
-    """The integers minus their zero points, in an integer type that holds them: int32 for types of up to 16 bits."""
+    """The integers minus their zero points, in an integer type that fits them: int32 for types of up to 16 bits."""
     return centred(operand, np.dtype(np.int32 if operand.array.dtype.itemsize < 4 else np.int64))
 
 
 def centred(operand: Operand, dtype: np.dtype[Any]) -> Array:
-    """The integers minus their zero points, in a type that holds them."""
+    """The integers minus their zero points, in a type that represents them."""
     if operand.quantization is None:
         return operand.array.astype(dtype)
     if operand.quantization.has_float_zero_points:
@@ -40,10 +41,10 @@ def real_scalar(value: Operand | None) -> Array:
 
 
 def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
-    """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in whatever order.
+    """The fastest type in which all sums of x · weights over `axes` of the weights are exact, in any order.
 
-    No partial sum exceeds the sum of all positive products, or that of all negative ones. Where the type holds
-    every whole number up to there, floating point is exact, fused or not, and BLAS may do the work.
+    No partial sum exceeds the sum of all positive products, or that of all negative ones. If the type represents
+    every integer up to that sum, floating point is exact, fused or not, and BLAS can be used.
     """
     limits = DTYPES[x.array.dtype.name]
     points = (0,) if x.quantization is None else x.quantization.zero_point
@@ -59,21 +60,17 @@ def exact_dtype(x: Operand, weights: Array, axes: tuple[int, ...]) -> np.dtype[A
 
 
 def requantize_sums(
-    acc: Array, x: Operand, w: Operand, b: Operand | None, result: Result, *, channels: int, repeat: int = 1
+    acc: Array, x: Operand, w: Operand, b: Operand | None, result: Result, attributes: Mapping[str, Any] = {}
 ) -> Array:
-    """Sums of (x - zx) · (w - zw) → output integers by the stated requantize rule.
-
-    `channels` is the axis of `acc` that the weight's scales and the bias run along; `repeat` says how often the
-    scales repeat along it (the groups of a transposed convolution).
-    """
+    """Sums of (x - zx) · (w - zw) → output integers by the stated requantize rule; the attributes of a convolution."""
     if x.quantization is None or w.quantization is None:
         raise QfmtError("needs a quantized input and a quantized weight for its quantized output")
     if x.quantization.is_per_channel:
         raise QfmtError("needs an input that is quantized per tensor")
-    along = _along(acc, channels)
-    scales = _scales(w.quantization, along, repeat)
+    along = _along(acc, attributes)
+    scales = _scales(w.quantization, along, attributes)
     bias = None
-    if b is not None and in_units_of_sums(b.quantization, x.quantization.scale[0], w.quantization.scale * repeat):
+    if b is not None and in_units_of_sums(b.quantization, x.quantization, w.quantization, attributes):
         acc = acc + _spread(b.array.astype(np.float64), along)
     elif b is not None:
         bias = _spread(real(b), along)
@@ -81,18 +78,18 @@ def requantize_sums(
 
 
 def real_sums(
-    acc: Array, x: Operand, w: Operand, b: Operand | None, rule: str, *, channels: int, repeat: int = 1
+    acc: Array, x: Operand, w: Operand, b: Operand | None, rule: str, attributes: Mapping[str, Any] = {}
 ) -> Array:
-    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule; `channels` and `repeat` as above.
+    """Sums of (x - zx) · (w - zw) → float32 by the stated dynamic rule.
 
     x may have a scale for each slice of an axis, which the sums have, too.
     """
     if x.quantization is None or w.quantization is None:
         raise QfmtError("needs a quantized weight")
-    along = _along(acc, channels)
+    along = _along(acc, attributes)
     bias = None if b is None else real(b).reshape(along)
     scale = x.quantization.scales(acc.ndim)
-    return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, repeat), rule)
+    return dequantize_sums(acc, bias, scale, _scales(w.quantization, along, attributes), rule)
 
 
 def real(operand: Operand) -> Array:
@@ -101,21 +98,32 @@ def real(operand: Operand) -> Array:
 
 
 def _spread(bias: Array, along: list[int]) -> Array:
-    """A bias of each channel along that axis; that of Gemm may be of two dimensions, and broadcasts as it is."""
+    """A bias of each channel along that axis; that of Gemm may have two dimensions, and broadcasts unchanged."""
     return bias.reshape(along) if bias.ndim == 1 else bias
 
 
-def _along(acc: Array, channels: int) -> list[int]:
-    return [-1 if axis == channels % acc.ndim else 1 for axis in range(acc.ndim)]
+def _along(acc: Array, attributes: Mapping[str, Any]) -> list[int]:
+    """The shape that numbers for each output channel have beside sums."""
+    channels = 1 if "kernel_shape" in attributes else acc.ndim - 1
+    return [-1 if axis == channels else 1 for axis in range(acc.ndim)]
 
 
-def _scales(quantization: Quantization, along: list[int], repeat: int) -> Array:
-    scales = np.array(quantization.scale)
-    return np.tile(scales, repeat).reshape(along) if quantization.is_per_channel else scales.reshape(())
+def _scales(w: Quantization, along: list[int], attributes: Mapping[str, Any]) -> Array:
+    return scales_of_channels(w, attributes).reshape(along if w.is_per_channel else ())
+
+
+def scales_of_channels(w: Quantization, attributes: Mapping[str, Any]) -> Array:
+    """The scales of a weight for all output channels, or the one; groups of a transposed convolution share them."""
+    return np.tile(np.array(w.scale), attributes["group"] if w.is_per_channel and _is_transposed(attributes) else 1)
+
+
+def _is_transposed(attributes: Mapping[str, Any]) -> bool:
+    """Whether they are those of a transposed convolution."""
+    return "output_padding" in attributes
 
 
 def as_stored(operand: Operand) -> Operand:
-    """The integers as they are, whatever they mean."""
+    """The stored integers, whatever they represent."""
     return Operand(operand.array, None)
 
 
@@ -124,14 +132,14 @@ def stored_zero(x: Operand) -> int:
     return 0 if x.quantization is None else int(x.quantization.zero_point[0])
 
 
-def with_bias(acc: Array, b: Operand | None, *, channels: int = 1) -> Array:
-    """Exact sums and a bias of plain integers, in int64; `channels` is the axis that a vector of them runs along."""
+def with_bias(acc: Array, b: Operand | None, attributes: Mapping[str, Any] = {}) -> Array:
+    """Exact sums and a bias of plain integers, in int64."""
     total = acc.astype(np.int64)
-    return total if b is None else total + _spread(b.array, _along(acc, channels))
+    return total if b is None else total + _spread(b.array, _along(acc, attributes))
 
 
 def int32_sums(exact: Array) -> Array:
-    """Exact sums, whatever their type, as int32; RunError if that does not hold them."""
+    """Exact sums of any type as int32; RunError if they do not fit."""
     low, high = (int(exact.min()), int(exact.max())) if exact.size else (0, 0)
     if not DTYPES["int32"].holds(low, high):
         raise RunError(
@@ -140,31 +148,72 @@ def int32_sums(exact: Array) -> Array:
     return exact.astype(np.int32)
 
 
-def in_units_of_sums(bias: Quantization | None, input_scale: float, weight_scales: tuple[float, ...]) -> bool:
+def in_units_of_sums(
+    bias: Quantization | None, x: Quantization, w: Quantization, attributes: Mapping[str, Any]
+) -> bool:
     """Whether a bias is integers of scale sx · sw (up to the rounding of float32): ONNX's int32 bias."""
     if bias is None or any(bias.zero_point):
         return False
-    return np.allclose(np.array(bias.scale), input_scale * np.array(weight_scales), rtol=1e-6, atol=0)
+    return np.allclose(np.array(bias.scale), x.scale[0] * scales_of_channels(w, attributes), rtol=1e-6, atol=0)
+
+
+def unit_of_sums(x: Quantization, w: Quantization, attributes: Mapping[str, Any]) -> Array:
+    """f32(sx · sw): what one of an accumulator is worth; one number, or one per output channel."""
+    return f32(x.scale[0]) * scales_of_channels(w, attributes).astype(f32)
+
+
+def int32_bias(node: Node, x: Tensor, w: Tensor, b: Tensor) -> Tensor | None:
+    """A constant real bias as the rule of its node rounds it, in units of sums: ONNX's. None where int32 holds none."""
+    if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not (x.quantization and w.quantization):
+        return None
+    unit = unit_of_sums(x.quantization, w.quantization, node.attributes)
+    with np.errstate(over="ignore"):  # what is infinite, int32 does not hold
+        whole = whole_bias(b.array, unit, node.rule)
+    if not np.abs(whole).max(initial=0) <= INT32:
+        return None
+    axis = 0 if unit.size > 1 else None
+    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -INT32 - 1, INT32, axis)
+    return Tensor.constant(b.name, whole.astype(np.int32), grid, aliases=b.aliases)
+
+
+def range_met(node: Node, low: int, high: int, zero: int) -> tuple[int, int]:
+    """The least and the greatest of what weights meet beside inputs in [low, high]: padding is `zero`, and so is what a
+    transposed convolution does not paint."""
+    padded = any(node.ints("pads", ())) or _is_transposed(node.attributes)
+    return (min(low, zero), max(high, zero)) if padded else (low, high)
 
 
 ROWS_LAST = ("MatMul", "MatMulInteger", "Gemm")
-"""Operators whose weights have the output channels last, Gemm unless `transB` turns them."""
+"""Operators whose weights have the output channels last, Gemm unless `transB` is set."""
+
+
+def _has_rows_last(node: Node) -> bool:
+    return node.operator in ROWS_LAST and not node.attributes.get("transB")
 
 
 def output_axis(node: Node, rank: int) -> int:
     """The axis of the weight of a product that its output channels run along."""
-    if "kernel_shape" in node.attributes:
-        return 1 if node.operator.endswith("Transpose") else 0
-    return rank - 1 if node.operator in ROWS_LAST and not node.attributes.get("transB") else 0
+    stated = OPERATORS[node.operator].attributes
+    if "kernel_shape" in stated:
+        return 1 if _is_transposed(stated) else 0
+    return rank - 1 if _has_rows_last(node) else 0
+
+
+def input_size(node: Node, w: Sequence[int]) -> int:
+    """How many channels, or features, a product with a weight of that shape takes."""
+    stated = OPERATORS[node.operator].attributes
+    if "kernel_shape" in stated:
+        return w[0] if _is_transposed(stated) else w[1] * node.int("group", 1)
+    return w[-2] if _has_rows_last(node) else w[-1]
 
 
 def terms_of(node: Node, w: Array) -> Array:
-    """The weights of a product as [output channels, channels of the group, taps], of whatever layout it has."""
+    """The weights of a product as [output channels, channels of the group, taps], for any layout of the weight."""
     if "kernel_shape" not in node.attributes:
         w = w if w.ndim > 1 else w[:, None]
-        rows = w.swapaxes(-1, -2) if node.operator in ROWS_LAST and not node.attributes.get("transB") else w
+        rows = w.swapaxes(-1, -2) if _has_rows_last(node) else w
         return rows.reshape(prod(rows.shape[:-1]), rows.shape[-1], 1)
-    if node.operator.endswith("Transpose"):
+    if _is_transposed(node.attributes):
         group = node.int("group")
         channels, filters, *kernel = w.shape
         w = w.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)
@@ -173,7 +222,7 @@ def terms_of(node: Node, w: Array) -> Array:
 
 
 def columns(node: Node, w: Array) -> Array:
-    """The same as [outputs, products of one sum]; of multiple matrices, their widest sums of either sign."""
+    """The same as [outputs, products of one sum]; for multiple matrices, their widest sums of either sign."""
     if w.ndim > 2 and "kernel_shape" not in node.attributes:
         lead = tuple(range(w.ndim - 2))
         return np.stack([np.maximum(w, 0).sum(-2).max(lead), np.minimum(w, 0).sum(-2).min(lead)], axis=1)
@@ -182,6 +231,6 @@ def columns(node: Node, w: Array) -> Array:
 
 
 def inner_size(a: Shape, b: Shape) -> int | None:
-    """How many products MatMul adds up, where either shape tells; a matrix has rows, a vector one size."""
+    """How many products MatMul sums, if either shape is known; a matrix has rows, a vector one size."""
     sizes = (*(a or ())[-1:], *(b or ())[-2:][:1])
     return next((size for size in sizes if isinstance(size, int)), None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Mapping
+from math import inf, sqrt
 
 import numpy as np
 
 from ..arithmetic import clamp, f32, quantize, rescale
 from ..arrays import Array
 from ..errors import QfmtError
-from ..model import Shape
+from ..model import Node, Shape, Tensor
 from .accumulation import centred, real_scalar
 from .functions import erf
 from .registry import QUANTIZE_RULES, Inference, Operand, Quantized, Result, Trait, by_engine, operator, optional
@@ -61,6 +62,20 @@ def clip(x: Array, low: Array | None, high: Array | None) -> Array:
     """output = min(max(input, min), max); an absent bound has no effect."""
     y = x if low is None else np.maximum(x, low.reshape(()))
     return y if high is None else np.minimum(y, high.reshape(()))
+
+
+def bounds(node: Node, tensors: Mapping[str, Tensor]) -> tuple[float, float] | None:
+    """What Relu or Clip clamps to, ±inf where it has no bound; None if a bound is not known."""
+    if node.operator == "Relu":
+        return 0.0, inf
+    found = [-inf, inf]
+    for place, name in enumerate(node.inputs[1:]):
+        if name:
+            bound = tensors[name]
+            if not bound.is_constant or bound.quantization is not None or bound.array.size != 1:
+                return None
+            found[place] = float(bound.array.reshape(()))
+    return found[0], found[1]
 
 
 @operator(
@@ -148,7 +163,7 @@ def _prelu_shape(given: Inference) -> list[Shape]:
 def _prelu_integer(x: Operand, slope: Operand, *, result: Result) -> Array:
     """`product`: rint(f32(max(x, 0) · one + min(x, 0) · w) · f32(f32(sx · sw) · f32(1 / s))) + z
 
-    x = q - z of X, w = q - z of slope, one = 1 on the grid of slope (its greatest value, where that is less).
+    x = q - z of X, w = q - z of slope, one = 1 on the grid of slope (its greatest value, if that is less).
     """
     result.expect("product")
     if x.quantization is None or slope.quantization is None:

@@ -1,4 +1,4 @@
-"""Attention and the rotation of positions, as transformers have them."""
+"""Attention and rotary position embeddings of transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shapes import same
 
 
 def _heads(shape: tuple[Dimension, ...], heads: int) -> tuple[Dimension, ...]:
-    """[batch, heads, length, size] of [batch, length, heads · size], or as it is."""
+    """[batch, heads, length, size] of [batch, length, heads · size], or unchanged."""
     if len(shape) == 4:
         return shape
     if len(shape) != 3 or heads < 1:
@@ -32,7 +32,7 @@ def _attention_shape(given: Inference) -> list[Shape]:
     k, v = (_heads(given.known(index), a["kv_num_heads"]) for index in (1, 2))
     past, length = given.shapes[4], None
     if past is not None and isinstance(past[2], int) and isinstance(k[2], int):
-        length = past[2] + k[2]  # without a past, which may only be unknown, nothing is said
+        length = past[2] + k[2]  # without a past, whose size may only be unknown, nothing is known
     y: Shape = (q[0], q[1], q[2], v[3])
     if len(given.known(0)) == 3:
         y = (q[0], q[2], q[1] * v[3] if isinstance(q[1], int) and isinstance(v[3], int) else None)
@@ -47,10 +47,10 @@ def _split(x: Array, heads: int) -> Array:
 def _bias(
     mask: Array | None, shape: tuple[int, int], before: Array, padded: Array | None, a: Mapping[str, int], kind: Any
 ) -> Array:
-    """What is added to the products: the mask, -∞ where it is false or ends, where keys are later or too far away.
+    """The addend of the products: the mask, -∞ where it is false or ends, and for keys that are later or too far away.
 
-    `before` says for each of the batch, or for all, how many keys there are before those of the first query; `padded`
-    how many keys count.
+    `before` is, for each element of the batch or for all, how many keys precede those of the first query; `padded`
+    is how many keys count.
     """
     rows, columns = shape
     bias = np.zeros(shape, kind)
@@ -111,10 +111,10 @@ def attention(
     """Y = Softmax(√s · Q · (√s · K)ᵀ + mask) · V for each head, s = scale.
 
     Q, K and V are [batch, heads, length, size], or [batch, length, heads · size]. past_key and past_value
-    are put before K and V, and are outputs together with them. Of nonpad_kv_seqlen keys (int64, one number for each
-    of the batch) the last belong to the queries; keys after them are ignored. Each head of K and V serves an equal
+    are concatenated before K and V, and are outputs together with them. Of nonpad_kv_seqlen keys (int64, one number for
+    each of the batch) the last belong to the queries; keys after them are ignored. Each head of K and V serves an equal
     number of heads of Q. A mask is added; a mask of bool hides where it is false. Keys beyond its last dimension are
-    hidden. A row in which everything is hidden gives zeros.
+    hidden. The result for a row in which everything is hidden is zeros.
     """
     flat, kind = q.ndim == 3, q.dtype
     q, k, v = _split(q, a["q_num_heads"]), _split(k, a["kv_num_heads"]), _split(v, a["kv_num_heads"])

@@ -31,7 +31,7 @@ Product = Callable[["Array", "Array"], "Array"]
 """w [group, filters, channels, taps], columns [group, channels, taps, P] → [group, filters, P]"""
 
 CACHED_ELEMENTS = 1 << 15
-"""How many values of a depthwise convolution are summed up at a time."""
+"""How many values of a depthwise convolution are summed at a time."""
 
 
 def conv_shape(given: Inference) -> list[Shape]:
@@ -71,14 +71,14 @@ def _conv_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result, 
 
     A bias is real, or int32 in units of sx·sw and then added to acc.
     """
-    return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, channels=1)
+    return requantize_sums(conv_sums(x, w, **attributes), x, w, b, result, attributes)
 
 
 def _conv_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw) + B; or by `folded` Σ x·w + B, where padding is zx."""
     if rule != "folded":
-        return with_bias(conv_sums(x, w, **attributes), b)
-    return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b)
+        return with_bias(conv_sums(x, w, **attributes), b, attributes)
+    return with_bias(conv_sums(as_stored(x), as_stored(w), stored_zero(x), **attributes), b, attributes)
 
 
 def conv_sums(x: Operand, w: Operand, padding: int = 0, **attributes: Any) -> Array:
@@ -91,7 +91,7 @@ def conv_sums(x: Operand, w: Operand, padding: int = 0, **attributes: Any) -> Ar
 
 
 def of_convolution(kernel: Kernel, x: Array, w: Array, zero: int, **attributes: Any) -> Array:
-    """What a kernel says of the sums of a convolution of integers as stored; padding is `zero`."""
+    """A kernel's corrections of the sums of a convolution of stored integers; padding is `zero`."""
     return _convolve(x, w, zero, kernel, np.dtype(np.int32), **attributes)
 
 
@@ -180,13 +180,12 @@ def _conv_transpose_integer(x: Operand, w: Operand, b: Operand | None, *, result
 
     Weights are quantized per tensor, or along axis 1: then one scale serves the channels m of every group.
     """
-    acc = conv_transpose_sums(x, w, **attributes)
-    return requantize_sums(acc, x, w, b, result, channels=1, repeat=attributes["group"])
+    return requantize_sums(conv_transpose_sums(x, w, **attributes), x, w, b, result, attributes)
 
 
 def _conv_transpose_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str, **attributes: Any) -> Array:
     """Σ (x - zx)·(w - zw) + B"""
-    return with_bias(conv_transpose_sums(x, w, **attributes), b)
+    return with_bias(conv_transpose_sums(x, w, **attributes), b, attributes)
 
 
 def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
@@ -198,9 +197,9 @@ def conv_transpose_sums(x: Operand, w: Operand, **attributes: Any) -> Array:
 
 
 def _of_transposed(kernel: Kernel, x: Array, w: Array, zero: int, **a: Any) -> Array:
-    """What a kernel says of the sums: those of a convolution of the input, `strides` apart among zeros.
+    """A kernel's corrections of the sums: those of a convolution of the input, `strides` apart among zeros.
 
-    Image and result are mirrored, and not the weights, whose taps kernels take in their own order.
+    Image and result are mirrored, not the weights, whose taps kernels process in order.
     """
     group, size, rank = a["group"], a["kernel_shape"], len(a["kernel_shape"])
     spread = np.full((*x.shape[:2], *(s * (n - 1) + 1 for s, n in zip(a["strides"], x.shape[2:], strict=True))), zero)
@@ -221,7 +220,7 @@ def _of_transposed(kernel: Kernel, x: Array, w: Array, zero: int, **a: Any) -> A
 
 
 def _convolve_transposed(x: Array, w: Array, **a: Any) -> Array:
-    """x [N, C, *spatial] with w [C, M/group, *kernel] → [N, M, *out]: each input value paints a kernel."""
+    """x [N, C, *spatial] with w [C, M/group, *kernel] → [N, M, *out]: each input value adds a scaled kernel."""
     group, kernel, pads = a["group"], a["kernel_shape"], a["pads"]
     rank = len(kernel)
     batch, channels, filters, spatial = x.shape[0], x.shape[1] // group, w.shape[1], x.shape[2:]
@@ -252,7 +251,7 @@ TRANSPOSED = {**ATTRIBUTES, "output_padding": required("ii", "added to one side 
     sums=Sums(_conv_transpose_exact, ("exact",)),
 )
 def conv_transpose(x: Array, w: Array, b: Array | None, **attributes: Any) -> Array:
-    """The gradient of Conv for its input: Y[n, m, strides·i + dilations·k - pads] sums up X[n, c, i] · W[c, m, k].
+    """The gradient of Conv for its input: Y[n, m, strides·i + dilations·k - pads] sums X[n, c, i] · W[c, m, k].
 
     X is [N, C, *spatial], W is [C, M/group, *kernel_shape], B is [M]; pads are cropped from the result.
     """

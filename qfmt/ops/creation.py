@@ -1,4 +1,4 @@
-"""Operators that make numbers out of nothing."""
+"""Operators that create tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .registry import Inference, Quantized, operator, optional
 
 
 def _count(start: Array, limit: Array, delta: Array) -> int:
-    """How many numbers there are; of doubles, so that whole ones are counted exactly."""
+    """How many numbers a range has; computed in float64, so that integers are counted exactly."""
     first, end, step = (each.reshape(()).item() for each in (start, limit, delta))
     if not step:
         raise QfmtError("a range needs a step other than 0")

@@ -39,12 +39,12 @@ PER_TOKEN = {"per_token": optional(0, "1: each row of the input, along its last 
 
 
 def quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A real input on the uint8 grid of its own range."""
+    """A float input on the uint8 grid of its range."""
     return Operand(*quantize_dynamically(real(x), rule, 127 if reduce_range else 255))
 
 
 def _rows_quantized_now(x: Operand, rule: str, reduce_range: int) -> Operand:
-    """A real matrix in which every row has the grid of its own range."""
+    """A float matrix in which every row has the grid of its range."""
     rows = [quantized_now(Operand(row, None), rule, reduce_range) for row in real(x)]
     grids = [row.quantization for row in rows if row.quantization is not None]
     if not grids:
@@ -61,10 +61,10 @@ def linear_integer(
     """
     if not per_token:
         q = quantized_now(x, rule, reduce_range)
-        return real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+        return real_sums(linear_sums(q, w), q, w, b, rule)
     shape = x.array.shape
     q = _rows_quantized_now(Operand(real(x).reshape(-1, shape[-1]), None), rule, reduce_range)
-    y = real_sums(linear_sums(q, w), q, w, b, rule, channels=-1)
+    y = real_sums(linear_sums(q, w), q, w, b, rule)
     return y.reshape(*shape[:-1], y.shape[-1])
 
 
@@ -91,17 +91,12 @@ def _conv_integer(
 ) -> Array:
     if rule in DYNAMIC:
         q = quantized_now(x, rule, reduce_range)
-        return real_sums(sums(q, w, **a), q, w, b, rule, channels=1, repeat=_repeat(sums, a))
+        return real_sums(sums(q, w, **a), q, w, b, rule, a)
     q = quantized_now(x, "dynamic_fma", reduce_range)
     assert q.quantization is not None
     result = Result(numpy_dtype("uint8"), q.quantization, rule)
-    y = requantize_sums(sums(q, w, **a), q, w, b, result, channels=1, repeat=_repeat(sums, a))
+    y = requantize_sums(sums(q, w, **a), q, w, b, result, a)
     return dequantize(y, q.quantization)
-
-
-def _repeat(sums: Callable[..., Array], a: Any) -> int:
-    """How often the scales of a weight along its output channels repeat."""
-    return int(a["group"]) if sums is conv_transpose_sums else 1
 
 
 def _dynamic_conv_integer(

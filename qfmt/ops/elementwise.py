@@ -37,7 +37,7 @@ def _add_integer(a: Operand, b: Operand, *, result: Result) -> Array:
 
 
 def _exact(operand: Operand) -> Array:
-    """q - z, or the values of a tensor that is not quantized, in float64, which holds their products exactly."""
+    """q - z, or the values of a tensor that is not quantized, in float64, which represents their products exactly."""
     return centred(operand, np.dtype(np.float64))
 
 
@@ -66,7 +66,7 @@ def sub(a: Array, b: Array) -> Array:
 def _mul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """`product`: rint(f32((qa - za) · (qb - zb)) · f32(f32(sa · sb) · f32(1 / s))) + z
 
-    An input that is not quantized is used as it is, with scale 1 and zero point 0.
+    An input that is not quantized is used unchanged, with scale 1 and zero point 0.
     """
     result.expect("product")
     scales = [f32(1) if x.quantization is None else f32(x.quantization.scale[0]) for x in (a, b)]
@@ -100,7 +100,7 @@ def mul(a: Array, b: Array) -> Array:
 def div(a: Array, b: Array) -> Array:
     """C = A / B; the quotient of integers is exact, rounded towards zero.
 
-    An integer divided by 0 gives 0, and the lowest integer divided by -1 gives itself; floats follow IEEE 754.
+    An integer divided by 0 is 0, and the lowest integer divided by -1 is itself; floats follow IEEE 754.
     """
     if not np.issubdtype(np.result_type(a, b), np.integer):
         return np.divide(a, b)

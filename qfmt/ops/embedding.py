@@ -14,7 +14,7 @@ from ..model import Dimension, Shape
 from .registry import LOOKUP_RULES, Inference, Operand, Quantized, by_engine, operator, optional
 
 Add = Callable[[Any, Any, Any], Any]
-"""(totals, indices, per_sample_weights) → the totals, each with one row of the table more."""
+"""(totals, indices, per_sample_weights) → the totals, each plus one row of the table."""
 
 
 def _embedding_shape(given: Inference) -> list[Shape]:
@@ -57,6 +57,7 @@ def _embedding_integer(w: Operand, indices: Operand, *, rule: str) -> Array:
     "W indices -> Y",
     shape=_embedding_shape,
     quantized=Quantized.WEIGHTS,
+    weights=(),
     integer=_embedding_integer,
     rules=LOOKUP_RULES,
     engines=by_engine("lookup_float32", onnx="lookup_float32", pt2e="lookup_float32"),
@@ -136,7 +137,7 @@ def _bag(
 
 
 def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Array, Array]:
-    """Where each bag begins and ends in the list of all indices."""
+    """The start and end of each bag in the list of all indices."""
     if offsets is None:
         if indices.ndim != 2:
             raise QfmtError("bags without offsets require indices of 2 dimensions, one row per bag")
@@ -159,6 +160,7 @@ def _ends(indices: Array, offsets: Array | None, include_last: int) -> tuple[Arr
     },
     shape=_bag_shape,
     quantized=Quantized.WEIGHTS,
+    weights=(),
     integer=_bag_integer,
     rules=LOOKUP_RULES,
     engines=by_engine("lookup_float32", onnx="lookup_float32", pt2e="lookup_float32"),
@@ -170,8 +172,8 @@ def embedding_bag(
     """Y[i] = the sum, mean or maximum of the rows of W in bag i, each times its per-sample weight.
 
     Bag i is the indices from offsets[i] to the next offset or the end; without offsets, indices is [bags, size].
-    W is [rows, columns], indices and offsets are int32 or int64. An empty bag gives 0. A sum adds row after row with
-    a fused multiply-add: y = fma(p, w, y).
+    W is [rows, columns], indices and offsets are int32 or int64. The result for an empty bag is 0. A sum adds row after
+    row with a fused multiply-add: y = fma(p, w, y).
     """
 
     def add(total: Array, rows: Array, p: Array) -> Array:

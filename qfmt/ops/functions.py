@@ -31,7 +31,7 @@ def function(
     torch: str = "",
     dtype: str = "",
 ) -> None:
-    """An operator of a module that is one function of NumPy, on real numbers unless a `dtype` is stated."""
+    """An operator that is one function of NumPy, on floats unless a `dtype` is stated."""
 
     def reference(*inputs: Array) -> Array:
         return compute(*inputs)

@@ -1,7 +1,7 @@
-"""Where windows and bins lie, what they meet, and how many elements they count: of pools, convolutions and means.
+"""Positions of windows and bins, their elements, and how many they count: for pools, convolutions and means.
 
 The attributes of a window are those of ONNX: `kernel_shape`, `strides`, `dilations` and `pads`, and of some `ceil_mode`
-and `count_include_pad`. `pads` has what is added before each spatial dimension, then what is added after each.
+and `count_include_pad`. `pads` has the padding before each spatial dimension, then the padding after each.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ONE_SIZE = ("GlobalAveragePool", "ReduceMean")
 """Means over whole axes: one window, of all their elements."""
 
 FEW = 1 << 16
-"""Windows that may begin in the padding where they may step over the input: each is looked at."""
+"""The most windows that begin in the padding and may step over the input: each is examined."""
 
 MOST_SIZES, WINDOW_BYTES = 1 << 23, 64
-"""So many sizes of windows are listed; and bytes that a window takes until then."""
+"""The most sizes of windows that are listed; and bytes of memory for each window."""
 
 
 class Window(NamedTuple):
@@ -70,19 +70,19 @@ class Window(NamedTuple):
         return size if self.stride == 1 and self.pads == self.reach - 1 else None
 
     def painted(self, size: Dimension, more: int) -> Dimension:
-        """The size of what a transposed convolution paints, `more` added at its end."""
+        """The output size of a transposed convolution, `more` added at its end."""
         edge = more + self.reach - self.pads
         if isinstance(size, int):
             return self.stride * (size - 1) + edge
         return size if self.stride == 1 and edge == 1 else None
 
     def margins(self, size: int) -> tuple[int, int]:
-        """What is padded before and after, with what the last window of ceil_mode may meet behind the pads."""
+        """The padding before and after, including elements that the last window of ceil_mode may reach."""
         reach = (self.positions(size) - 1) * self.stride + self.reach
         return self.head, max(self.pads, reach - size) - self.head
 
     def check(self, size: Dimension) -> None:
-        """QfmtError where it has no tap, or lies entirely in the padding: no element is its largest, or its mean."""
+        """QfmtError if it has no tap, or is entirely in the padding: it has no maximum and no mean."""
         if self.kernel < 1:
             raise QfmtError(f"a window of {self.kernel} elements")
         if not self.pads:
@@ -93,14 +93,14 @@ class Window(NamedTuple):
             last = (out - 1) * self.stride - self.head
             is_apart = last >= size or (self.dilation > size and self._steps_over(size, out))
         if is_apart:
-            what = f"a window of {self.kernel} lies entirely in the padding"
+            what = f"a window of {self.kernel} is entirely in the padding"
             raise QfmtError(f"{what}, of {self.head} before and {self.tail} after")
 
     def _steps_over(self, size: int, out: int) -> bool:
-        """Whether one that begins in the padding has its first tap behind that beyond the input.
+        """Whether a window that begins in the padding has its first tap after the padding beyond the input.
 
-        None of the first `out` windows, at i · stride - head, ends before the input. What the starts leave modulo the
-        dilation is where that tap is, and comes again after `dilation` windows.
+        None of the first `out` windows, at i · stride - head, ends before the input. The starts modulo the dilation
+        determine that tap, and repeat after `dilation` windows.
         """
         begun = min(out, -(-self.head // self.stride), self.dilation)
         if begun > FEW:
@@ -108,7 +108,7 @@ class Window(NamedTuple):
         return any((i * self.stride - self.head) % self.dilation >= size for i in range(begun))
 
     def met(self, size: int) -> tuple[Array, Array]:
-        """For each position: where its first tap inside the input is, and how many taps are."""
+        """For each position: its first tap inside the input, and how many taps are inside."""
         starts = self._starts(size)
         before, within = self._taps(starts, 0), self._taps(starts, size)
         taps = within - before
@@ -126,11 +126,11 @@ class Window(NamedTuple):
         return np.arange(count, dtype=np.int64) * self.stride - self.head
 
     def _taps(self, starts: Array, bound: int) -> Array:
-        """How many taps lie before a place."""
+        """How many taps are before a position."""
         return np.clip(-(-(bound - starts) // self.dilation), 0, self.kernel)
 
     def enough(self, size: int) -> int:
-        """A smaller size with the same windows at both ends: those between are all alike."""
+        """A smaller size with the same windows at both ends: all windows between are equal."""
         enough = 4 * (self.reach + self.stride + max(self.head, self.tail))
         return min(size, enough + (size - enough) % self.stride)
 
@@ -148,14 +148,14 @@ PER_DIMENSION = ("kernel_shape", "strides", "dilations", "output_padding")
 
 
 def check_window(rank: int, a: Mapping[str, Any]) -> None:
-    """QfmtError unless a window over so many spatial dimensions has an attribute for each of them."""
+    """QfmtError unless the attributes of a window have an entry for each of its spatial dimensions."""
     for name, count in {**{name: rank for name in PER_DIMENSION if name in a}, "pads": 2 * rank}.items():
         if len(a[name]) != count:
             raise QfmtError(f"a {rank}-d window needs {count} {name}, not {len(a[name])}")
 
 
 def tap(position: Sequence[int], given: Sequence[Window], out: Sequence[int]) -> tuple[Any, ...]:
-    """The index of what one tap of a window meets in a padded input, over all positions of the window.
+    """The indices in a padded input of one tap of a window, over all positions of the window.
 
     `out` is the number of its positions along each dimension.
     """
@@ -177,7 +177,7 @@ def bins(size: int, count: int) -> list[slice]:
 
 
 def members(size: int, count: int) -> Array:
-    """Which element lies in which bin: [size, count] of 0 and 1, int32."""
+    """Which element is in which bin: [size, count] of 0 and 1, int32."""
     found = np.zeros((size, count), np.int32)
     for column, part in enumerate(bins(size, count)):
         found[part, column] = 1
@@ -185,18 +185,18 @@ def members(size: int, count: int) -> Array:
 
 
 def unit_factors(counts: Array) -> Array:
-    """L / n for each window of n elements, L their least common multiple, in int64; QfmtError where L is too large."""
+    """L / n for each window of n elements, L their least common multiple, in int64; QfmtError if L is too large."""
     sizes = np.unique(counts).tolist()
     if 0 in sizes:
-        raise QfmtError("a window lies entirely in the padding: it has no mean")
+        raise QfmtError("a window is entirely in the padding: it has no mean")
     multiple = lcm(*sizes)
-    if multiple > INT32:  # it holds no sum of larger ones, but 0
+    if multiple > INT32:  # int64 represents no sum of larger ones except 0
         raise QfmtError(f"the least common multiple of windows of {len(sizes)} sizes is {multiple}")
     return np.asarray(multiple // counts.astype(np.int64))
 
 
 def may_differ(a: Mapping[str, Any]) -> list[bool]:
-    """Whether windows, or bins, may differ in size along each of the last dimensions; none of means over axes."""
+    """Whether windows, or bins, may differ in size along each of the last dimensions; empty for means over axes."""
     if "count_include_pad" not in a:
         return [size != 1 for size in a.get("output_size", ())]
     head, tail = a["pads"][: len(a["pads"]) // 2], a["pads"][len(a["pads"]) // 2 :]
@@ -205,7 +205,7 @@ def may_differ(a: Mapping[str, Any]) -> list[bool]:
 
 
 class UncountedError(QfmtError):
-    """How many elements a mean is over is not known. `is_open`: a size would help."""
+    """The number of elements of a mean is not known. `is_open`: a known size would help."""
 
     def __init__(self, what: str, *, is_open: bool = False) -> None:
         super().__init__(what)
@@ -213,7 +213,7 @@ class UncountedError(QfmtError):
 
 
 def mean_sizes(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[int]:
-    """All numbers of elements that the windows of a mean divide by; UncountedError where they are not known."""
+    """All numbers of elements that the windows of a mean divide by; UncountedError if they are not known."""
     shape, a = tensors[node.inputs[0]].shape, node.attributes
     if node.operator == "AveragePool" and not any(node.ints("pads")) and not a["ceil_mode"]:
         return [prod(node.ints("kernel_shape"))]
@@ -221,7 +221,10 @@ def mean_sizes(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> lis
         raise UncountedError("averages over an unknown number of elements", is_open=True)
     axes = list(range(2, len(shape)))
     if node.operator == "ReduceMean":
-        axes = _reduced(node, tensors, len(shape))
+        stated = tensors[node.inputs[1]] if any(node.inputs[1:]) else None
+        if stated is not None and not stated.is_constant:
+            raise UncountedError("averages over axes that are not constant")
+        axes = reduced_axes(node, None if stated is None else stated.array, len(shape))
     elif "output_size" in a:
         axes = list(range(len(shape)))[-len(node.ints("output_size")) :]
     sizes = [size for axis in axes if isinstance(size := shape[axis], int)]
@@ -252,10 +255,8 @@ def sizes_along(window: Window, size: int, count_include_pad: int) -> set[int]:
     return set(np.unique(counts[counts > 0]).tolist())
 
 
-def _reduced(node: Node, tensors: Mapping[str, Tensor], rank: int) -> list[int]:
-    axes = tensors[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else None
-    if axes is not None and not axes.is_constant:
-        raise UncountedError("averages over axes that are not constant")
-    if axes is None or axes.array.size == 0:
-        return [] if node.attributes["noop_with_empty_axes"] else list(range(rank))
-    return [axis_of(int(axis), rank) for axis in axes.array.reshape(-1)]
+def reduced_axes(node: Node, axes: Array | None, rank: int) -> list[int]:
+    """The axes that a reduction is over, in order; `axes` is the value of its second input, None if it has none."""
+    if axes is None or axes.size == 0:
+        return [] if node.int("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted({axis_of(int(axis), rank) for axis in axes.reshape(-1)})

@@ -1,4 +1,4 @@
-"""Elements that are selected, placed and found by tensors of indices."""
+"""Select, place and find elements by tensors of indices."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ REDUCTION = optional(
 
 
 def _inside(indices: Array, size: int, axis: int) -> Array:
-    """Indices from 0, of those that may count from the end; QfmtError for one outside."""
+    """Indices counted from 0, from ones that may count from the end; QfmtError for one outside."""
     if ((indices < -size) | (indices >= size)).any():
         raise QfmtError(f"an index is outside dimension {axis}, which has size {size}")
     return np.where(indices < 0, indices + size, indices)
 
 
 def _along(indices: Array, axis: int, size: int) -> tuple[Array, ...]:
-    """The index of an array at `indices` along an axis, and everywhere at their own place along the others."""
+    """An index with `indices` along an axis, and with each element's own position along the others."""
     places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _inside(indices, size, axis)
     return tuple(places)
@@ -46,7 +46,7 @@ def _elements_shape(given: Inference) -> list[Shape]:
     quantized=Quantized.MOVES,
 )
 def gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
-    """output[…, i, …] = data[…, indices[…, i, …], …]: indexed along the axis, at the same place elsewhere."""
+    """output[…, i, …] = data[…, indices[…, i, …], …]: indexed along the axis, at the same position along the others."""
     along = axis_of(axis, x.ndim)
     return x[_along(indices, along, x.shape[along])]
 

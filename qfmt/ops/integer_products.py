@@ -16,7 +16,7 @@ from .registry import Inference, Quantized, operator
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """x - zero_point in float64, whose sums of such products are exact; a vector of zero points runs along the axis."""
+    """x - zero_point in float64, in which sums of products are exact; a vector of zero points runs along the axis."""
     wide = x.astype(np.float64)
     if zero_point is None:
         return wide
@@ -29,7 +29,7 @@ def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
 
 
 def _sums(exact: Array) -> Array:
-    """As int32 holds them, which wraps around."""
+    """As int32, which wraps around."""
     return exact.astype(np.int64).astype(np.int32)
 
 
@@ -39,6 +39,7 @@ def _sums(exact: Array) -> Array:
     "A B a_zero_point? b_zero_point? -> Y",
     shape=matmul_shape,
     quantized=Quantized.FLOAT_ONLY,
+    weights=(1,),
     dtype="int32",
 )
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None) -> Array:
@@ -61,6 +62,7 @@ def _conv_integer_shape(given: Inference) -> list[Shape]:
     attributes=ATTRIBUTES,
     shape=_conv_integer_shape,
     quantized=Quantized.FLOAT_ONLY,
+    weights=(1,),
     dtype="int32",
 )
 def conv_integer(

@@ -43,7 +43,7 @@ def linear_shape(given: Inference) -> list[Shape]:
 
 def _linear_integer(x: Operand, w: Operand, b: Operand | None, *, result: Result) -> Array:
     """acc = Σ (x - zx)·(w - zw), exact; then the requantize rule. A bias is real, or int32 in units of sx·sw."""
-    return requantize_sums(linear_sums(x, w), x, w, b, result, channels=-1)
+    return requantize_sums(linear_sums(x, w), x, w, b, result)
 
 
 def linear_sums(x: Operand, w: Operand) -> Array:
@@ -57,7 +57,7 @@ def linear_sums(x: Operand, w: Operand) -> Array:
 def _linear_exact(x: Operand, w: Operand, b: Operand | None, *, rule: str) -> Array:
     """Σ (x - zx)·(w - zw) + B, or by `folded` Σ x·w + B."""
     factors = (as_stored(x), as_stored(w)) if rule == "folded" else (x, w)
-    return with_bias(linear_sums(*factors), b, channels=-1)
+    return with_bias(linear_sums(*factors), b)
 
 
 @operator(
@@ -85,7 +85,7 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
 def _in_order(x: Array, w: Array) -> Array:
     """As fbgemm multiplies with float16 weights, if there are not more than 512 columns.
 
-    (Of more it takes blocks of 512, in its last columns, those that fill no block of 32: sums of sums.)
+    (With more columns it uses blocks of 512 in the last columns that do not fill a block of 32: sums of sums.)
     """
     y = np.zeros((*x.shape[:-1], w.shape[0]), np.float32)
     columns = w.astype(np.float32)
@@ -110,7 +110,7 @@ def matmul_shape(given: Inference) -> list[Shape]:
 
 def _matmul_integer(a: Operand, b: Operand, *, result: Result) -> Array:
     """acc = Σ (a - za)·(b - zb), exact; then the requantize rule, without a bias."""
-    return requantize_sums(_matmul_sums(a, b), a, b, None, result, channels=-1)
+    return requantize_sums(_matmul_sums(a, b), a, b, None, result)
 
 
 def _matmul_sums(a: Operand, b: Operand) -> Array:
@@ -151,7 +151,7 @@ def _gemm_shape(given: Inference) -> list[Shape]:
     a, b = given.known(0), given.known(1)
     for name, shape in (("A", a), ("B", b)):
         if len(shape) != 2:
-            raise QfmtError(f"Gemm takes matrices, and {name} has {len(shape)} dimensions")
+            raise QfmtError(f"Gemm requires matrices, but {name} has {len(shape)} dimensions")
     rows, inner = reversed(a) if given.attributes["transA"] else a
     columns, other = b if given.attributes["transB"] else reversed(b)
     if isinstance(inner, int) and isinstance(other, int) and inner != other:
@@ -171,7 +171,7 @@ def _gemm_integer(
     a: Operand, b: Operand, c: Operand | None, *, result: Result, alpha: float, beta: float, **transposed: int
 ) -> Array:
     """if alpha and beta are 1: acc = Σ (a - za)·(b - zb), exact; then the requantize rule, with C as the bias."""
-    return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result, channels=-1)
+    return requantize_sums(_gemm_sums(a, b, alpha, beta, transposed), a, b, c, result)
 
 
 def _gemm_exact(
@@ -179,14 +179,14 @@ def _gemm_exact(
 ) -> Array:
     """if alpha and beta are 1: Σ (a - za)·(b - zb) + C, or by `folded` Σ a·b + C."""
     factors = (as_stored(a), as_stored(b)) if rule == "folded" else (a, b)
-    return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c, channels=-1)
+    return with_bias(_gemm_sums(*factors, alpha, beta, transposed), c)
 
 
 def _gemm_sums(a: Operand, b: Operand, alpha: float, beta: float, transposed: Mapping[str, int]) -> Array:
     """Σ (a - za)·(b - zb), exact."""
     transposes_a, transposes_b = transposed["transA"], transposed["transB"]
     if alpha != 1 or beta != 1:
-        raise QfmtError("on integers Gemm takes an alpha and a beta of 1", hint="a quantize rule takes any")
+        raise QfmtError("on integers, Gemm requires an alpha and a beta of 1", hint="a quantize rule supports any")
     right = whole(b)
     dtype = exact_dtype(a, right, (1 if transposes_b else 0,))
     left = centred(a, dtype)

@@ -85,7 +85,7 @@ def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
 
 
 def _moments(q: Array, grid: Quantization, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array]:
-    """Of stored integers, over the axes: the mean minus the zero point, and scale / standard deviation; float32.
+    """For stored integers, over the axes: the mean minus the zero point, and scale / standard deviation; float32.
 
     μ = f32(f32(Σq) / n), v = max(fma(-μ, μ, f32(f32(Σq²) / n)), 0), and s / √(v · s · s + epsilon) in float64.
     """
@@ -128,7 +128,7 @@ def _layer_normalization_integer(
 def layer_normalization(x: Array, scale: Array, b: Array | None, *, axis: int, epsilon: float) -> Array:
     """Y = (X - mean) / √(variance + epsilon) · Scale + B, statistics over the axes from `axis` on.
 
-    The quotient is at least one of float32.
+    The quotient has at least the precision of float32.
     """
     wide = x if x.dtype.itemsize >= 4 else x.astype(f32)
     y = _normalized(wide, tuple(range(axis % x.ndim, x.ndim)), epsilon).astype(x.dtype) * scale

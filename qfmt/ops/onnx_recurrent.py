@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], float, float]] = {
     "Softsign": (lambda x, a, b: x / (1 + np.abs(x)), 0, 0),
     "Softplus": (lambda x, a, b: np.logaddexp(x, 0), 0, 0),
 }
-"""Each with the alpha and beta that it has where none are stated."""
+"""The activations, each with its default alpha and beta."""
 
 TAKES_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
 TAKES_BETA = {"Affine", "ScaledTanh", "HardSigmoid"}
@@ -38,8 +38,8 @@ TAKES_BETA = {"Affine", "ScaledTanh", "HardSigmoid"}
 
 def _attributes(activations: tuple[str, ...], meaning: str) -> dict[str, AttributeSpec]:
     return {
-        "activation_alpha": AttributeSpec("ff", (), "α of those activations that take one, in order; empty: ONNX's"),
-        "activation_beta": AttributeSpec("ff", (), "β of those activations that take one, in order; empty: ONNX's"),
+        "activation_alpha": AttributeSpec("ff", (), "α of those activations that have one, in order; empty: ONNX's"),
+        "activation_beta": AttributeSpec("ff", (), "β of those activations that have one, in order; empty: ONNX's"),
         "activations": optional(activations, meaning),
         "clip": optional(0.0, "inputs of activations are clamped to ± this; 0: no clamp"),
         "direction": optional("forward", "`forward`, `reverse` or `bidirectional`"),
@@ -71,7 +71,7 @@ def _activated(function: Callable[..., Array], alpha: Any, beta: Any, clip: floa
 def _shape(given: Inference, states: int) -> list[Shape]:
     x, r, a = given.known(0), given.known(2), given.attributes
     if len(x) != 3 or len(r) != 3:
-        raise QfmtError(f"takes an input and weights of 3 dimensions, not {len(x)} and {len(r)}")
+        raise QfmtError(f"requires an input and weights of 3 dimensions, not {len(x)} and {len(r)}")
     size, directions = r[2], 2 if a["direction"] == "bidirectional" else 1
     batch: Dimension
     if a["layout"]:

@@ -1,8 +1,8 @@
-"""Sums of products as x86 kernels compute them where the processor has no VNNI instructions.
+"""Sums of products as x86 kernels compute them on processors without VNNI instructions.
 
 Such kernels multiply 8-bit integers with `vpmaddubsw`, which adds two neighbouring products of an unsigned and a signed
-factor in int16, with saturation. All else is exact. So such a kernel adds Σ (clip(p) - p) over its pairs p, whatever
-the zero points are: they are taken off the finished sums. A product alone fits: |255 · -128| < 2¹⁵.
+factor in int16, with saturation. Everything else is exact. So such a kernel adds Σ (clip(p) - p) over its pairs p, for
+any zero points: they are subtracted from the finished sums. A product alone fits: |255 · -128| < 2¹⁵.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ INT16 = np.iinfo(np.int16)
 
 
 class Kernel(ABC):
-    """What becomes of sums of products of integers as stored."""
+    """A kernel's effect on sums of products of stored integers."""
 
     channels_last = True
-    """The terms of a convolution run over its taps, and for each over the channels; else the other way round."""
+    """The terms of a convolution run over its taps, and for each tap over the channels; else vice versa."""
     fill = 1
-    """The channels of each tap are filled up with zeros to a multiple of this."""
+    """The channels of each tap are padded with zeros to a multiple of this."""
     halves = range(0)
-    """Where a matrix product has so many terms, their halves are filled up to one length."""
+    """For a matrix product with a number of terms in this range, halves are padded to equal length."""
 
     @abstractmethod
     def compute(self, left: Array, right: Array) -> Array:
-        """Of left [M, K] · right [P, K], one uint8 and the other int8, in int32: what it says of each sum, [M, P]."""
+        """Of left [M, K] · right [P, K], one uint8 and the other int8, in int32: its correction of each sum, [M, P]."""
 
     @abstractmethod
     def apply(self, exact: Array, found: Array) -> Array:
-        """The sums, from the exact ones and what `compute` said, added up over the parts of a sum."""
+        """The sums, from the exact ones and the corrections of `compute`, summed over the parts of a sum."""
 
     def __call__(self, left: Array, right: Array) -> Array:
         """`compute` of left [..., M, K, taps] · right [..., K, taps, P], summed over K and taps: [..., M, P]."""
@@ -61,7 +61,7 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class PairSums(Kernel):
-    """A kernel that adds up pairs of neighbouring terms in int16."""
+    """A kernel that sums pairs of neighbouring terms in int16."""
 
     channels_last: bool = True
     fill: int = 1
@@ -84,12 +84,12 @@ class PairSums(Kernel):
         return exact + found
 
     def order(self, channels: int, taps: int) -> bytes:
-        """Which terms meet: equal for kernels that form the same pairs of so many."""
+        """A key of the pairing of terms: equal for kernels with the same pairs for that many terms."""
         numbers = _filled(self._terms(np.arange(1, channels * taps + 1).reshape(1, channels, taps)), 2).reshape(-1, 2)
         return numbers[numbers.any(1)].tobytes()
 
     def pairs(self, weights: Array) -> tuple[Array, Array]:
-        """Of 8-bit weights [M, K, taps], the sums of the positive and of the negative ones of each pair, [M, pairs]."""
+        """The sums of the positive and of the negative 8-bit weights [M, K, taps] of each pair, [M, pairs]."""
         terms = _filled(self._terms(weights), 2)
         first, second = terms[:, ::2], terms[:, 1::2]
         plus, minus = (np.add(part(first, 0), part(second, 0), dtype=np.int16) for part in (np.maximum, np.minimum))
@@ -109,7 +109,7 @@ def farthest(pairs: tuple[Array, Array], low: int, high: int) -> Array:
 
 
 class AnyPair(Kernel):
-    """No real kernel: sums stay exact, and it notes in `found` where any two of their products together leave int16."""
+    """Not a real kernel: sums stay exact, and `found` records where any two of their products together exceed int16."""
 
     def __init__(self) -> None:
         self.found: list[Array] = []
@@ -130,13 +130,13 @@ class AnyPair(Kernel):
 
 
 def _filled(factors: Array, multiple: int) -> Array:
-    """The last dimension filled up with zeros to a multiple."""
+    """The last dimension padded with zeros to a multiple."""
     missing = -factors.shape[-1] % multiple
     return np.pad(factors, [(0, 0)] * (factors.ndim - 1) + [(0, missing)]) if missing else factors
 
 
 def _reach(sizes: Array, others: Array, k: int) -> Array:
-    """The rows of which a pair at k can leave int16 with the largest of the other factors."""
+    """The rows with a pair at k that can exceed int16 with the largest of the other factors."""
     most = others.max(0, initial=0)
     rows: Array = (sizes[:, k] * most[k] + sizes[:, k + 1] * most[k + 1] > INT16.max).nonzero()[0]
     return rows
@@ -147,7 +147,7 @@ _kernel: ContextVar[Kernel | None] = ContextVar("kernel", default=None)
 
 @contextmanager
 def computed_by(kernel: Kernel | None) -> Iterator[None]:
-    """Within, sums of products of 8-bit integers are those of this kernel; None: exact."""
+    """A context in which sums of products of 8-bit integers are those of this kernel; None: exact."""
     token = _kernel.set(kernel)
     try:
         yield
@@ -156,12 +156,12 @@ def computed_by(kernel: Kernel | None) -> Iterator[None]:
 
 
 def as_computed(exact: Array, found: Callable[[Kernel], Array]) -> Array:
-    """Exact sums, or what the kernel in force makes of them, given what it says of the factors as stored."""
+    """Exact sums, or those of the current kernel, given its corrections for the stored factors."""
     kernel = _kernel.get()
     return exact if kernel is None else kernel.apply(exact, found(kernel).reshape(exact.shape))
 
 
 def of_product(kernel: Kernel, left: Array, right: Array) -> Array:
-    """What a kernel says of the matrix product left [..., M, K] · right [..., K, P]."""
+    """A kernel's corrections of the matrix product left [..., M, K] · right [..., K, P]."""
     left, right = np.atleast_2d(left), right if right.ndim > 1 else right[:, None]
     return kernel(left[..., None], right[..., None, :])

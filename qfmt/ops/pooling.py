@@ -52,7 +52,7 @@ def _pool_shape(given: Inference) -> list[Shape]:
 
 
 def _taps(x: Array, a: Any, pad: Any) -> Iterator[Array]:
-    """One array per tap of the window: the elements that it meets, `pad` beyond the input."""
+    """One array per tap of the window: its elements, `pad` outside the input."""
     given = windows(a)
     out = [w.positions(size) for w, size in zip(given, x.shape[2:], strict=True)]
     margins = [w.margins(size) for w, size in zip(given, x.shape[2:], strict=True)]
@@ -62,7 +62,7 @@ def _taps(x: Array, a: Any, pad: Any) -> Iterator[Array]:
 
 
 def _combined(combine: np.ufunc, x: Array, a: Any, pad: Any) -> Array:
-    """The elements of each window as one, dimension by dimension: the same in any order, so no sums of floats."""
+    """The elements of each window combined, dimension by dimension: for operations without a defined order."""
     for i, (w, size) in enumerate(zip(windows(a), x.shape[2:], strict=True)):
         rest = (slice(None),) * (x.ndim - 3 - i)
         margins = w.margins(size)
@@ -94,7 +94,7 @@ def _average_pool_exact(x: Operand, *, rule: str, **attributes: Any) -> Array:
 
 
 def _centred(x: Operand, result: Result) -> Array:
-    """The integers minus the zero point, which is that of the result, too."""
+    """The integers minus the zero point, which is also that of the result."""
     if x.quantization is None or not x.quantization.same_grid(result.quantization):
         raise QfmtError(f"the rule `{result.rule}` keeps the quantization of the input")
     return whole(x)

@@ -43,7 +43,7 @@ def dequantize_linear(x: Array) -> Array:
 def _with_scale(given: Inference) -> list[Shape]:
     """The shape of X; QfmtError for scales or zero points that do not fit it.
 
-    The scale is a scalar, a vector along the axis, or of the rank of X where there are blocks, one element for each.
+    The scale is a scalar, a vector along the axis, or has the rank of X, with one element for each block.
     """
     x, scale, points = given.shapes[:3]
     if is_static(scale) and is_static(points) and prod(scale) != prod(points):
@@ -74,7 +74,7 @@ def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
 def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
     """A scale or zero point of ONNX so that it broadcasts against a tensor of `shape`.
 
-    A scalar (or one element) as it is; a vector along `axis`; with a block size each element repeated along it.
+    A scalar (or one element) unchanged; a vector along `axis`; with a block size, each element is repeated along it.
     """
     if values.size == 1 and not block_size:
         return values.reshape(())
@@ -85,7 +85,7 @@ def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) ->
 
 
 BLOCKS = {
-    "axis": optional(1, "the dimension that scales run along, where there are several"),
+    "axis": optional(1, "the dimension that scales run along, if there is more than one"),
     "block_size": optional(0, "how many elements along the axis share a scale; 0: all of a slice"),
 }
 
@@ -145,7 +145,7 @@ def dequantize_with(
 
 
 def _held(dtype: str) -> np.dtype[Any]:
-    """The type of arrays that hold integers of `dtype`: those of less than 8 bits lie one a byte."""
+    """The type of arrays that hold integers of `dtype`: those of less than 8 bits have one byte each."""
     limits = DTYPES[dtype]
     return numpy_dtype(dtype) if limits.bits >= 8 else np.dtype(np.int8 if limits.kind == "i" else np.uint8)
 

@@ -1,6 +1,6 @@
-"""Recurrent layers and cells, whose gates are linear layers: dynamic ones where the weights are quantized.
+"""Recurrent layers and cells, whose gates are linear layers: dynamic ones if the weights are quantized.
 
-Weights and biases are PyTorch's: the gates stand one after the other along the rows.
+Weights and biases are PyTorch's: the gates are concatenated along the rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tanh(x: Array) -> Array:
 
 
 def _quantized(compute: Callable[..., Any], meaning: str) -> Callable[..., Any]:
-    """The form on quantized weights of what computes by a product: the first argument, before the operands."""
+    """The quantized form of a function that computes with a product, its first argument before the operands."""
     names = list(inspect.signature(compute).parameters)[1:]
 
     def integer(*operands: Operand | None, rule: str, reduce_range: int, **attributes: Any) -> Any:
@@ -88,7 +88,7 @@ def _leading(given: Inference, rank: int) -> tuple[Dimension, ...]:
     if len(x) != rank:
         raise QfmtError(f"needs an input of {rank} dimensions, not {len(x)}")
     if isinstance(x[-1], int) and isinstance(inputs, int) and x[-1] != inputs:
-        raise QfmtError(f"the input has {x[-1]} features, the weights take {inputs}")
+        raise QfmtError(f"the input has {x[-1]} features, the weights expect {inputs}")
     return x[:-1]
 
 
@@ -137,6 +137,7 @@ def _lstm(
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=4, states=2),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(
         _lstm, "Products as in qfmt.DynamicLinear: X · W_ihᵀ of all steps at once, on one grid, H · W_hhᵀ step by step."
     ),
@@ -179,6 +180,7 @@ def _gru(
     attributes={**REDUCE_RANGE, **REVERSE},
     shape=partial(_layer_shape, gates=3, states=1),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_gru, "Products as in qfmt.LSTM."),
     dtype="float32",
 )
@@ -212,6 +214,7 @@ def _lstm_cell(
     attributes=REDUCE_RANGE,
     shape=partial(_cell_shape, gates=4, states=2),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_lstm_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
@@ -232,6 +235,7 @@ def _gru_cell(product: Product, x: Array, w_ih: Any, w_hh: Any, b_ih: Any, b_hh:
     attributes=REDUCE_RANGE,
     shape=partial(_cell_shape, gates=3, states=1),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_gru_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )
@@ -255,6 +259,7 @@ def _rnn_cell(
     attributes={"activation": optional("tanh", "`tanh` or `relu`"), **REDUCE_RANGE},
     shape=partial(_cell_shape, gates=1, states=1),
     quantized=Quantized.WEIGHTS,
+    weights=(1, 2),
     integer=_quantized(_rnn_cell, "Products as in qfmt.DynamicLinear."),
     dtype="float32",
 )

@@ -95,7 +95,7 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
 
 def _extreme(reduce: Any, lowest: bool) -> Callable[[Array, tuple[int, ...], bool], Array]:
     def extreme(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-        """Of nothing: the end of the range that every element exceeds."""
+        """The value of an empty reduction: the end of the range that every element exceeds."""
         if x.dtype.kind in "iu":
             limits = np.iinfo(x.dtype)
             nothing: Any = limits.min if lowest else limits.max
@@ -109,7 +109,7 @@ def _extreme(reduce: Any, lowest: bool) -> Callable[[Array, tuple[int, ...], boo
 def _reduction(
     name: str, version: int, function: Callable[[Array, tuple[int, ...], bool], Array], way: Quantized, meaning: str
 ) -> None:
-    """An operator of one reduction: from the data, the axes and whether they stay."""
+    """An operator of one reduction, a function of the data, the axes and whether they are kept."""
 
     def reference(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Array:
         return function(x, _axes(x, axes, noop_with_empty_axes), bool(keepdims))
@@ -230,7 +230,7 @@ def top(x: Array, k: Array, *, axis: int, largest: int, sorted: int) -> list[Arr
     count = int(k.reshape(()))
     if not 0 <= count <= x.shape[axis]:
         raise QfmtError(f"axis {axis} has {x.shape[axis]} elements, not {count}")
-    if largest:  # a stable sort of the mirror image, mirrored: ties stay in their order
+    if largest:  # a stable sort of the reversed array, reversed: ties keep their order
         order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis, kind="stable")

@@ -1,9 +1,9 @@
-"""What an operator is, and the table of all of them.
+"""The definition of an operator, and the table of all operators.
 
 An operator is defined in one place: a function decorated with `@operator`. The function is its exact
 reference on real numbers (NumPy, float32), its docstring is its meaning in docs/spec/operators.md, and the decorator
-says the rest: signature, attributes, shape rule, what happens on quantized tensors, and, as plain data,
-how each ecosystem spells it.
+states the rest: signature, attributes, shape rule, treatment of quantized tensors, and, as plain data,
+its form in each ecosystem.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..arrays import Array
+from ..engines import TORCH_ENGINES
 from ..errors import QfmtError, RunError
 from ..model import Attribute, Dimension, Node, Quantization, Shape, attribute_kind
 from .shapes import broadcast, same
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class Quantized(enum.Enum):
-    """What an operator does when its tensors are quantized."""
+    """How an operator treats quantized tensors."""
 
-    FLOAT_ONLY = "takes no quantized tensors"
+    FLOAT_ONLY = "does not support quantized tensors"
     MOVES = "moves integers: the output has the quantization of the first input"
     COMPUTES = "dequantizes, computes in float32, quantizes by the stated quantize rule"
     ACCUMULATES = "accumulates exact integers, requantizes by the stated requantize rule"
-    OWN = "has integer formulas of its own; by a quantize rule it computes"
-    WEIGHTS = "takes quantized weights: real results by the stated rule"
-    INTEGERS = "takes integers as they are stored: scales do not count"
+    OWN = "has its own integer formulas; with a quantize rule it computes"
+    WEIGHTS = "uses quantized weights: real results by the stated rule"
+    INTEGERS = "uses stored integers: scales have no effect"
 
 
 QUANTIZE_RULES = ("reciprocal", "divide", "reciprocal_offset", "reciprocal_fma", "premultiplied")
@@ -51,36 +52,36 @@ SUM_RULES = ("exact", "folded")
 
 
 class Trait(enum.Flag):
-    """What passes, comparisons and backends ask of an operator, whatever its name."""
+    """Properties of operators that passes, comparisons and backends use instead of names."""
 
     NONE = 0
     PRODUCT = enum.auto()
-    """It adds up products of its first two inputs."""
+    """It sums products of its first two inputs."""
     MEAN = enum.auto()
     """A mean of the elements of windows, bins or axes."""
     MOVE = enum.auto()
-    """Its outputs hold elements of its first input, and no others."""
+    """Its outputs contain only elements of its first input."""
     CLAMP = enum.auto()
     """It moves elements and clamps them."""
     FILL = enum.auto()
-    """It moves elements and puts in a number of its own."""
+    """It moves elements and inserts a value."""
     ELEMENTWISE = enum.auto()
     """Each element of its output depends on one element of each input, constants apart."""
     SIZES = enum.auto()
-    """It reads only how many elements there are."""
+    """It reads only the shape."""
     REQUANTIZE = enum.auto()
-    """It brings exact sums to another grid."""
+    """It requantizes exact sums to another grid."""
 
     ANY_MOVE = MOVE | CLAMP | FILL
-    """It moves elements, whatever else it does with them: what `Operator.moves` says of all."""
+    """It moves elements, and may modify them, as in `Operator.moves`."""
 
 
 def by_engine(rule: str, *, onnx: str = "divide", pt2e: str = "reciprocal", **others: str) -> dict[str, str]:
     """The rule that each engine uses: `rule` for those of PyTorch, but for the `others` by name.
 
-    `pt2e` names no program but what exported ones state: dequantize, compute in float32, quantize.
+    `pt2e` is not an engine but the rules of exported programs: dequantize, compute in float32, quantize.
     """
-    return {**dict.fromkeys(("fbgemm", "x86", "onednn", "qnnpack"), rule), **others, "onnx": onnx, "pt2e": pt2e}
+    return {**dict.fromkeys(TORCH_ENGINES, rule), **others, "onnx": onnx, "pt2e": pt2e}
 
 
 QUANTIZE_ENGINES = by_engine("premultiplied")
@@ -109,7 +110,7 @@ class Parameter(NamedTuple):
 class AttributeSpec(NamedTuple):
     """A parameter fixed at conversion. `default` None: required. `kind` as in the file: i, f, s, or a list.
 
-    `may_lack`: a node may lack it, because it only says what is known about the node.
+    `may_lack`: a node may lack it, because it only describes the node.
     """
 
     kind: str
@@ -119,31 +120,31 @@ class AttributeSpec(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An input of an integer reference: the stored integers (or floats) and what they mean."""
+    """An input of an integer reference: the stored integers (or floats) and their quantization."""
 
     array: Array
     quantization: Quantization | None
 
 
 class Result(NamedTuple):
-    """What an integer reference has to produce: dtype, quantization, and the stated rule."""
+    """The required result of an integer reference: dtype, quantization, and the stated rule."""
 
     dtype: np.dtype[Any]
     quantization: Quantization
     rule: str
 
     def expect(self, *rules: str) -> None:
-        """RunError if the stated rule is none of those that the formula has."""
+        """RunError if the formula does not have the stated rule."""
         if self.rule not in rules:
             hint = f"use one of {', '.join(rules)}, or a quantize rule"
             raise RunError(f"the rounding rule {self.rule!r} is not supported here", hint=hint)
 
 
 class Sums(NamedTuple):
-    """How an operator adds integers up, exactly, without bringing the sums to another grid.
+    """How an operator sums integers exactly, without requantizing the sums.
 
-    `function` gives them from the operands, in a type that holds them: `function(x, w, b, rule=…, **attributes)`.
-    The first `factors` inputs are the integers that are multiplied or added up. `rules` are those of SUM_RULES that a
+    `function` computes them from the operands, in a type that fits them: `function(x, w, b, rule=…, **attributes)`.
+    The first `factors` inputs are the integers that are multiplied or summed. `rules` are those of SUM_RULES that a
     node may state for it.
     """
 
@@ -153,7 +154,7 @@ class Sums(NamedTuple):
 
 
 class Inference(NamedTuple):
-    """What a shape rule knows: input shapes, attributes, and the values of inputs that are constants.
+    """The input of a shape rule: input shapes, attributes, and the values of constant inputs.
 
     An absent optional input has the shape None and the value None.
     """
@@ -171,23 +172,14 @@ class Inference(NamedTuple):
 
 
 IN_PASSING = (
-    "activation",
-    "creation",
-    "elementwise",
-    "functions",
-    "indexing",
-    "layout",
-    "logic",
-    "normalization",
-    "reduction",
-    "selection",
-    "softmax",
-)
-"""Families of operators that look at each element a few times; others multiply outputs by as much as an input."""
+    "activation", "creation", "elementwise", "functions", "indexing", "layout", "logic", "normalization", "reduction",
+    "selection", "softmax",
+)  # fmt: skip
+"""Families of operators that read each element a few times; the work of others is outputs times inputs."""
 
 
 UNFIT = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError, MemoryError)
-"""What a shape rule, or a reference, raises for inputs and attributes that do not go together."""
+"""Exceptions of a shape rule, or a reference, for inputs and attributes that do not fit together."""
 
 
 class UnknownRank(Exception):
@@ -221,32 +213,33 @@ class Operator:
     integer: Callable[..., Any] | None
     sums: Sums | None = None
     constants: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
     torch: tuple[str, ...] = field(default=())
     traits: Trait = Trait.NONE
 
     @property
     def sum_rules(self) -> tuple[str, ...]:
-        """The rules by which a node gives exact sums, as int32."""
+        """The rules with which a node outputs exact sums, as int32."""
         return () if self.sums is None else self.sums.rules
 
     @property
     def moves(self) -> bool:
-        """Whether its outputs are integers of its first input, clamped or filled up at most."""
+        """Whether its outputs are integers of its first input, at most clamped or padded."""
         return self.quantized is Quantized.MOVES
 
     @property
     def accumulates(self) -> bool:
-        """Whether it adds up products of integers, and requantizes the sums."""
+        """Whether it sums products of integers, and requantizes the sums."""
         return self.quantized is Quantized.ACCUMULATES
 
     @property
     def takes_weights(self) -> bool:
-        """Whether its weights are quantized, and its outputs real."""
+        """Whether its weights are quantized, and its outputs float."""
         return self.quantized is Quantized.WEIGHTS
 
     @property
     def takes_integers(self) -> bool:
-        """Whether it takes integers as they are stored."""
+        """Whether it uses stored integers."""
         return self.quantized is Quantized.INTEGERS
 
     @property
@@ -255,7 +248,7 @@ class Operator:
         return self.quantized in (Quantized.FLOAT_ONLY, Quantized.WEIGHTS)
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        """All attributes that a node has, those not given at their defaults; QfmtError for one missing or unknown."""
+        """All attributes of a node, including defaults; QfmtError for one missing or unknown."""
         unknown = given.keys() - self.attributes.keys()
         if unknown:
             raise QfmtError(f"{self.name} has no attribute {', '.join(sorted(unknown))}")
@@ -270,20 +263,20 @@ class Operator:
         return values
 
     def infer(self, given: Inference) -> list[Shape]:
-        """The shapes of the outputs; QfmtError for inputs and attributes that do not go together, or UnknownRank."""
+        """The shapes of the outputs; QfmtError for inputs and attributes that do not fit together, or UnknownRank."""
         try:
             return self.shape(given)
         except UNFIT as error:
             raise QfmtError(f"{self.name} has inputs or attributes that do not fit each other: {error}") from error
 
     def work(self, read: Sequence[int], written: Sequence[int]) -> int:
-        """About how many elements, or products of two, the reference looks at; of how many elements tensors have."""
+        """About how many elements, or products of two, the reference processes, from the sizes of tensors."""
         if self.family in IN_PASSING:
             return sum(read) + sum(written)
         return sum(written) * max(read, default=1)
 
     def output_dtype(self, index: int, inputs: Sequence[str | None], attributes: Mapping[str, Any]) -> str | None:
-        """The element type of an output that is not quantized; None where it is that of an input that is not known.
+        """The element type of an output that is not quantized; None if it is that of an unknown input.
 
         `inputs` are the element types of the inputs, None for an absent one, float32 for a quantized one.
         """
@@ -311,7 +304,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ByName(dict[str, Function]):
-    """Functions by the names of what they are for; called with names, it registers the decorated function for them."""
+    """Functions by name; called with names, it registers the decorated function for them."""
 
     def __call__(self, *names: str) -> Callable[[Function], Function]:
         def register(function: Function) -> Function:
@@ -327,7 +320,7 @@ def required(kind: str, meaning: str) -> AttributeSpec:
 
 
 def optional(default: Attribute, meaning: str) -> AttributeSpec:
-    """An attribute with a default, which also tells its kind. Nodes in a file write it all the same."""
+    """An attribute with a default, which also determines its kind. Nodes in a file still state it."""
     kind = attribute_kind(default)
     return AttributeSpec(kind * 2 if isinstance(default, tuple) else kind, default, meaning)
 
@@ -346,20 +339,23 @@ def operator(
     integer: Callable[..., Any] | None = None,
     sums: Sums | None = None,
     constants: tuple[str, ...] = (),
+    weights: tuple[int, ...] | None = None,
     torch: tuple[str, ...] = (),
     traits: Trait = Trait.NONE,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated float reference as an operator.
 
     `signature`: "X W B? -> Y". `dtype`: of the outputs: "same" as the first input, "input:1" as the second, a dtype
-    name, or "attribute:NAME" (where that is empty: as the first input); where outputs differ a word for each, "same
+    name, or "attribute:NAME" (if that is empty: as the first input); if outputs differ, one word for each, "same
     int64". `engines`: the rule that each engine uses, where it rounds. `constants`: the inputs that are constants in
-    every valid model. `traits`: those that do not follow from the rest.
+    every valid model. `weights`: the places of inputs that are multiplied with the first, or with the state.
+    `traits`: those that do not follow from the rest.
     """
 
     def register(reference: Callable[..., Any]) -> Callable[..., Any]:
         left, _, right = signature.partition("->")
         default_rules, default_engines = _DEFAULTS[quantized]
+        default_weights = (1,) if quantized in (Quantized.ACCUMULATES, Quantized.WEIGHTS) else ()
         OPERATORS[name] = Operator(
             name=name,
             version=version,
@@ -377,6 +373,7 @@ def operator(
             integer=integer,
             sums=sums,
             constants=constants,
+            weights=default_weights if weights is None else weights,
             torch=torch,
             traits=traits | _implied(quantized, shape, left, integer, sums),
         )

@@ -31,7 +31,7 @@ TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Rule → the parameters of Requantize that it needs, and those that it may have."""
 
 LARGEST_ADD = (1 << 62) - 1
-"""The largest |add|: beside it any int32 times any multiplier, and a zero point, stay within int64."""
+"""The largest |add| with which any int32 times any multiplier, plus a zero point, stays within int64."""
 
 
 def _requantize_integer(
@@ -65,7 +65,7 @@ def _requantize_integer(
 
 
 def _along(operand: Operand | None, rank: int, axis: int) -> Array:
-    """A parameter in int64, as it broadcasts against x; 0 for one that the rule does not take."""
+    """A parameter in int64, as it broadcasts against x; 0 for one that the rule does not use."""
     if operand is None:
         return np.zeros((), np.int64)
     values = operand.array.astype(np.int64)
@@ -81,7 +81,7 @@ def _rows(thresholds: Array, row: Operand | None) -> Array:
 
 
 def _count(x: Array, thresholds: Array, rows: Array, axis: int, low: int, y: Array) -> None:
-    """Into y, where a row is stated: quant_min + #{k : x ≥ thresholds[row, k]}."""
+    """Write into y, where a row is stated: quant_min + #{k : x ≥ thresholds[row, k]}."""
     if rows.size == 1:
         if rows[0] >= 0:
             y[...] = low + np.searchsorted(thresholds[rows[0]], x, side="right")
@@ -117,11 +117,11 @@ def requantize(x: Array, *parameters: Array | None, axis: int, **stated: Any) ->
 
     x is int32 (or narrower), of any rank. Parameters are vectors of one element for all channels or one for each:
     multiplier int32, 1 … 2³¹ - 1; shift uint8, 0 … 62; add int64, |add| < 2⁶². thresholds are int32 [R, K],
-    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 if no x in reach gets there); row is int32. It is absent
-    if row c belongs to channel c, or one row serves all channels. The attributes from reach_low on describe the node;
-    they do not affect the result.
+    K = quant_max - quant_min of y, each row ascending (2³¹ - 1 if no reachable x gets there); row is int32. It is
+    absent if row c belongs to channel c, or one row serves all channels. The attributes from reach_low on describe the
+    node; they do not affect the result.
     """
-    raise QfmtError("sums are requantized to a grid: the output has none")
+    raise QfmtError("sums are requantized to a grid, but the output has none")
 
 
 def _table_shape(given: Inference) -> list[Shape]:
@@ -205,7 +205,7 @@ def pair_table(a: Array, b: Array, table: Array) -> Array:
     dtype="int32",
 )
 def weighted_sum(*inputs: Array, weights: tuple[int, ...]) -> Array:
-    """y = Σ weights[i] · q_i, exact, as int32, of integers as they are stored: zero points are not subtracted.
+    """y = Σ weights[i] · q_i, exact, as int32, of stored integers: zero points are not subtracted.
 
     The inputs are integers of at most 32 bits and broadcast. The sum of |weights[i]| · (1 + the greatest integer of the
     type) is less than 2⁶³: no sum exceeds int64.

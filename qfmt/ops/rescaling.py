@@ -40,7 +40,7 @@ def _shape(given: Inference) -> list[Shape]:
 
 
 def multiply_add_divide(x: Array, mul: Array, add: Array, div: int) -> Array:
-    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError where int64 does not hold x · mul + add."""
+    """floor((x · mul + add) / div + 1/2) of integers, exact; RunError if x · mul + add exceeds int64."""
     largest = [int(np.abs(each.astype(np.float64)).max(initial=0)) for each in (x, mul, add)]
     if largest[0] * largest[1] + largest[2] + div >= 1 << 62:
         raise RunError(f"{largest[0]} · {largest[1]} + {largest[2]} exceeds int64")
@@ -64,7 +64,7 @@ def _integer(x: Operand, mul: Operand, add: Operand, *, result: Result, div: int
         "reach_low": AttributeSpec("ii", (), "the least x that can occur, for each channel or one for all", True),
         "reach_high": AttributeSpec("ii", (), "the greatest x that can occur, likewise", True),
         "compared": AttributeSpec("s", "", "the rule that it was compared with", True),
-        "differs": AttributeSpec("ii", (), "for each channel, for how many x in reach y differs from that rule", True),
+        "differs": AttributeSpec("ii", (), "for each channel, for how many reachable x y differs from that rule", True),
         "largest": AttributeSpec("i", 0, "the largest such difference", True),
     },
     shape=_shape,

@@ -72,7 +72,7 @@ class Axis(NamedTuple):
 def _geometry(
     whole: Sequence[int], roi: Array | None, scales: Array | None, sizes: Array | None, a: Mapping[str, Any]
 ) -> list[Axis]:
-    """What becomes of each dimension of an input of that shape."""
+    """The resizing of each dimension of an input of that shape."""
     axes = _axes(a, len(whole))
     shape = [whole[axis] for axis in axes]
     if sizes is not None and sizes.size:
@@ -92,7 +92,7 @@ def _geometry(
 
 
 def _kept(shape: list[int], sizes: Array, a: Mapping[str, Any]) -> list[tuple[int, np.float32]]:
-    """Sizes and steps; where the aspect ratio is kept there is one scale for all."""
+    """Sizes and steps; if the aspect ratio is kept, there is one scale for all."""
     policy = a["keep_aspect_ratio_policy"]
     if policy == "stretch":
         return [(int(out), f32(size) / f32(out)) for size, out in zip(shape, sizes, strict=True)]
@@ -108,7 +108,7 @@ def _multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 
 def _places(axis: Axis, mode: str, multiply_add: Callable[..., Array] = _multiply_add) -> Array:
-    """Where each element of the output lies in the input, float32."""
+    """The position in the input of each element of the output, float32."""
     size, out, step = axis.size, axis.out, axis.step
     i = np.arange(out, dtype=f32)
     if mode == "asymmetric":
@@ -154,11 +154,11 @@ def _neighbours(axis: Axis, mode: str, rounding: str) -> Array:
 
 
 LARGEST = 1 << 24
-"""Up to this size the neighbours along a dimension are listed."""
+"""The largest size of a dimension whose neighbours are listed."""
 
 
 def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None, size: int | None = None) -> Array:
-    """Which elements of a dimension of `length` elements a Resize by the nearest takes, int64, by its scale or size;
+    """The elements of a dimension of `length` elements that a nearest Resize selects, int64, by its scale or size;
     `a` are its attributes."""
     alone = {**a, "axes": ()}
     scales, sizes = (None if each is None else np.array([each]) for each in (scale, size))
@@ -171,8 +171,8 @@ def neighbours(length: int, a: Mapping[str, Any], *, scale: float | None = None,
 def neighbours_along(
     shape: Shape, a: Mapping[str, Any], scales: Sequence[float], sizes: Sequence[int]
 ) -> dict[int, Array] | None:
-    """Axis → which elements a Resize by the nearest takes along it, for each that changes. One of `scales` and `sizes`
-    is empty.
+    """Axis → the elements that a nearest Resize selects along it, for each axis that changes. One of `scales` and
+    `sizes` is empty.
 
     None if that is not known: sizes of the input are open, factors depend on each other, or there are too many or none.
     """
@@ -218,7 +218,7 @@ def cubic_kernel(distance: Array, a: float) -> Array:
 
 
 def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
-    """Along each axis the weights of a kernel around the place, float64; wider where it shrinks and is antialiased."""
+    """Along each axis the weights of a kernel around the position, float64; wider if it shrinks and is antialiased."""
     for number, axis in enumerate(geometry):
         if _stays(axis):
             continue
@@ -239,14 +239,14 @@ def _weighted(x: Array, geometry: list[Axis], a: Mapping[str, Any]) -> Array:
 
 
 def _as(kind: np.dtype[Any], values: Array) -> Array:
-    """Of integers the truncated values, inside their range."""
+    """For integers, the truncated values, inside their range."""
     if kind.kind in "iu":
         values = np.clip(values, np.iinfo(kind).min, np.iinfo(kind).max)
     return values.astype(kind, copy=False)
 
 
 def _outside(geometry: list[Axis], mode: str) -> Array:
-    """Which elements of the output lie outside of the input."""
+    """Which elements of the output are outside the input."""
     result = np.zeros([axis.out for axis in geometry], bool)
     for number, axis in enumerate(geometry):
         place = _places(axis, mode)
@@ -269,7 +269,7 @@ def _resize_integer(
         raise QfmtError("interpolation of integers requires the quantization of the input")
     mode = a["coordinate_transformation_mode"]
     if a["mode"] not in ("nearest", "linear") or a["antialias"] or mode == "tf_crop_and_resize":
-        raise QfmtError("integers are resized with nearest and linear only", hint="a quantize rule takes any mode")
+        raise QfmtError("integers are only resized with nearest and linear", hint="a quantize rule supports any mode")
     geometry = _geometry(x.array.shape, None, scales and scales.array, sizes and sizes.array, a)
     if a["mode"] == "nearest":
         return _nearest(x.array, geometry, mode, a["nearest_mode"])
@@ -310,14 +310,14 @@ def _resize_integer(
 )
 def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
     """Y[i] = X at the position of i in X: asymmetric i · r, half_pixel (i + ½) · r - ½, align_corners
-    i · (in - 1) / (out - 1), in float32, moved to the edge if it lies outside. pytorch_half_pixel is half_pixel,
+    i · (in - 1) / (out - 1), in float32, moved to the edge if it is outside. pytorch_half_pixel is half_pixel,
     but 0 if out = 1; half_pixel_symmetric adds in / 2 · (1 - out · r / in). tf_crop_and_resize, with start and end
     from roi: start · (in - 1) + i · (end - start) · (in - 1) / (out - 1), and (start + end) / 2 · (in - 1) if out = 1.
 
     Either scales (out = floor(in · scale), r = f32(1 / scale)) or sizes (r = f32(in / out)) is given, for all axes.
     If the aspect ratio is kept, out = floor(in · scale + ½). Scales are float32, or float64 if the source held doubles.
-    nearest takes the element at the rounded position; linear weights the two neighbours along each axis, the last axis
-    first; cubic, and antialias, weight neighbours with a kernel of their distance d (antialias: d / r where r > 1)
+    nearest selects the element at the rounded position; linear weights the two neighbours along each axis, the last
+    axis first; cubic, and antialias, weight neighbours with a kernel of their distance d (antialias: d / r where r > 1)
     and divide by the sum of the weights. The kernel is 1 - d, or (a + 2) · d³ - (a + 3) · d² + 1 up to d = 1 and
     a · d³ - 5 · a · d² + 8 · a · d - 4 · a up to 2. A neighbour outside X is the one at the edge.
     """

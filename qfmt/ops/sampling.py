@@ -38,7 +38,7 @@ def _taps(place: Array, mode: str) -> list[tuple[Array, Array]]:
 
 
 def _inside(position: Array, size: int, padding: str, corners: bool) -> Array:
-    """Positions that lie outside, moved inside: to the edge, or mirrored at it."""
+    """Positions outside, moved inside: to the edge, or mirrored at it."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if corners else (-0.5, float(size))
         if span == 0:

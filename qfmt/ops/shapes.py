@@ -1,4 +1,4 @@
-"""Shape rules that several operators share. A dimension is a size, a name, or None (not known)."""
+"""Shape rules that multiple operators share. A dimension is a size, a name, or None (not known)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bounded(given: Inference) -> list[Shape]:
 
 
 def check_scalar(given: Inference, index: int) -> None:
-    """QfmtError for an input of more or fewer elements than one; an absent one is none."""
+    """QfmtError for an input that does not have exactly one element; it may be absent."""
     shape = given.shapes[index] if index < len(given.shapes) else None
     if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
         raise QfmtError(f"input {index} has the shape {list(shape)}, but is one number")
@@ -39,7 +39,7 @@ def keeps_shape(operator: Operator) -> bool:
 
 
 def tells_sizes(tensor: Tensor) -> bool:
-    """Whether shape rules ask for the values of a constant: sizes, axes, pads; factors of sizes, which are real."""
+    """Whether shape rules may read the values of a constant: sizes, axes, pads; float factors of sizes."""
     return tensor.is_constant and (
         tensor.dtype == "int64" or (len(tensor.shape or ()) == 1 and tensor.quantization is None)
     )
@@ -107,7 +107,7 @@ def is_present(given: Inference, index: int) -> bool:
 
 
 def length(given: Inference, index: int) -> int | None:
-    """The number of elements of a vector of sizes or axes, where known; QfmtError for more than tensors have."""
+    """The number of elements of a vector of sizes or axes, if known; QfmtError for more than tensors have."""
     shape = given.shapes[index] if index < len(given.shapes) else None
     count = shape[0] if shape and isinstance(shape[0], int) else None
     if count is not None and count > MAXIMUM_RANK:

@@ -1,4 +1,4 @@
-"""Softmax and its kin: one element of an axis against the others."""
+"""Softmax and related operators along an axis."""
 
 from __future__ import annotations
 

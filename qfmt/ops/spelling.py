@@ -1,4 +1,4 @@
-"""The spellings that operators carry (`Operator.torch`), parsed: which torch call is which operator.
+"""Parse the spellings of operators (`Operator.torch`): which torch call is which operator.
 
     "aten::leaky_relu(self:X, negative_slope:alpha=0.01)"
 
@@ -40,7 +40,7 @@ class Spelling(NamedTuple):
 def bind(
     parameters: Sequence[Parameter], target: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Arguments by their target in the operator; None if a `==` says that this is another operator."""
+    """Arguments by their target in the operator; None if a `==` shows that this is another operator."""
     names = [parameter.torch_name for parameter in parameters]
     places = [parameter.torch_name for parameter in parameters if not parameter.by_keyword]
     if len(args) > len(places) or not kwargs.keys() <= set(names):

@@ -1,4 +1,4 @@
-"""Quantized constants that are moved now instead of when the network runs."""
+"""Move quantized constants now instead of at run time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..ops import Operand
 
 
 def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], name: str) -> Tensor | None:
-    """What a node that only moves makes of a quantized constant; None if its scales cannot be moved along.
+    """The result of a data-movement node for a quantized constant; None if its scales cannot be moved along.
 
-    Where each slice has a scale, the numbers of the slices are moved as well: the axis along which they count then.
+    If each slice has a scale, the slice indices are moved as well, to find the new axis.
     """
     grid = source.quantization
     if grid is None or grid.is_blocked:
@@ -40,7 +40,7 @@ def moved_constant(node: Node, source: Tensor, others: Sequence[Tensor | None], 
 
 
 def _axis_of(numbers: Any, count: int) -> int | None:
-    """The axis along which an array of numbers of slices counts from 0 to `count` - 1, if there is one."""
+    """The axis along which an array of slice indices counts from 0 to `count` - 1, if there is one."""
     for axis, size in enumerate(numbers.shape):
         shape = [-1 if each == axis else 1 for each in range(numbers.ndim)]
         if size == count and (numbers == np.arange(count).reshape(shape)).all():
@@ -49,9 +49,9 @@ def _axis_of(numbers: Any, count: int) -> int | None:
 
 
 def unused(base: str, taken: Container[str]) -> str:
-    """A name that is not taken: the given one, or one with a number behind.
+    """An unused name: the given one, or one with a number appended.
 
-    Found by bisection, so that a thousand calls of one base do not ask a million times.
+    Found by bisection, so that a thousand calls with one base do not need a million lookups.
     """
     if base not in taken:
         return base

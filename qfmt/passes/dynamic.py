@@ -1,4 +1,4 @@
-"""What quantizes its input while the network runs, written as ONNX Runtime does, becomes one operator.
+"""Replace ONNX Runtime's pattern of nodes for dynamic quantization by one operator.
 
     DynamicQuantizeLinear(x) → y, s, z;  MatMulInteger or ConvInteger(y, W, z, zw) → Cast → · (s · sw) [→ + B]
 
@@ -27,7 +27,7 @@ def fold_dynamic(graph: Graph) -> Graph:
 
 
 class _Dynamic:
-    """Each product of integers, and the chain of nodes that alone read what comes of it."""
+    """Each product of integers, and the chain of nodes that are the only readers of its result."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -35,7 +35,7 @@ class _Dynamic:
         self.producers = graph.producers()
         self.readers = graph.readers()
         self.preferred: dict[str, str] = {}
-        """New constants → those with the same numbers, whose names they take if these are no longer read."""
+        """New constants → those with the same numbers, whose names they get if these are no longer read."""
 
     def result(self) -> Graph:
         merged: dict[int, Node] = {}
@@ -48,7 +48,7 @@ class _Dynamic:
         return renamed(only_read(replace(self.graph, nodes=nodes, tensors=self.tensors)), self.preferred)
 
     def _merged(self, product: Node) -> dict[int, Node]:
-        """The last node of the pattern that starts at a product → what stands in its place; empty if there is none."""
+        """The last node of the pattern that starts at a product → its replacement; empty if there is none."""
         y, weight, zero_point, weight_zero = (*product.inputs, "", "")[:4]
         source = self.producers.get(y)
         if source is None or source.operator != "DynamicQuantizeLinear" or (y, zero_point) != source.outputs[::2]:
@@ -71,7 +71,7 @@ class _Dynamic:
         return {id(last): self._operator(product, source.inputs[0], weight, grid, bias, last)}
 
     def _only_reader(self, name: str, operator: str) -> Node | None:
-        """The node of that operator that alone reads a tensor."""
+        """The node of that operator that is the only reader of a tensor."""
         readers = self.readers.get(name, [])
         alone = len(readers) == 1 and name not in self.graph.outputs and readers[0].operator == operator
         return readers[0] if alone else None
@@ -88,7 +88,7 @@ class _Dynamic:
         return len(along) <= len(shape) <= rank and shape == (1,) * (len(shape) - len(along)) + along
 
     def _grid(self, product: Node, weight: str, scale: str, zero_point: str) -> Quantization | None:
-        """What the integers of the weight mean, if all that says so is constant: per tensor, or per output channel."""
+        """The quantization of the weight, per tensor or per output channel, if its parameters are constant."""
         stored, given = self.tensors[weight], [self.tensors[name] for name in (weight, scale, zero_point) if name]
         if not all(tensor.is_constant for tensor in given) or self.tensors[scale].dtype != "float32":
             return None
@@ -148,7 +148,7 @@ class _Dynamic:
         )
 
     def _turned(self, weight: Tensor) -> Tensor | None:
-        """The constant [out, in] of which a weight [in, out] was made, if there is one."""
+        """The constant [out, in] from which a weight [in, out] was made, if there is one."""
         known = (self.tensors[name] for name in weight.aliases if name in self.tensors)
         return next((each for each in known if each.is_constant and np.array_equal(each.array, weight.array.T)), None)
 

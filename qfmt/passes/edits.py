@@ -1,4 +1,4 @@
-"""Edits of a graph: what an output does not need, other names, other ends, other weights."""
+"""Edits of a graph: remove unneeded nodes, rename tensors, change its inputs and outputs, replace weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def only_read(graph: Graph) -> Graph:
 
 
 def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with tensors under other names, as far as these are free; its inputs and outputs keep theirs."""
+    """The graph with renamed tensors, as far as the new names are free; its inputs and outputs keep their names."""
     free = {old: new for old, new in names.items() if old in graph.tensors and new not in graph.tensors}
     first = {new: old for old, new in reversed(free.items())}
     return _renamed(graph, {old: new for new, old in first.items() if old not in (*graph.inputs, *graph.outputs)})
@@ -120,7 +120,7 @@ def replace_tensor(model: Model, name: str, values: ArrayLike, quantization: Qua
 
 
 def existing(graph: Graph, name: str) -> Tensor:
-    """A tensor by any name that `Graph.find` takes; QfmtError with similar names if there is none."""
+    """A tensor by any name that `Graph.find` accepts; QfmtError with similar names if there is none."""
     tensor = graph.find(name)
     if tensor is None:
         near = ", ".join(graph.near(name))

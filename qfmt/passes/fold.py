@@ -1,8 +1,8 @@
 """Dequantize → operator → Quantize sandwiches become one operator on quantized tensors.
 
 What an operator computes on quantized tensors is stated by its entry (`Quantized`) and by the rounding rule of its
-node. A sandwich around an operator that computes on real numbers is exactly that with the rule "divide"; one around an
-operator that adds up products is that but for rounding ties (docs/spec/running.md: `integer_bias`).
+node. A sandwich around an operator that computes in floating point is exactly that operator with the rule "divide"; one
+around an operator that sums products is equal except for rounding ties (docs/spec/running.md: `integer_bias`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ from dataclasses import replace
 from ..interpreter import execute
 from ..model import Graph, Node, Tensor
 from ..ops import OPERATORS, Operand, Operator, Quantized, Trait, has
-from ..ops.accumulation import in_units_of_sums
-from ..ops.shapes import axis_of
+from ..ops.accumulation import in_units_of_sums, output_axis
 from .clamps import clamped, is_clamp
 from .constants import moved_constant, unused
 from .edits import only_read, renamed, without_unread
-
-WEIGHT_AXES = {"Conv": 0, "ConvTranspose": 1, "qfmt.Linear": 0, "MatMul": -1, "Gemm": 1}
-"""Of operators that add up products: the axis that the scales of the second input may run along."""
 
 
 def fold_sandwiches(graph: Graph, engine: str = "onnx") -> Graph:
@@ -28,7 +24,7 @@ def fold_sandwiches(graph: Graph, engine: str = "onnx") -> Graph:
 
 
 class _Folding:
-    """One walk over the nodes in order; each is kept, or merged with those before and after it."""
+    """One pass over the nodes in order; each is kept, or merged with those before and after it."""
 
     def __init__(self, graph: Graph, engine: str) -> None:
         self.graph = graph
@@ -39,9 +35,9 @@ class _Folding:
         self.integers: dict[str, str] = {}
         """Real tensor → the quantized one that it was dequantized from."""
         self.names: dict[str, str] = {}
-        """Quantized tensor → the name that it has from now on."""
+        """Quantized tensor → its new name."""
         self.moved: dict[str, str] = {}
-        """Quantized tensor → the real one that it is, whose name it takes if nothing reads that."""
+        """Quantized tensor → the float tensor that it replaces, whose name it gets if nothing reads that."""
         self.merged: set[int] = set()
         self.kept: list[Node] = []
 
@@ -56,7 +52,7 @@ class _Folding:
         node = replace(node, inputs=tuple(self.names.get(name, name) for name in node.inputs))
         if node.operator == "DequantizeLinear":
             self.integers[node.outputs[0]] = node.inputs[0]
-            self.kept.append(node)  # if nothing reads it in the end, it goes
+            self.kept.append(node)  # removed if nothing reads it in the end
         elif node.operator == "QuantizeLinear":
             self._requantize(node)
         else:
@@ -82,14 +78,14 @@ class _Folding:
         inner = replace(node, inputs=inputs)
         after = self._quantized_after(node)
         if after is None or not self._fits(operator, inputs, after):
-            # The real result stays; integers are read only where every one of them is: weights alone gain nothing.
+            # The result stays float; integers are read only if all inputs are quantized: weights alone gain nothing.
             self.kept.append(inner if operator.accumulates else node)
             return
         clamps, quantizer = after
         name = self._absorb(node, clamps, quantizer)
-        self.kept.append(replace(inner, outputs=(name,), rule=self._rule(operator, inputs)))
+        self.kept.append(replace(inner, outputs=(name,), rule=self._rule(operator, node, inputs)))
 
-    def _rule(self, operator: Operator, inputs: tuple[str, ...]) -> str:
+    def _rule(self, operator: Operator, node: Node, inputs: tuple[str, ...]) -> str:
         """The engine's rule. ONNX's bias is integers; one that is real is not rounded to them."""
         rule = operator.engines.get(self.engine, "")
         if rule != "integer_bias" or len(inputs) < 3 or not inputs[2]:
@@ -97,29 +93,27 @@ class _Folding:
         x, w, bias = (self.tensors[name].quantization for name in inputs[:3])
         assert x is not None
         assert w is not None
-        return rule if in_units_of_sums(bias, x.scale[0], w.scale) else "float_bias"
+        return rule if in_units_of_sums(bias, x, w, node.attributes) else "float_bias"
 
     def _adds_up(self, node: Node, inputs: tuple[str, ...]) -> bool:
-        """Whether the grids are those that exact sums of products are known for."""
+        """Whether exact sums of products are defined for the grids."""
         x, w = (self.tensors[name].quantization for name in inputs[:2])
         if any(grid is not None and (grid.is_blocked or grid.has_float_zero_points) for grid in (x, w)):
             return False
         if x is not None and x.is_per_channel:
             return False
         shape = self.tensors[inputs[1]].shape
-        axis = WEIGHT_AXES[node.operator]
-        if node.operator == "Gemm":
-            if node.attributes["alpha"] != 1 or node.attributes["beta"] != 1 or not self._is_vector(inputs[2:]):
-                return False
-            axis = 0 if node.attributes["transB"] else 1
-        return w is None or w.axis is None or (shape is not None and w.axis == axis_of(axis, len(shape)))
+        scaled = any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta"))
+        if scaled or (node.operator == "Gemm" and not self._is_vector(inputs[2:])):
+            return False
+        return w is None or w.axis is None or (shape is not None and w.axis == output_axis(node, len(shape)))
 
     def _is_vector(self, names: tuple[str, ...]) -> bool:
         """Whether a bias, if there is one, has a dimension."""
         return all(not name or len(self.tensors[name].shape or ()) == 1 for name in names)
 
     def _fits(self, operator: Operator, inputs: tuple[str, ...], after: tuple[list[Node], Node]) -> bool:
-        """Whether the operator can put its result on that grid directly."""
+        """Whether the operator can quantize its result to that grid directly."""
         target = self.tensors[after[1].outputs[0]].quantization
         grids = [self.tensors[name].quantization for name in inputs if name]
         if operator.accumulates:
@@ -130,7 +124,7 @@ class _Folding:
         return bool(operator.rules)
 
     def _quantized_after(self, node: Node) -> tuple[list[Node], Node] | None:
-        """The clamps and the QuantizeLinear that alone read the output of a node, one after the other."""
+        """The chain of clamps and a QuantizeLinear that is the only reader of the output of a node."""
         clamps: list[Node] = []
         current = node
         while len(current.outputs) == 1 and self.uses[current.outputs[0]] == 1:
@@ -175,7 +169,7 @@ class _Folding:
             self._move_integers(node, source)
 
     def _move_constant(self, node: Node, source: Tensor) -> bool:
-        """A constant is moved now; False if what moves it is known only when the network runs."""
+        """A constant is moved now; False if the move depends on values known only at run time."""
         others = [self.tensors[name] if name else None for name in node.inputs[1:]]
         if len(node.outputs) > 1 or any(other is not None and not other.is_constant for other in others):
             return False
@@ -187,13 +181,13 @@ class _Folding:
         return True
 
     def _dequantized(self, source: str, target: str, like: Node) -> None:
-        """A real tensor is what comes of a quantized one from now on."""
+        """Record that a float tensor is a dequantized one."""
         entry = OPERATORS["DequantizeLinear"]
         self.integers[target] = source
         self.kept.append(Node(entry.name, (source,), (target,), version=entry.version, scope=like.scope))
 
     def _move_integers(self, node: Node, source: Tensor) -> None:
-        """Moving the integers and dequantizing them afterwards is the same; what adds others waits for their grid."""
+        """Moving the integers and dequantizing afterwards is equivalent; inserted values have to wait for the grid."""
         grid = source.quantization
         assert grid is not None
         if grid.is_per_channel or grid.is_blocked:
@@ -247,7 +241,7 @@ class _Folding:
     # -- quantizing ------------------------------------------------------------------------------------------
 
     def _requantize(self, node: Node) -> None:
-        """A QuantizeLinear that nothing was merged with."""
+        """A QuantizeLinear that was not merged."""
         source = self.tensors[self.integers.get(node.inputs[0], node.inputs[0])]
         target = self.tensors[node.outputs[0]]
         assert target.quantization is not None

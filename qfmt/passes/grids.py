@@ -1,7 +1,7 @@
-"""Integers that mean real numbers become quantized tensors.
+"""Turn integers that represent real numbers into quantized tensors.
 
-ONNX and torch.export spell quantization as pairs of operators whose scales are inputs; the integers between them are
-integers like any others. Here each of them is given the quantization that the operators around it agree on.
+ONNX and torch.export express quantization as pairs of operators whose scales are inputs; the integers between them are
+ordinary integers. This pass gives each of them the quantization that the operators around it agree on.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .qdq_grids import DEQUANTIZE, QUANTIZE, QdqGrids
 from .ranges import narrowed
 
 _SAME_GRID = {"Concat"}
-"""Operators beside those that move integers whose inputs and output share a grid where all of them are integers."""
+"""Operators, besides those that move integers, whose inputs and output share a grid if all are integers."""
 
 
 def attach_quantization(graph: Graph, engine: str = "onnx") -> Graph:
     """The graph with `ai.onnx.QuantizeLinear` and `.DequantizeLinear` of known scales replaced by the qfmt operators.
 
     Integers all of whose writers and readers agree on one scale and zero point get it as their quantization,
-    through operators that only move them. Where they disagree, or something reads the bare integers, all stays.
-    But constants are split, one for each meaning; and a Clip of integers becomes quant_min and quant_max.
+    through operators that only move them. If they disagree, or a node reads the bare integers, nothing changes.
+    But constants are split, one for each meaning, and a Clip of integers becomes quant_min and quant_max.
     """
     tensors = dict(graph.tensors)
     grid_of = QdqGrids(tensors)
     nodes = _split_constants(graph.nodes, tensors, grid_of)
-    nodes, ranges = narrowed(nodes, tensors, graph.outputs)
+    nodes, ranges = narrowed(nodes, tensors, replace(graph, nodes=nodes).uses())
     classes = _Classes()
     grids: dict[str, list[Quantization]] = defaultdict(list)
     bare: set[str] = set()
@@ -71,12 +71,12 @@ class _Classes:
 
     @property
     def joined(self) -> set[str]:
-        """The roots of classes that operators joined."""
+        """The roots of the classes that operators join."""
         return {self.root(name) for name in self._joined}
 
 
 def _split_constants(given: Sequence[Node], tensors: dict[str, Tensor], grid_of: QdqGrids) -> list[Node]:
-    """A constant that several nodes read becomes one for each grid that they read it on, and one for the rest."""
+    """A constant with multiple readers becomes one for each grid that they read it on, and one for the rest."""
     meanings: dict[str, dict[object, str]] = defaultdict(dict)
     nodes = []
     for node in given:
@@ -103,7 +103,7 @@ def _classify(
     grids: dict[str, list[Quantization]],
     bare: set[str],
 ) -> None:
-    """What a node says of the integers that it reads and writes."""
+    """The quantization that a node states for the integers that it reads and writes."""
     if node.operator in (QUANTIZE, DEQUANTIZE):
         name = node.outputs[0] if node.operator == QUANTIZE else node.inputs[0]
         grid = grid_of(node)
@@ -138,9 +138,9 @@ def _moved(node: Node) -> list[str]:
 def _agreements(
     classes: _Classes, grids: Mapping[str, Sequence[Quantization]], bare: Iterable[str]
 ) -> dict[str, Quantization]:
-    """For each class of tensors the one grid that all who know one state, if nothing reads the bare integers.
+    """For each class of tensors, the grid on which all nodes that state one agree, if nothing reads the bare integers.
 
-    Scales along an axis, or block-wise, stay with a tensor that is not moved: they may lie otherwise afterwards.
+    Scales along an axis, or block-wise, are only for tensors that are not moved: a move may change their layout.
     """
     stated: dict[str, set[Quantization]] = defaultdict(set)
     for name, found in grids.items():
@@ -165,7 +165,7 @@ def _holds_integers(tensor: Tensor) -> bool:
 
 
 def _implicit(node: Node, tensors: dict[str, Tensor], engine: str) -> Iterator[Node]:
-    """The node in the form in which scale and zero point are its tensors' own, if they are.
+    """The node in the form whose scale and zero point belong to its tensors, if they do.
 
     Real numbers of another type than float32 are cast: a product of at most 8 bits and a float16 is exact in float32.
     """

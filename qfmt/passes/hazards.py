@@ -1,4 +1,4 @@
-"""Which products of a network overflow 16 bits in kernels of processors without VNNI, from the file alone."""
+"""Find products that overflow 16 bits in kernels of processors without VNNI, from the file alone."""
 
 from __future__ import annotations
 
@@ -23,29 +23,21 @@ KERNELS: Mapping[str, tuple[PairSums, ...]] = {
     "onednn": (TAPS_OF_FOURS, HALVES),
     "onnxruntime": (TAPS_FIRST, CHANNELS_FIRST),
 }
-"""Engine → its kernels that add up pairs in int16, where the processor has no VNNI. Measured by recomputation, bit by
+"""Engine → its kernels that sum pairs in int16 if the processor has no VNNI. Measured by recomputation, bit by
 bit (docs/spec/conversions.md, "Kernels that saturate"). MLAS of ONNX Runtime multiplies in the order of fbgemm in
-QLinearConv and MatMulInteger, and in ConvInteger channel by channel. Engines that are not here, as qnnpack, have
-none."""
-
-WEIGHTS: Mapping[str, tuple[int, ...]] = {
-    "Conv": (1,), "ConvTranspose": (1,), "qfmt.Linear": (1,), "Gemm": (1,), "MatMul": (1,),
-    "qfmt.DynamicConv": (1,), "qfmt.DynamicConvTranspose": (1,), "qfmt.DynamicLinear": (1,),
-    "ConvInteger": (1,), "MatMulInteger": (1,),
-    "qfmt.LSTM": (1, 2), "qfmt.GRU": (1, 2), "qfmt.LSTMCell": (1, 2), "qfmt.GRUCell": (1, 2), "qfmt.RNNCell": (1, 2),
-}  # fmt: skip
-"""Operator → its inputs that are weights of a product with the first, or with the state."""
+QLinearConv and MatMulInteger, and in ConvInteger channel by channel. Engines that are not listed, such as qnnpack,
+have none."""
 
 INTEGER_CONVOLUTIONS = ("ConvInteger", "qfmt.DynamicConv")
-"""What ONNX Runtime computes by ConvInteger, as it does convolutions that give their sums: those clip int8 by uint8."""
+"""ONNX Runtime computes convolutions that output their sums as ConvInteger, which clips int8 by uint8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """What an engine's kernel makes of one product, the one that reaches farthest if it has several.
+    """The range of one product in an engine's kernel; if it has multiple kernels, in the one with the largest.
 
     `largest` is the largest magnitude of a sum of two neighbouring products that the weights and the range of the input
-    allow. `channels` output channels have one that exceeds 16 bits. None can as long as activations, as stored, are at
+    allow. `channels` output channels have one that exceeds 16 bits. No pair does as long as stored activations are at
     most `harmless`.
     """
 
@@ -59,7 +51,7 @@ class Hazard:
     """One product of a network, with constant weights, and what can overflow in it.
 
     `largest_sum` is the largest magnitude of the accumulator, without a bias, over its `channels` output channels: it
-    should stay below 2³¹. `engines` has those whose kernels can add pairs up in 16 bits in products of these types.
+    should stay below 2³¹. `engines` has those whose kernels can sum pairs in 16 bits for products of these types.
     """
 
     node: str
@@ -86,7 +78,8 @@ def hazards(model: Model) -> Iterator[Hazard]:
 
 def hazards_of(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Hazard]:
     """Those of one node of a sound graph."""
-    for index in WEIGHTS.get(node.operator, ()):
+    entry = OPERATORS.get(node.operator)
+    for index in entry.weights if entry else ():
         x, w = tensors[node.inputs[0]], tensors[node.inputs[index]]
         if w.is_constant and _is_narrow(w) and (stored := _stored(node, x)) is not None:
             yield _hazard(node, w, *stored)
@@ -108,7 +101,7 @@ def _hazard(node: Node, w: Tensor, dtype: str, low: int, high: int, zero_points:
 
 def _stored(node: Node, x: Tensor) -> tuple[str, int, int, tuple[int, ...]] | None:
     """The integers that a product gets: their type, smallest, largest, and zero points, the extremes if not known."""
-    if "reduce_range" in node.attributes:  # quantized while the network runs
+    if "reduce_range" in node.attributes:  # quantized at run time
         high = 127 if node.attributes["reduce_range"] else 255
         return "uint8", 0, high, (0, high)
     if not _is_narrow(x):
@@ -125,7 +118,7 @@ def _is_narrow(tensor: Tensor) -> bool:
 
 
 def _engines(node: Node, dtype: str, weight: str, terms: Array) -> list[str]:
-    """Those whose kernels add pairs of products of such inputs. The depthwise QLinearConv of ONNX Runtime is exact.
+    """Engines whose kernels sum pairs of products of such inputs. The depthwise QLinearConv of ONNX Runtime is exact.
 
     int8 inputs become uint8 where ONNX Runtime makes QLinearConv, QLinearMatMul or QGemm of Q and DQ around operators.
     """
@@ -142,7 +135,7 @@ def _engines(node: Node, dtype: str, weight: str, terms: Array) -> list[str]:
 
 
 def _overflows(terms: Array, engines: Iterable[str], low: int, high: int, offset: int) -> dict[str, Overflow]:
-    """What becomes of pairs of weights [M, K, taps] times low..high plus `offset`, by each engine's farthest kernel."""
+    """The sums of pairs of weights [M, K, taps] times low..high plus `offset`, in each engine's worst kernel."""
     order = {kernel: kernel.order(*terms.shape[1:]) for engine in engines for kernel in KERNELS[engine]}
     found: dict[bytes, Overflow] = {}
     low, high = low + offset, high + offset

@@ -1,7 +1,7 @@
-"""Numbers are quantized before they are moved, so that integers are moved, and what computed them can put them out.
+"""Quantize before moving, so that integers are moved, and the node that computes them can output them directly.
 
-A QuantizeLinear after an operator that only moves numbers, or picks the greatest of some, is the same before it:
-rounding is done number by number, and never changes an order.
+A QuantizeLinear after an operator that only moves elements, or selects the largest, is equivalent before it:
+rounding works element by element and is monotone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .constants import unused
 from .edits import only_read
 
 FILLS = {"Pad": 2}
-"""Operators that move numbers and put in one of their own: which input that is."""
+"""Operators that move elements and insert a value: the index of the input with that value."""
 
 
 def hoist_quantizers(graph: Graph) -> Graph:
-    """The graph with every QuantizeLinear as early as it gives the same integers.
+    """The graph with every QuantizeLinear as early as possible without a change of the integers.
 
-    It stays where the moved number is read by others, too, or is stored, or has been quantized already.
+    It stays in place if the moved tensor has other readers, is a constant, or has been quantized already.
     """
     producers, uses = graph.producers(), graph.uses()
     tensors = dict(graph.tensors)
@@ -47,7 +47,7 @@ def hoist_quantizers(graph: Graph) -> Graph:
 
 
 def _moves(node: Node, tensors: dict[str, Tensor]) -> bool:
-    """Whether an operator moves real numbers of its first input, one result each."""
+    """Whether an operator moves floats of its first input and has one output."""
     if not has(node, Trait.MOVE | Trait.FILL) or len(node.outputs) != 1:  # clamps become a range of the QuantizeLinear
         return False
     filled = FILLS.get(node.operator, len(node.inputs))
@@ -79,7 +79,7 @@ def _exchanged(mover: Node, quantizer: Node, tensors: dict[str, Tensor]) -> tupl
 
 
 def _filling(name: str, quantizer: Node, last: Tensor, tensors: dict[str, Tensor]) -> str:
-    """The number that is put in, quantized."""
+    """The inserted value, quantized."""
     number, own = tensors[name], unused(f"{name}_quantized", tensors)
     (array,) = execute(quantizer, [Operand(number.array, None)], [replace(last, name=own, shape=number.shape)])
     tensors[own] = Tensor.constant(own, array, last.quantization, dtype=last.dtype, aliases=(name,))

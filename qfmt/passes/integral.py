@@ -1,13 +1,14 @@
-"""Float tensors of which it is certain that they hold integers get a grid of scale 1: integer-only networks.
+"""Give float tensors that certainly contain integers a grid of scale 1: integer-only networks.
 
-It begins behind each `qfmt.RequantShift`, whose results are clipped, and at inputs that are said to be integers. There
-QuantizeLinear and DequantizeLinear of scale 1 are put in, which change nothing; the other passes do the rest.
+It begins after each `qfmt.RequantShift`, whose results are clipped, and at inputs that are declared to be integers. It
+inserts QuantizeLinear and DequantizeLinear of scale 1 there, which change nothing; the other passes do the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from ..arithmetic import EXACT_IN_FLOAT32
 from ..model import DTYPES, Graph, Node, Tensor, first_holding
 from ..ops import OPERATORS, Trait, has
 from ..ops.accumulation import inner_size, terms_of
+from ..ops.activation import bounds
 from .constants import unused
 from .qdq_grids import DEQUANTIZE, QUANTIZE
 
 _PRODUCTS = ("Conv", "qfmt.Linear", "MatMul", "Gemm")
 
 JOINS = ("Add", "Sub", "Concat")
-"""Operators whose constants become integers where their other inputs are."""
+"""Operators whose constants become integers if their other inputs are."""
 
 NARROW = ("uint8", "int8", "uint16", "int16", "uint32", "int32")
 
@@ -30,21 +32,21 @@ Range = tuple[int, int]
 
 
 def integral(graph: Graph) -> Graph:
-    """The graph with the integers of integer-only networks made visible; others are left alone."""
+    """The graph with the integers of integer-only networks as quantized tensors; other graphs are unchanged."""
     if not any(node.operator == "qfmt.RequantShift" for node in graph.nodes):
         return graph
     return _Integral(graph).result()
 
 
 class _Integral:
-    """One walk over the nodes: the range of every tensor that holds integers, and what it is called on its grid."""
+    """One pass over the nodes: the range of every tensor of integers, and its name as a quantized tensor."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
         self.ranges: dict[str, Range] = {}
         self.real: dict[str, str] = {}
-        """Tensor of integers → the same dequantized, which readers take."""
+        """Tensor of integers → its dequantized form, which readers use."""
         self.nodes: list[Node] = []
         self.producers = graph.producers()
 
@@ -79,7 +81,7 @@ class _Integral:
             self._on_grid(node, found)
 
     def _with_integers(self, node: Node) -> Node:
-        """The node with its constants as integers, where it joins them to tensors that hold integers."""
+        """The node with its constants as integers, if it joins them with tensors of integers."""
         if not any(name in self.ranges for name in node.inputs):
             return node
         inputs = list(node.inputs)
@@ -91,7 +93,7 @@ class _Integral:
         return replace(node, inputs=tuple(inputs))
 
     def _range(self, node: Node) -> Range | None:
-        """The range of integers that a node gives; None if they may be no integers, or are not known."""
+        """The range of a node's integers; None if they may not be integers, or the range is not known."""
         known = [self.ranges.get(name) for name in node.inputs if name]
         if node.operator == "Clip":
             return self._clipped(node)
@@ -105,22 +107,19 @@ class _Integral:
             )
         if not has(node, Trait.ANY_MOVE) or not known or known[0] is None:
             return None
-        return (min(0, known[0][0]), max(0, known[0][1]))  # what is padded with, or clipped at, is 0
+        return (min(0, known[0][0]), max(0, known[0][1]))  # the padding, or the bound of the clip, is 0
 
     def _clipped(self, node: Node) -> Range | None:
-        """That of a Clip behind a RequantShift, or of integers."""
+        """The range of a Clip after a RequantShift, or of integers."""
         source = self.producers.get(node.inputs[0])
         whole = source is not None and source.operator == "qfmt.RequantShift"
         if not whole and node.inputs[0] not in self.ranges:
             return None
-        bounds = [self.tensors[name] for name in node.inputs[1:] if name]
-        if len(bounds) != 2 or not all(bound.is_constant and bound.array.size == 1 for bound in bounds):
-            return None
-        low, high = (float(bound.array.reshape(())) for bound in bounds)
-        return (int(low), int(high)) if low == int(low) and high == int(high) and low <= high else None
+        low, high = bounds(node, self.tensors) or (-inf, inf)
+        return (int(low), int(high)) if low.is_integer() and high.is_integer() and low <= high else None
 
     def _product(self, node: Node) -> None:
-        """Integers times integers: weight and bias become integers, and so do the sums, where float32 is exact."""
+        """Integers times integers: weight and bias become integers, and so do the sums, if float32 is exact."""
         given, weight = self.ranges.get(node.inputs[0]), self.tensors[node.inputs[1]]
         if node.operator == "MatMul" and not weight.is_constant:
             self._product_of_two(node)
@@ -143,7 +142,7 @@ class _Integral:
         self._on_grid(replace(node, inputs=tuple(inputs)), (-reach, reach), "int32")
 
     def _product_of_two(self, node: Node) -> None:
-        """Integers times integers, both computed: the sums are integers, where float32 is exact."""
+        """Integers times integers, both computed: the sums are integers if float32 is exact."""
         a, b = (self.ranges.get(name) for name in node.inputs)
         count = inner_size(*(self.tensors[name].shape for name in node.inputs))
         reach = None if a is None or b is None or count is None else count * max(map(abs, a)) * max(map(abs, b))
@@ -163,8 +162,8 @@ class _Integral:
         return real
 
     def _on_grid(self, node: Node, limits: Range, dtype: str = "") -> None:
-        """A node whose output holds integers, and that output quantized and dequantized again; an output of the graph
-        keeps its name."""
+        """A node whose output contains integers, and that output quantized and dequantized again; an output of the
+        graph keeps its name."""
         name = node.outputs[0]
         tensor = self.tensors[name]
         dtype = dtype or first_holding(NARROW, *limits) or "int32"
@@ -185,7 +184,7 @@ class _Integral:
         self.ranges[real] = limits
 
     def _within(self, name: str, limits: Range) -> str:
-        """The same integers behind a Clip, which states their range and changes nothing."""
+        """The same integers after a Clip, which states their range and changes nothing."""
         tensor = self.tensors[name]
         if limits == (DTYPES[tensor.dtype].minimum, DTYPES[tensor.dtype].maximum):
             return name
@@ -208,7 +207,7 @@ class _Integral:
 
 
 def _whole(tensor: Tensor, *widths: int) -> Any:
-    """A constant of integers in the first type of so many bits that holds it, signed or not; None if there is none."""
+    """A constant of integers in the first type of those bits, signed or not, that fits; None if none does."""
     if not tensor.is_constant or tensor.quantization is not None:
         return None
     array: Any = tensor.array.astype(np.float64)

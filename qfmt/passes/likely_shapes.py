@@ -1,6 +1,6 @@
-"""Likely shapes of inputs whose sizes are open: as in the trace, as the first layer takes them, as images mostly are.
+"""Likely shapes of inputs with open sizes: those of the trace, of the first layer, or of typical images.
 
-Code that needs sizes that are not stated tries these, or names them in a hint.
+Code that needs unstated sizes tries these, or names them in a hint.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..model import Dimension, Model
+from ..ops import OPERATORS
+from ..ops.accumulation import input_size
 
 EXAMPLES = "example_shapes"
 """Key of `source`: the shapes that the network was traced with, by input, as JSON."""
@@ -18,7 +20,7 @@ IMAGE = 224
 """Height and width of images of CHANNELS channels, which most networks for them were trained with."""
 
 SIZE = 64
-"""Any other size that nothing tells."""
+"""Any other unknown size."""
 
 CHANNELS = 3
 """The second dimension of images and volumes, where it is not known."""
@@ -26,14 +28,11 @@ CHANNELS = 3
 VOLUME = 16
 """Each side of a volume is at most this."""
 
-_FEATURES = {"Linear": 1, "DynamicLinear": 1, "MatMul": -2, "MatMulInteger": -2}
-"""Operator → the dimension of its second input that is as long as the last one of its first."""
-
 _PASSED_ON = ("QuantizeLinear", "DynamicQuantizeLinear", "Cast", "Identity")
 
 
 class Taken(NamedTuple):
-    """What the first layer takes: so many dimensions (None: any), of this size along `axis`."""
+    """The input shape of the first layer: its number of dimensions (None: any), and the size along `axis`."""
 
     rank: int | None
     axis: int
@@ -43,9 +42,9 @@ class Taken(NamedTuple):
 def likely_shape(
     model: Model, name: str, size: int | None = None, example: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """The shape of an input: what is stated, else of `example` (default: of its trace), else guessed, with `size` for
-    sizes that nothing tells (default: IMAGE for images, else SIZE). A first dimension that is open is 1, but of a
-    vector."""
+    """The shape of an input: as stated, else of `example` (default: of its trace), else guessed, with `size` for
+    unknown sizes (default: IMAGE for images, else SIZE). An open first dimension is 1, except for a vector.
+    """
     stated, taken = model.tensors[name].shape, _taken(model, name)
     example = example_shapes(model).get(name) if example is None else example
     if stated is None:
@@ -87,29 +86,25 @@ def _guessed(stated: Sequence[Dimension], size: int | None, taken: Taken | None)
 
 
 def _taken(model: Model, name: str) -> Taken | None:
-    """What a convolution, a linear layer or a product takes that reads this input, quantized or not."""
+    """The input shape of the convolution, linear layer or product that reads this input, quantized or not."""
     same = {name}
     for node in model.nodes:
         if not node.inputs or node.inputs[0] not in same:
             continue
-        operator = node.operator.rpartition(".")[2]
-        if operator in _PASSED_ON:
+        if node.operator.rpartition(".")[2] in _PASSED_ON:
             same.add(node.outputs[0])
             continue
-        weight = model.tensors[node.inputs[1]].shape if len(node.inputs) > 1 and node.inputs[1] else None
-        if weight is None or len(weight) < 2 or not all(isinstance(size, int) for size in weight):
-            continue
-        if operator in _FEATURES:
-            return Taken(None, -1, int(weight[_FEATURES[operator]] or 0))
-        if operator in ("Conv", "ConvInteger"):
-            return Taken(len(weight), 1, int(weight[1] or 0) * node.int("group", 1))
-        if operator == "ConvTranspose":
-            return Taken(len(weight), 1, int(weight[0] or 0))
+        entry = OPERATORS.get(node.operator)
+        weight = model.tensors[node.inputs[1]].shape if entry and entry.weights and any(node.inputs[1:2]) else None
+        sizes = [size for size in weight or () if isinstance(size, int)]
+        if entry is not None and weight is not None and len(sizes) >= max(2, len(weight)):
+            rank, axis = (len(sizes), 1) if "kernel_shape" in entry.attributes else (None, -1)
+            return Taken(rank, axis, input_size(node, sizes))
     return None
 
 
 def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The shapes that the network was traced with, by input, as far as its source tells."""
+    """The shapes that the network was traced with, by input, as far as its source states them."""
     try:
         told = json.loads(model.source.get(EXAMPLES, "{}"))
         return {
@@ -117,14 +112,14 @@ def example_shapes(model: Model) -> dict[str, tuple[int, ...]]:
             for name, sizes in told.items()
             if isinstance(sizes, list) and all(isinstance(size, int) and size >= 0 for size in sizes)
         }
-    except (ValueError, AttributeError, RecursionError):  # of a file by another program
+    except (ValueError, AttributeError, RecursionError):  # a file of another program
         return {}
 
 
 def shape_options(model: Model, first: str = "") -> str:
-    """`--input-shape` for every input with open sizes beside the first, with likely ones: a command line that works.
+    """`--input-shape` for every input with open sizes besides the first dimension, with likely sizes that work.
 
-    `first` is written for a first dimension that is open; "": its name.
+    `first` is the text for an open first dimension; "": its name.
     """
     options = []
     for name in model.graph.inputs:

@@ -1,7 +1,7 @@
-"""What an integer-only file states about its sums, recomputed from its constants and the ranges of its inputs.
+"""Recompute what an integer-only file states about its sums, from its constants and the ranges of its inputs.
 
-Nothing is taken from the lowering that wrote it. Ranges that tensors state are proven one after the other: those of
-sums here, those of all others by the clamp of the node that gives them. Those of graph inputs are for inputs to keep.
+This does not use the code that lowered it. The stated ranges of tensors are proven one after the other: those of sums
+here, those of all others by the clamp of the node that computes them. Inputs of the graph must be in their ranges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..budget import Budget
 from ..errors import BudgetError, QfmtError, Violation
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import OPERATORS
-from ..ops.accumulation import columns, inner_size
+from ..ops.accumulation import columns, inner_size, range_met
 from ..ops.geometry import mean_sizes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Range(NamedTuple):
-    """The least and the greatest sum for each channel, which run along `axis`; and of any part of one."""
+    """The least and the greatest sum for each channel, which run along `axis`; and of any partial sum."""
 
     low: Integers
     high: Integers
@@ -41,9 +41,9 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Proofs:
-    """`violations`: P1 a sum may leave int32, P2 a tensor of sums states too narrow a range, P3 a requantization too
-    small a reach. `sums`, `reaches`: how many nodes were found to keep to P1, and to P3. `unknown`: node → why it
-    cannot be told from the file.
+    """`violations`: P1 a sum may exceed int32, P2 a tensor of sums states too narrow a range, P3 a requantization too
+    small a reach. `sums`, `reaches`: how many nodes satisfy P1, and P3. `unknown`: node → why the file does not
+    determine it.
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Proofs:
 
 
 def proofs(model: Model) -> Proofs:
-    """Whether the sums of all nodes stay in int32, and within what the file states of them. For valid models."""
+    """Whether the sums of all nodes stay in int32, and within the ranges that the file states. For valid models."""
     budget = Budget.of(model, "checking the sums of a network of")
     found, tensors, ranges = Proofs(), model.graph.tensors, dict[str, Range]()
     for index, node in enumerate(model.nodes):
@@ -89,11 +89,11 @@ def _adder(node: Node) -> Callable[[Node, Tensors, Budget], Range] | None:
     return _sums if operator.accumulates else _mean
 
 
-# What nodes add up
+# Sums of nodes
 
 
 def limits(tensor: Tensor) -> tuple[int, int]:
-    """The least and the greatest integer that a tensor holds, or may hold."""
+    """The least and the greatest integer of a tensor, or a bound of them."""
     if tensor.is_constant:
         return (int(tensor.array.min()), int(tensor.array.max())) if tensor.array.size else (0, 0)
     kind, grid = DTYPES[tensor.dtype], tensor.quantization
@@ -116,7 +116,7 @@ def _one(low: int, high: int, parts: tuple[int, int] | None = None) -> Range:
 
 
 def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
-    """Σ v · w + B, v the integers of x less the zero point, or by `folded` as they are."""
+    """Σ v · w + B, v the integers of x less the zero point, or unchanged with `folded`."""
     x, w = (tensors[name] for name in node.inputs[:2])
     if not w.is_constant:
         return _of_two(node, x, w)
@@ -125,9 +125,7 @@ def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
         weights = weights - w.quantization.zero_points(weights.ndim).astype(np.int64)
     weights = columns(node, weights)
     low, high = limits(x) if node.rule == "folded" else _centred(x)
-    if any(node.ints("pads", ())) or node.operator == "ConvTranspose":
-        padding = _zero_point(x) if node.rule == "folded" else 0
-        low, high = min(low, padding), max(high, padding)
+    low, high = range_met(node, low, high, _zero_point(x) if node.rule == "folded" else 0)
     above, below = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
     least, most = _bias(node, tensors, len(weights))
     lowest, highest = above * low - below * high + least, above * high - below * low + most
@@ -139,7 +137,7 @@ def _sums(node: Node, tensors: Tensors, budget: Budget) -> Range:
 
 
 def _bias(node: Node, tensors: Tensors, count: int) -> tuple[Integers, Integers]:
-    """The least and the greatest that is added to the sums of each channel; Gemm has it for each row."""
+    """The least and the greatest addend to the sums of each channel; Gemm has one for each row."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return np.zeros(count, np.int64), np.zeros(count, np.int64)
     tensor = tensors[node.inputs[2]]
@@ -182,7 +180,7 @@ def _mean(node: Node, tensors: Tensors, budget: Budget) -> Range:
     return _one(low * multiple, high * multiple, (min(low, 0) * multiple, max(high, 0) * multiple))
 
 
-# What the file states of them
+# What the file states about them
 
 
 def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:

@@ -1,4 +1,4 @@
-"""The grid that a QuantizeLinear or DequantizeLinear of ONNX states, its scales and zero points being inputs."""
+"""The grid that a QuantizeLinear or DequantizeLinear of ONNX states by its inputs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ QUANTIZE, DEQUANTIZE = "ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear"
 
 
 class QdqGrids:
-    """What each of these nodes states: the grid of its integers, if a tensor can have it as its quantization.
+    """The grid that each of these nodes states, if a tensor can have it as its quantization.
 
     None if scales are computed, are not positive finite numbers, or do not fit the tensor as far as that is known.
-    Nodes that share scale and zero point are looked at once.
+    Nodes that share scale and zero point are examined once.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -90,6 +90,6 @@ def _by_blocks(node: Node, data: Tensor, scale: Any, points: Tensor | None) -> Q
     size = node.int("block_size")
     block = tuple(size if each == axis else 1 for each in range(len(sizes)))
     grid = Quantization.of_blocks(data.dtype, sizes, block, scale, 0 if points is None else points.array)
-    if grid.blocks is not None and data.is_constant:  # which may have negative scales: nothing is quantized to them
+    if grid.blocks is not None and data.is_constant:  # these may have negative scales: nothing is quantized to them
         return grid if bool(np.isfinite(scale.astype(np.float32)).all()) else None
     return grid if _are_scales(scale) else None

@@ -1,27 +1,26 @@
-"""Integers that are clipped before they are dequantized: narrow ranges, as Brevitas writes them."""
+"""Integers that are clipped before they are dequantized: narrow ranges, as written by Brevitas."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ..model import DTYPES, Node, Tensor, static_shape
+from ..model import DTYPES, Node, Tensor
+from ..ops.activation import bounds
 from .qdq_grids import QUANTIZE
 
 Ranges = dict[str, tuple[int, int]]
 """Tensor → the smallest and the largest of its integers."""
 
 
-def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterable[str]) -> tuple[list[Node], Ranges]:
+def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], uses: Counter[str]) -> tuple[list[Node], Ranges]:
     """The nodes without the Clips of integers that a QuantizeLinear alone gives, or that are constants; the ranges.
 
-    The QuantizeLinear gives the clipped integers then: clamping twice is clamping to what both ranges have in common.
+    The QuantizeLinear then outputs the clipped integers: clamping twice is clamping to the intersection of the ranges.
     """
-    readers = Counter(name for node in nodes for name in node.inputs)
-    readers.update(outputs)
     producers = {node.outputs[0]: position for position, node in enumerate(nodes) if node.operator == QUANTIZE}
     kept: list[Node | None] = list(nodes)
     ranges: Ranges = {}
@@ -36,7 +35,7 @@ def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterabl
             continue
         if tensors[source].is_constant:
             tensors[target] = _clipped(tensors[source], tensors[target], limits)
-        elif source in producers and readers[source] == 1:
+        elif source in producers and uses[source] == 1:
             at = producers.pop(source)
             quantizer = kept[at]
             assert quantizer is not None
@@ -52,26 +51,17 @@ def narrowed(nodes: Sequence[Node], tensors: dict[str, Tensor], outputs: Iterabl
 
 
 def _limits(node: Node, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
-    """The range that a Clip of integers leaves, if its bounds are constants."""
+    """The range after a Clip of integers, if its bounds are constants."""
     if node.operator != "Clip" or not DTYPES[tensors[node.inputs[0]].dtype].is_integer:
         return None
-    kind = DTYPES[tensors[node.inputs[0]].dtype]
-    limits = [kind.minimum, kind.maximum]
-    if not kind.is_quantizable:
+    kind, known = DTYPES[tensors[node.inputs[0]].dtype], bounds(node, tensors)
+    if known is None or not kind.is_quantizable:
         return None
-    for index, name in enumerate(node.inputs[1:]):
-        if not name:
-            continue
-        bound = tensors[name]
-        if not bound.is_constant or static_shape(bound) not in ((), (1,)):
-            return None
-        value = int(bound.array.reshape(()))
-        limits[index] = max(limits[0], value) if index == 0 else min(limits[1], value)
-    return limits[0], limits[1]
+    return int(max(kind.minimum, known[0])), int(min(kind.maximum, known[1]))
 
 
 def _clipped(source: Tensor, target: Tensor, limits: tuple[int, int]) -> Tensor:
-    """The constant behind the Clip: the same data where nothing is cut off."""
+    """The constant after the Clip: the same data if nothing is clipped."""
     names = tuple(sorted({*target.aliases, *source.aliases, source.name} - {target.name}))
     array = source.array
     if array.size == 0 or (array.min() >= limits[0] and array.max() <= limits[1]):

@@ -1,4 +1,4 @@
-"""Sizes of inputs that are stated afterwards: the shapes of all tensors that follow from them."""
+"""Set sizes of inputs of an existing graph, and derive the shapes of all tensors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..ops.quantization import is_static
 from .edits import only_read
 
 LARGEST = INT32
-"""The most elements that a tensor may have whose sizes are stated."""
+"""The most elements of a tensor whose sizes are stated."""
 
 FEW = 1 << 16
-"""Sizes that nodes compute are computed up to so many; other constants wait for the run."""
+"""The most elements of computed sizes that are folded; other constants are computed at run time."""
 
 HINT = "state different input sizes"
 
 
 def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -> Graph:
-    """The graph with these shapes of inputs, and those of other tensors that its operators make of them.
+    """The graph with these shapes of inputs, and the shapes of other tensors that follow from them.
 
     Raises SourceError for a name that is not an input, and for a shape that contradicts what is known.
     """
@@ -41,7 +41,7 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
             shapes_of_outputs = inferred(node, tensors)
         except (QfmtError, ValueError, IndexError, TypeError) as error:
             why = error.what if isinstance(error, QfmtError) else "these sizes do not fit it"
-            raise SourceError(why, where=f"{node.label} ({node.operator})", hint=HINT) from None
+            raise SourceError(why, where=node.title, hint=HINT) from None
         for name, shape in zip(node.outputs, shapes_of_outputs, strict=False):
             tensors[name] = limited(_sized(tensors[name], shape))
         if known := _known(node, tensors):
@@ -52,7 +52,7 @@ def with_input_shapes(graph: Graph, shapes: Mapping[str, Sequence[Dimension]]) -
 
 
 def with_output_shapes(graph: Graph) -> Graph:
-    """The graph with shapes of tensors that its operators give, where it states none; nothing is refused."""
+    """The graph with derived shapes for tensors without a stated one; never raises an error."""
     tensors = dict(graph.tensors)
     for node in graph.nodes:
         try:
@@ -66,7 +66,7 @@ def with_output_shapes(graph: Graph) -> Graph:
 
 
 def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """The output of a node that computes sizes, if these are known now; it needs no node then."""
+    """The output of a node that computes sizes, if these are already known; then the node is not needed."""
     given = [tensors[name] if name else None for name in node.inputs]
     output = tensors[node.outputs[0]]
     if is_static(output.shape) and prod(output.shape) > FEW:
@@ -88,7 +88,7 @@ def _known(node: Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
-    """The shapes that an operator gives; none if it is not known, or needs a rank that is not."""
+    """The output shapes of an operator; none if it is unknown, or needs an unknown rank."""
     operator = OPERATORS.get(node.operator)
     if operator is None:
         return ()
@@ -103,7 +103,7 @@ def inferred(node: Node, tensors: Mapping[str, Tensor]) -> Sequence[Shape]:
 
 
 def limited(tensor: Tensor) -> Tensor:
-    """The tensor; SourceError if its sizes are beyond what is computed."""
+    """The tensor; SourceError if it is too large to compute."""
     count = prod(size for size in tensor.shape or () if isinstance(size, int))
     if count > LARGEST:
         raise SourceError(f"would have {count:,} elements, more than {LARGEST:,}", where=tensor.name, hint=HINT)
@@ -111,7 +111,7 @@ def limited(tensor: Tensor) -> Tensor:
 
 
 def _sized(tensor: Tensor, shape: Shape) -> Tensor:
-    """A tensor with the sizes of `shape` where these are more than it knows."""
+    """A tensor with the sizes of `shape` where its own are unknown."""
     if shape is None:
         return tensor
     known = tensor.shape if tensor.shape is not None else (None,) * len(shape)

@@ -85,9 +85,9 @@ def _not_folded(weight: Tensor) -> str:
 
 @MEANING.rule(
     49,
-    "A node that takes integers as they are stored has inputs of the types that its entry lists. Parameters and tables "
+    "A node that uses stored integers has inputs of the types that its entry lists. Parameters and tables "
     "are constants without quantization, have the types, lengths and values stated there, and are those that its rule "
-    "takes. No result is outside [quant_min, quant_max], and no sum exceeds int64. A requantized output is quantized "
+    "uses. No result is outside [quant_min, quant_max], and no sum exceeds int64. A requantized output is quantized "
     "per tensor, in integers of at most 32 bits. What a qfmt.RequantShift states about itself, it states once for all "
     "channels or once for each.",
 )
@@ -99,7 +99,7 @@ def _integers(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> 
             if not tensor.is_constant or tensor.quantization is not None:
                 return f"{quoted(tensor.name)} must be a constant without quantization"
         elif tensor is not None and not _is_integer(tensor, 8 if "table" in operator.constants else 32):
-            return f"{quoted(tensor.name)} is {tensor.dtype}, a type that the operator does not take"
+            return f"{quoted(tensor.name)} is {tensor.dtype}, a type that the operator does not support"
     if "weights" in node.attributes:
         return _weighted(node, tensors)
     return _table(node, tensors) if "table" in operator.constants else _requantized(node, operator, tensors)
@@ -173,7 +173,7 @@ def _requantized(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) 
     if missing := [name for name in needs if name not in found]:
         return f"the rule requires {first_of(missing)}"
     if excess := [name for name in found if name not in (*needs, *may)]:
-        return f"the rule does not take {first_of(excess)}"
+        return f"the rule does not use {first_of(excess)}"
     if "thresholds" in may and ("row" in found) != ("thresholds" in found):
         return "thresholds and row must both be present or both be absent"
     return _unfit(found, q.quant_max - q.quant_min) or _miscounted(node, x, found) or _wrong_values(node, found)

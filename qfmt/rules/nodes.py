@@ -132,7 +132,7 @@ def _moved(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str
 
     source = tensors[node.inputs[0]].quantization
     if source is not None and source.is_blocked:
-        return f"{quoted(node.inputs[0])} has block-wise scales, which an operator that moves integers cannot take"
+        return f"{quoted(node.inputs[0])} has block-wise scales, which an operator that moves integers does not support"
     for name in node.outputs:
         target = tensors[name].quantization
         if (source is None) != (target is None) or (source is not None and not source.same_grid(target)):
@@ -156,9 +156,9 @@ def _float_only(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -
 @MEANING.rule(
     47,
     "A node with a quantized output states one of the rounding rules of its operator, if the operator has any. So does "
-    "a node with a quantized input, if its operator takes quantized weights. Any other node states none. Where tensors "
-    "with blocks or quantized floats take part, an operator that accumulates states a quantize rule instead. Any node "
-    "may state a sum rule that its operator has.",
+    "a node with a quantized input, if its operator uses quantized weights. Any other node states none. Where tensors "
+    "with blocks or quantized floats are involved, an operator that accumulates states a quantize rule instead. Any "
+    "node may state a sum rule that its operator has.",
 )
 def _rounding_rule(node: Node, operator: Operator, tensors: Mapping[str, Tensor]) -> str:
     if node.rule and node.rule in operator.sum_rules:
@@ -188,13 +188,13 @@ def _scales_of_products(node: Node, operator: Operator, tensors: Mapping[str, Te
     accumulates = operator.accumulates
     if node.rule not in (*REQUANTIZE_RULES, *DYNAMIC_RULES, *LOOKUP_RULES):
         return ""
-    for index, (parameter, name) in enumerate(zip(operator.inputs, node.inputs, strict=False)):
+    for index, name in enumerate(node.inputs):
         quantization, shape = (tensors[name].quantization, tensors[name].shape) if name else (None, None)
         if quantization is None or not quantization.is_per_channel:
             continue
         if index == 0 and accumulates:
             return f"the scales of {quoted(name)} are per channel, expected one scale"
-        if index == 1 if accumulates else parameter.name.startswith("W"):
+        if index in (operator.weights or (0,)):  # the first is the table of a lookup rule
             axis = output_axis(node, len(shape or ()))
             if quantization.axis != axis:
                 return f"the scales of {quoted(name)} are along axis {quantization.axis}, expected axis {axis}"

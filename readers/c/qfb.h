@@ -37,11 +37,12 @@ typedef enum {
 } qfb_code;
 
 /* A failure: what, which rule it breaks ("" if none), and where: `place` is "byte", "tensor", "node", "buffer", "vector"
- * or "file", and `index` says which one. The texts are constants. */
+ * or "file", and `index` says which one. The texts are constants. What a newer reader may know is named: a required
+ * feature by `name`, which lies in the file ("" if none); required flags, or the code of an element type, by `number`. */
 typedef struct {
     qfb_code code;
-    const char *rule, *what, *place;
-    uint64_t index;
+    const char *rule, *what, *place, *name;
+    uint64_t index, number;
 } qfb_error;
 
 /* ---- What a file holds ---- */
@@ -193,8 +194,15 @@ static inline qfb_code qfb_fail_(
     qfb_file *file, qfb_code code, const char *rule, const char *place, uint64_t index, const char *what)
 {
     file->error.code = code, file->error.rule = rule, file->error.what = what;
-    file->error.place = place, file->error.index = index;
+    file->error.place = place, file->error.index = index, file->error.name = "", file->error.number = 0;
     return code;
+}
+
+/* The last failure is about what this reader does not know. */
+static inline qfb_code qfb_unknown_(qfb_file *file, const char *name, uint64_t number)
+{
+    file->error.name = name, file->error.number = number;
+    return file->error.code;
 }
 
 /* ---- SHA-256 (FIPS 180-4) ---- */
@@ -863,8 +871,10 @@ static inline qfb_code qfb_read_blocks_(qfb_file *file, uint32_t index, uint32_t
     q->block_shape = qfb_list_(file, at, QFB_BLOCKS_SHAPE_, 8);
     if (!qfb_at_(file, at, QFB_BLOCKS_SCALE_) || has_zero != (zero_dtype != 0))
         return qfb_invalid_(file, "F12", index, "blocks lack scales, or the type of their zero points");
-    if (zero_dtype && !qfb_dtype_of(zero_dtype))
-        return qfb_invalid_(file, "V2", index, "the type of the blocks' zero points is not known");
+    if (zero_dtype && !qfb_dtype_of(zero_dtype)) {
+        qfb_invalid_(file, "V2", index, "the type of the blocks' zero points is not known");
+        return qfb_unknown_(file, "", zero_dtype);
+    }
     q->block_zero_point_dtype = (qfb_dtype)zero_dtype;
     if (qfb_get_buffer(file, qfb_uint_(file, at, QFB_BLOCKS_SCALE_, 0), &q->block_scale) ||
         (has_zero && qfb_get_buffer(file, qfb_uint_(file, at, QFB_BLOCKS_ZERO_, 0), &q->block_zero_point)))
@@ -899,8 +909,10 @@ static inline qfb_code qfb_read_quantization_(qfb_file *file, uint32_t index, ui
         return qfb_invalid_(file, "F12", index, "a quantization lacks quant_min or quant_max");
     q->quant_min = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MIN_), 64);
     q->quant_max = qfb_signed_(qfb_ulong_(file, at, QFB_Q_MAX_), 64);
-    if (!qfb_dtype_of(scale_dtype))
-        return qfb_invalid_(file, "V2", index, "the type of the scales is not known");
+    if (!qfb_dtype_of(scale_dtype)) {
+        qfb_invalid_(file, "V2", index, "the type of the scales is not known");
+        return qfb_unknown_(file, "", scale_dtype);
+    }
     q->scale_dtype = (qfb_dtype)scale_dtype;
     if (observed)
         qfb_read_observed_(file, observed, q);
@@ -921,8 +933,10 @@ static inline qfb_code qfb_read_tensor_(qfb_file *file, uint32_t index, qfb_tens
     tensor->aliases = qfb_list_(file, at, QFB_TENSOR_ALIASES_, 4);
     tensor->is_constant = qfb_at_(file, at, QFB_TENSOR_BUFFER_) != 0;
     tensor->is_quantized = quantization != 0;
-    if (!qfb_dtype_of(dtype))
-        return qfb_invalid_(file, "V2", index, "the element type is not known");
+    if (!qfb_dtype_of(dtype)) {
+        qfb_invalid_(file, "V2", index, "the element type is not known");
+        return qfb_unknown_(file, "", dtype);
+    }
     tensor->dtype = (qfb_dtype)dtype;
     if (tensor->is_constant && qfb_get_buffer(file, qfb_uint_(file, at, QFB_TENSOR_BUFFER_, 0), &tensor->array))
         return qfb_invalid_(file, "F7", index, "there is no such buffer");
@@ -1079,8 +1093,10 @@ static inline qfb_code qfb_check_header_(qfb_file *file)
         return qfb_fail_(file, QFB_BROKEN, "F3", "byte", file->size, "ends inside the header");
     if (memcmp(p + 8, "qh01", 4))
         return qfb_fail_(file, QFB_BROKEN, "F1", "byte", 8, "the header tag is not qh01");
-    if (qfb_u32_(p + 48))
-        return qfb_fail_(file, QFB_NEWER, "F10", "byte", 48, "requires features that this reader does not support");
+    if (qfb_u32_(p + 48)) {
+        qfb_fail_(file, QFB_NEWER, "F10", "byte", 48, "requires flags that this reader does not support");
+        return qfb_unknown_(file, "", qfb_u32_(p + 48));
+    }
     for (i = 56; i < 128; i += i == 63 ? 33 : 1)
         if (p[i])
             return qfb_fail_(file, QFB_BROKEN, "F2", "byte", i, "a reserved byte of the header is not zero");
@@ -1469,6 +1485,7 @@ static inline void qfb_unmap(const void *bytes, uint64_t size) { munmap((void *)
 static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size, unsigned flags)
 {
     qfb_walk_ walk;
+    qfb_list features;
     memset(file, 0, sizeof *file);
     file->bytes = (const uint8_t *)bytes, file->size = size;
     qfb_fail_(file, QFB_OK, "", "file", 0, "");
@@ -1478,8 +1495,11 @@ static inline qfb_code qfb_open(qfb_file *file, const void *bytes, uint64_t size
     walk.file = file, walk.budget = (uint64_t)QFB_REPETITIONS_ * file->meta_size;
     if (qfb_target_(file, 0, &file->model) || qfb_walk_table_(&walk, QFB_T_MODEL_, file->model))
         return file->error.code;
-    if (qfb_count_(file, qfb_to_(file, file->model, QFB_MODEL_FEATURES_)))
-        return qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
+    features = qfb_list_(file, file->model, QFB_MODEL_FEATURES_, 4);
+    if (features.count) {
+        qfb_fail_(file, QFB_NEWER, "F10", "file", 0, "requires features that this reader does not support");
+        return qfb_unknown_(file, qfb_text(&features, 0).text, 0);
+    }
     file->graph = qfb_to_(file, file->model, QFB_MODEL_GRAPH_);
     file->buffers = qfb_to_(file, file->model, QFB_MODEL_BUFFERS_);
     file->sources = qfb_to_(file, file->model, QFB_MODEL_SOURCE_);

@@ -6,9 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define QFB_POSIX
 #endif
-#include "qfb.h"
-#include <inttypes.h>
-#include <stdio.h>
+#include "failure.h"
 #include <stdlib.h>
 
 static const char *comma = ""; /* before the next element, or key */
@@ -239,8 +237,7 @@ static int dump_file(const char *path)
         return 2;
     }
     if (qfb_open(&file, bytes, size, QFB_CHECK_DATA))
-        fprintf(stderr, "%s: %s %" PRIu64 ": %s%s%s%s\n", path, file.error.place, file.error.index, file.error.what,
-                *file.error.rule ? " (rule " : "", file.error.rule, *file.error.rule ? ")" : "");
+        print_failure(path, &file);
     else
         dump(&file);
     qfb_unmap(bytes, size);

@@ -11,10 +11,9 @@
 #define _POSIX_C_SOURCE 200809L
 #define QFB_POSIX
 #endif
+#include "failure.h"
 #include "qfb_run.h"
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { MOST_INPUTS = 64, TROUBLE = 2 };
@@ -39,42 +38,16 @@ static int trouble(const char *path, const char *what)
     return TROUBLE;
 }
 
-/* A name of a stranger: control characters, which could drive a terminal or begin a line, are written out. */
-static void print_name(FILE *to, qfb_string name)
-{
-    uint32_t i;
-    for (i = 0; i < name.size; i++) {
-        unsigned char c = (unsigned char)name.text[i], next = i + 1 < name.size ? (unsigned char)name.text[i + 1] : 0;
-        if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
-            fprintf(to, "\\x%02x", (unsigned char)name.text[++i]);
-        else if (c < 0x20 || c == 0x7f)
-            fprintf(to, "\\x%02x", c);
-        else
-            fputc(c, to);
-    }
-}
-
-/* What went wrong, where, and which rule is broken; a node is told by its operator as well. */
 static int failed(job_t *job)
 {
-    qfb_error e = job->file.error;
-    qfb_tensor tensor;
-    qfb_node node;
     fflush(stdout);
-    fprintf(stderr, "%s: %s %" PRIu64, job->path, e.place, e.index);
-    if (!strcmp(e.place, "node") && !qfb_get_node(&job->file, (uint32_t)e.index, &node)) {
-        fputs(" (", stderr), print_name(stderr, node.operator_name), fputc(' ', stderr);
-        print_name(stderr, node.name), fputc(')', stderr);
-    }
-    if (e.code > QFB_INVALID && !strcmp(e.place, "tensor") && !qfb_get_tensor(&job->file, (uint32_t)e.index, &tensor))
-        fputs(" (", stderr), print_name(stderr, tensor.name), fputc(')', stderr);
-    fprintf(stderr, ": %s%s%s%s\n", e.what, *e.rule ? " (rule " : "", e.rule, *e.rule ? ")" : "");
+    print_failure(job->path, &job->file);
     return TROUBLE;
 }
 
 /* ---- Files ---- */
 
-/* All bytes of a file, in memory of its own; NULL if it cannot be read. */
+/* All bytes of a file, in its own memory; NULL if it cannot be read. */
 static void *contents(const char *path, uint64_t *size)
 {
     FILE *file;

@@ -18,11 +18,11 @@
 
 enum { QFB_RUN_RANK = 8 };
 
-/* A tensor while the network runs. */
+/* A tensor at run time. */
 typedef struct {
     int64_t shape[QFB_RUN_RANK];
     uint64_t count;      /* elements */
-    const uint8_t *data; /* first element; of computed tensors only while the network runs, of outputs after it, too */
+    const uint8_t *data; /* first element; of computed tensors only at run time, of outputs after it, too */
     uint32_t rank;
     uint8_t dtype;  /* a qfb_dtype */
     uint8_t width;  /* bytes of an element */

@@ -76,7 +76,7 @@ def test_an_input_may_come_from_a_file_of_numpy(dtype: str, tmp_path: Path) -> N
         assert loaded["x"].dtype.type is np.void
         y = model.run({"x": loaded["x"]})["y"]
     assert y.dtype == kind and np.array_equal(y, x)
-    with pytest.raises(RunError, match=r"takes .*, not"):
+    with pytest.raises(RunError, match=r"expects .*, not"):
         model.run({"x": np.zeros(3, "V5")})
 
 
@@ -99,7 +99,7 @@ def test_a_graph_takes_and_gives_narrow_numbers(dtype: str) -> None:
     assert found["z"].dtype == x.dtype and found["z"].tolist() == x.tolist()
     limited = replace(tensors[0], quantization=replace(grid, quant_max=0))
     narrow = Model(Graph(("x",), ("y",), nodes[:1], {"x": limited, "y": tensors[1]}))
-    with pytest.raises(RunError, match=r"input x: takes (integers|float.*) in \[.*, 0\], not 1"):
+    with pytest.raises(RunError, match=r"input x: expects (integers|float.*) in \[.*, 0\], not 1"):
         narrow.run({"x": x})
 
 

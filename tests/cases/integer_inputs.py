@@ -1,4 +1,4 @@
-"""Random inputs and attributes of the operators that take integers as they are stored."""
+"""Random inputs and attributes of the operators on stored integers."""
 
 from __future__ import annotations
 

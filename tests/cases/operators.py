@@ -159,7 +159,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
 
 
 ON_INTEGERS = [name for name, operator in OPERATORS.items() if operator.takes_integers]
-"""Operators that take integers as they are stored: there is nothing that other formats or frameworks have of them."""
+"""Operators on stored integers, which other formats and frameworks do not have."""
 
 SOME_GRID = Quantization.per_tensor(0.5, 3, "int8")
 

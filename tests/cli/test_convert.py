@@ -39,14 +39,14 @@ def test_convert_replaces_what_was_there_as_cp_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("d.npz", "qfmt does not write .npz files; end it in .qfb, .onnx or .c; the name of a folder"),
-        (".qfb", "has no name before its suffix"),
-        ("d/my-net.c", "'my-net' is not a name in C"),
-        ("d.h", "qfmt does not write .h files; end it in"),
+        ("d.npz", "qfmt does not write .npz files; end the name in .qfb, .onnx or .c, or in / for a folder"),
+        (".qfb", "has no name before the suffix"),
+        ("d/my-net.c", "'my-net' is not a valid C identifier"),
+        ("d.h", "qfmt does not write .h files; end the name in"),
         ("d", "--integer-only --exact"),
         ("d/d.c", "--integer-only --exact"),
         ("d.pt/", "--integer-only --exact"),
-        ("d.pt", "end it in .qfb, .onnx or .c"),
+        ("d.pt", "end the name in .qfb, .onnx or .c"),
     ],
 )
 def test_convert_refuses_kinds_that_it_cannot_write(tmp_path: Path, name: str, said: str) -> None:
@@ -109,7 +109,7 @@ def test_convert_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_a_program_in_c_needs_a_folder() -> None:
     said = trouble("convert", DIGITS, "net.c")
-    assert "a C program is multiple files; name a folder for them, as in net/net.c" in said
+    assert "a C program consists of multiple files; name a folder for them, as in net/net.c" in said
 
 
 def test_convert_prints_json_or_nothing_on_request(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_convert_names_what_cannot_be_run(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     result = invoke("convert", tmp_path / "m.onnx", tmp_path / "m.qfb")
     assert result.exit_code == 0
-    assert "note   kept as they are, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr
+    assert "note   kept unchanged, but qfmt cannot run them: some.domain.Fancy (2×)" in result.stderr
 
 
 def test_a_destination_without_suffix_is_a_c_program_and_could_be_a_qfb(tmp_path: Path) -> None:
     message = trouble("convert", DIGITS, tmp_path / "model")
-    assert f"for a .qfb file name it {tmp_path / 'model.qfb'}; for a C program" in message
-    assert "name it" not in trouble("convert", DIGITS, tmp_path / "a" / "model.c")
+    assert f"for a .qfb file use the name {tmp_path / 'model.qfb'}; for a C program" in message
+    assert "use the name" not in trouble("convert", DIGITS, tmp_path / "a" / "model.c")

@@ -116,7 +116,7 @@ def complaints(run: Run, file: Path, command: str, expected: Outcome, out: Path)
     wanted, says = expected if isinstance(expected, tuple) else (expected, "")
     lines = [line for line in error.splitlines() if line.startswith("qfmt: error:")]
     wrong = [f"status {status}, not {wanted}"] if status != wanted else []
-    if "Traceback" in error or "a fault in qfmt" in error:
+    if "Traceback" in error or "a bug in qfmt" in error:
         wrong.append("a fault")
     if len(lines) != (status == 2) or max(map(len, lines), default=0) > LONGEST_LINE:
         wrong.append(f"{len(lines)} lines of error")

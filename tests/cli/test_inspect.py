@@ -80,7 +80,7 @@ def test_inspect_json_holds_everything(tiny: Path) -> None:
 
 def test_inspect_one_tensor_by_any_of_its_names(tiny: Path) -> None:
     text = invoke("inspect", tiny, "--tensor", "fc1._packed_params._packed_params").stdout
-    assert "is a name that this tensor had in its source" in text
+    assert "is a name of this tensor in its source" in text
     assert "used range   -128..6 (smallest and largest stored integer)" in text
     assert "real range   -32..1.5" in text
     assert "quant_min    -128 (int8 starts at -128)" in text

@@ -30,7 +30,7 @@ def test_run_takes_arrays_by_name_and_sums_up(tiny: Path, arrays: Path, tmp_path
     dest = tmp_path / "out.npz"
     result = invoke("run", tiny, "--input", arrays, "--output", dest)
     assert result.exit_code == 0, result.output
-    assert result.stderr == f"note: {arrays}: ignored, because not inputs: labels\n"
+    assert result.stderr == f"note: {arrays}: ignored, because they are not inputs: labels\n"
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[0] == ["output", "dtype", "shape", "min", "max", "argmax"]
     expected = tiny_model().run({"x": np.load(arrays)["x"]})
@@ -106,16 +106,17 @@ def test_run_notes_what_it_converts_and_refuses_the_rest(tmp_path: Path) -> None
 
     for name, kind in kinds.items():
         assert said(name, np.ones(2, kind)) == ""
-    assert said("real", np.ones(2)) == f"note: {path}: input x takes float32; float64 was converted\n"
-    assert said("index", np.ones(2, np.int64)) == f"note: {path}: input x takes int32; int64 was converted\n"
-    assert said("index", np.array([1, 1 << 40])).startswith("status 2: qfmt: error: input x: takes int32, which cannot")
-    assert "input x: takes uint8, not int64" in said("grid", np.ones(2, np.int64))
-    assert "input x: takes int32, not float64" in said("index", np.ones(2))
+    assert said("real", np.ones(2)) == f"note: {path}: input x expects float32; float64 was converted\n"
+    assert said("index", np.ones(2, np.int64)) == f"note: {path}: input x expects int32; int64 was converted\n"
+    refused = "status 2: qfmt: error: input x: expects int32, which cannot"
+    assert said("index", np.array([1, 1 << 40])).startswith(refused)
+    assert "input x: expects uint8, not int64" in said("grid", np.ones(2, np.int64))
+    assert "input x: expects int32, not float64" in said("index", np.ones(2))
 
 
 def test_run_explains_what_does_not_fit(tiny: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3))
-    assert "no array 'x', but a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
+    assert "no array 'x', only a, b; the inputs are x" in trouble("run", tiny, "--input", tmp_path / "x.npz")
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
     assert "must be 3" in trouble("run", tiny, "--input", tmp_path / "x.npy")
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")

@@ -24,8 +24,8 @@ from qfmt.cli import main
 from qfmt.compare import Report
 from qfmt.compare.classes import classify
 from qfmt.compare.saturation import saturated
+from qfmt.engines import TORCH_ENGINES
 from qfmt.errors import QfmtError, RunError, SourceError
-from qfmt.frontends import TORCH_ENGINES
 from qfmt.frontends.torch.execution import apply
 from qfmt.frontends.torch.torchscript.source import witness
 from qfmt.interpreter import execute
@@ -257,7 +257,7 @@ def test_a_file_from_another_source(digits: Model, tmp_path: Path) -> None:
     source = archive(tmp_path, "conv1d")
     report = qfmt.verify(source, digits)
     assert not report.ok and report.same_source is False
-    assert report.skipped == "file and source do not take the same inputs"
+    assert report.skipped == "file and source do not have the same inputs"
     digits.save(tmp_path / "digits.qfb")
     result = command(source, tmp_path / "digits.qfb")
     assert result.exit_code == 1
@@ -314,6 +314,23 @@ def test_a_tie_is_one_if_and_only_if_exact_fractions_say_so(
     counts = classify(node, operands, output, mine, theirs.astype(np.uint8))
     is_tie = before == Fraction(int(mine.item()) + int(theirs.item()), 2)
     assert (counts.tie, counts.wrong) == ((1, 0) if is_tie else (0, 1))
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_a_tie_of_float_sums_knows_how_many_products_they_are(transposed: int) -> None:
+    """1,000 products, which float32 adds up to within 1,000 · 2^-24 of their size, on either layout of the weight."""
+    attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": transposed}
+    node = Node("Gemm", ("x", "w"), ("y",), attributes, rule="integer_bias")
+    output = Tensor("y", "uint8", (1, 2), quantization=Quantization.per_tensor(1000 / 100.502, 0, "uint8"))
+    operands = [
+        Operand(np.ones((1, 1000), np.uint8), Quantization.per_tensor(1.0, 0, "uint8")),
+        Operand(np.ones((2, 1000) if transposed else (1000, 2), np.int8), Quantization.per_tensor(1.0, 0, "int8")),
+    ]
+    (mine,) = execute(node, operands, [output])
+    assert mine.tolist() == [[101, 101]]
+    for engine, ties in (("onnxruntime", 2), ("qnnpack", 0)):
+        counts = classify(node, operands, output, mine, mine - np.uint8(1), engine)
+        assert (counts.tie, counts.wrong) == (ties, 2 - ties)
 
 
 def test_two_steps_are_never_a_tie() -> None:
@@ -605,7 +622,7 @@ def test_only_networks_are_a_source(tmp_path: Path, digits: Model) -> None:
     with pytest.raises(SourceError, match="of tensors or other plain data, not a network"):
         qfmt.verify(other, digits)
     with pytest.raises(
-        SourceError, match=r"takes the path of a file, not a ReLU; save the module with torch\.jit\.save"
+        SourceError, match=r"expects the path of a file, not a ReLU; save the module with torch\.jit\.save"
     ):
         qfmt.verify(torch.nn.ReLU(), digits)  # type: ignore[arg-type]
 

@@ -16,7 +16,6 @@ import qfmt
 from networks import pytorch
 from qfmt.cli import main
 from qfmt.compare import Report
-from qfmt.compare.difference import node_name
 from qfmt.interpreter import execute, run
 from qfmt.model import Model, Node, Tensor
 from qfmt.ops import Operand
@@ -68,8 +67,8 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
     source = source_of(folder, name, mode)
     model = qfmt.convert(source, engine=engine)
     file = written(model, folder / f"{name}.{engine}.onnx")
-    written_as = {node_name(node): node.rule for node in qfmt.convert(file).nodes}
-    computed_as = {node_name(node): node.rule for node in qfmt.convert(source).nodes}
+    written_as = {node.label: node.rule for node in qfmt.convert(file).nodes}
+    computed_as = {node.label: node.rule for node in qfmt.convert(source).nodes}
     report = qfmt.verify(source, qfmt.convert(file), samples=1)
     print(f"{name} {engine}: {told(report)}")
     assert report.ok, report.first_wrong
@@ -78,7 +77,7 @@ def test_onnx_against_the_network_of_pytorch_that_it_was_made_of(
         same_rule = written_as[node.name] == computed_as.get(node.name)
         assert node.equal + node.saturated + (0 if same_rule else node.stated + node.tie) == node.outputs, node
     assert report.same_source is None and not report.rules_compared
-    assert any(note.startswith("the file states the rules of onnx, but torch computes by those of fbgemm")
+    assert any(note.startswith("the file states the rules of onnx, but torch uses those of fbgemm")
                for note in report.notes)  # fmt: skip
 
 
@@ -176,7 +175,7 @@ def test_a_file_of_onnx_that_states_another_engine(folder: Path) -> None:
     report = qfmt.verify(source, qfmt.convert(source, engine="qnnpack"), samples=1)
     print(told(report))
     assert report.ok and report.engine == "onnxruntime"
-    assert any(note.startswith("the file states the rules of qnnpack, but onnx computes") for note in report.notes)
+    assert any(note.startswith("the file states the rules of qnnpack, but onnx uses") for note in report.notes)
 
 
 def test_a_file_does_not_choose_how_strictly_it_is_compared(folder: Path) -> None:

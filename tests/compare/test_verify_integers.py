@@ -228,7 +228,7 @@ def test_inputs_are_those_of_the_source_or_of_the_file(exact: Model, tmp_path: P
     assert result.exit_code == 0 and found["exact"] and found["integer_only"]
     result = command(DIGITS, tmp_path / "m.qfb", "--input", HELD_BACK)
     assert result.exit_code == 0 and "ignored, because not an input: labels" in result.stdout
-    with pytest.raises(RunError, match="takes 4 dimensions, not 2"):
+    with pytest.raises(RunError, match="expects 4 dimensions, not 2"):
         qfmt.verify(DIGITS, exact, {"x": x[0, 0]})
 
 

@@ -15,11 +15,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import qfmt
+from cases.one_node import single
 from networks import onnx_runtime, pytorch
 from qfmt.cli import main
-from qfmt.frontends import RUNTIMES
-from qfmt.frontends.onnx import witness as onnx_witness
-from qfmt.model import Model, Tensor
+from qfmt.engines import RUNTIMES
+from qfmt.frontends.onnx import source as onnx_source
+from qfmt.model import Model, Quantization, Tensor
 from qfmt.rules import violations
 
 Change = Callable[[Model], Model]
@@ -98,6 +99,22 @@ def test_a_network_of_pytorch_against_the_onnx_made_of_it(name: str, engine: str
     print(f"{name}: {outputs_of(report, 'equal')} of {outputs_of(report, 'outputs')} equal, first {report.first_wrong}")
     assert all(weight.ok for weight in report.weights), [weight for weight in report.weights if not weight.ok]
     assert report.ok, [node for node in report.nodes if not node.ok]
+
+
+def test_a_bias_of_groups_that_share_scales(tmp_path: Path) -> None:
+    """Of a file beside the ONNX that was made of it, where the bias is int32."""
+    rng, scale = np.random.default_rng(3), np.float32(0.05)
+    x = Tensor("x", "uint8", (1, 4, 5, 5), quantization=Quantization.per_tensor(float(scale), 9, "uint8"))
+    grid = Quantization((0.25, 0.5), (0, 0), -128, 127, 1)
+    w = Tensor.constant("w", rng.integers(-9, 9, (4, 2, 3, 3)).astype(np.int8), grid)
+    b = Tensor.constant("b", rng.normal(0, 1, 4).astype(np.float32))
+    y = Tensor("y", "uint8", (1, 4, 7, 7), quantization=Quantization.per_tensor(0.3, 120, "uint8"))
+    attributes = {"group": 2, "kernel_shape": (3, 3), "pads": (0,) * 4, "strides": (1, 1), "dilations": (1, 1)}
+    model = single("ConvTranspose", "integer_bias", [x, w, b], y, {**attributes, "output_padding": (0, 0)})
+    (tmp_path / "m.onnx").write_bytes(model.to_onnx().SerializeToString())
+    report = qfmt.verify(tmp_path / "m.onnx", model)
+    assert report.ok
+    assert outputs_of(report, "equal") >= 195
 
 
 # -- damaged files -------------------------------------------------------------------------------------
@@ -191,7 +208,7 @@ def test_a_converter_that_misreads_the_source_is_found_out(
 ) -> None:
     """The fresh conversion is wrong in the same way as the file: onnx's reading and ONNX Runtime are not."""
     wrong = MISREAD[misread](model)
-    monkeypatch.setattr(onnx_witness, "convert", lambda *_: wrong)
+    monkeypatch.setattr(onnx_source, "convert", lambda *_: wrong)
     report = qfmt.verify(source, wrong, samples=2)
     print(f"{misread}: first wrong {report.first_wrong}")
     assert not report.ok

@@ -165,7 +165,7 @@ def test_a_test_vector_for_an_input_that_is_absent(tmp_path: Path) -> None:
 
 def test_tensors_of_one_name(tmp_path: Path) -> None:
     tensor = {"name": "t", "dtype": 2, "shape": [64], "buffer": 0}
-    assert "two tensors are called 't'" in refusal(crafted(tmp_path, graph={"tensors": [tensor, tensor]}))
+    assert "two tensors have the name 't'" in refusal(crafted(tmp_path, graph={"tensors": [tensor, tensor]}))
 
 
 def test_unsorted_tensors_never_escape_as_key_errors(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ REFUSED = {
     "code_nobody.pt": "has no `forward`",
     "ts-dtype8.pt": "quantizes to the element type 8",
     "ts-nan-addend.pt": "with the scale nan",
-    "ts-rebuild.pt": "is not a weight and a bias",
+    "ts-rebuild.pt": "other than a weight and a bias",
     "verify-runtimeerror.pt": "breaks rule V22",
 }
 CONVERTED = ("verify-segfault.pt", "verify-executes-code.pt", "verify-setstate-unreachable.pt")
@@ -51,7 +51,7 @@ MEGABYTE = 1 << 20
 
 
 def converted(source: Path, folder: Path) -> tuple[int, list[str], int]:
-    """Status, lines of standard error, and peak memory in bytes of `qfmt convert` in a process of its own."""
+    """Status, lines of standard error, and peak memory in bytes of `qfmt convert` in a separate process."""
     command = [sys.executable, "-c", CHILD, "convert", str(source), str(folder / "out.qfb")]
     with (folder / "stderr").open("w+b") as errors:
         child = subprocess.Popen(command, stderr=errors, cwd=folder, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})

@@ -134,7 +134,7 @@ def test_parameters_state_dicts_and_sizes(tmp_path: Path) -> None:
     assert ours["p"].array().tolist() == [1, 1]
 
 
-# -- what is refused -----------------------------------------------------------------------------------
+# -- unsupported modules -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

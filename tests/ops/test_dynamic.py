@@ -141,7 +141,7 @@ def test_inputs_without_a_range_to_speak_of(engine: str) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_inputs_without_a_range_are_refused(value: float) -> None:
     x = np.array([[1, value]], f32)
-    with pytest.raises(RunError, match="there is no range"):
+    with pytest.raises(RunError, match="the range is undefined"):
         run("qfmt.DynamicLinear", [x, (np.eye(2, dtype=np.int8), grid(1, 0, "int8"))], "dynamic_fma")
 
 

@@ -228,7 +228,7 @@ def convolved(x: Array, w: Array, padding: int, a: dict[str, Any]) -> Array:
 
 
 def painted(x: Array, w: Array, a: dict[str, Any]) -> Array:
-    """ConvTranspose by the definition: each input value paints a kernel."""
+    """ConvTranspose by the definition: each input value adds a scaled kernel."""
     rank, group = len(a["kernel_shape"]), a["group"]
     size = [
         a["strides"][i] * (x.shape[2 + i] - 1)
@@ -339,7 +339,7 @@ def test_means_of_unequal_windows_come_in_one_unit(seed: int) -> None:
             lows = [-a["pads"][i] if count_pads else 0 for i in range(rank)]
             counts[place] += all(low <= p < size for low, p, size in zip(lows, at, sizes, strict=True))
     if (counts == 0).any():
-        with pytest.raises(QfmtError, match="lies entirely in the padding"):
+        with pytest.raises(QfmtError, match="is entirely in the padding"):
             run("AveragePool", [(x, q)], "int32", None, "exact", **case.attributes)
         return
     y = run("AveragePool", [(x, q)], "int32", None, "exact", **case.attributes)

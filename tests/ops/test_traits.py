@@ -15,6 +15,9 @@ def test_traits_follow_from_what_entries_say() -> None:
         assert (Trait.PRODUCT in entry.traits) == (entry.quantized is Quantized.ACCUMULATES), entry.name
         if entry.traits & (Trait.PRODUCT | Trait.MEAN):
             assert entry.sums is not None, entry.name
+        if entry.traits & Trait.PRODUCT:
+            assert entry.weights == (1,), entry.name
+        assert all(0 < place < len(entry.inputs) for place in entry.weights), entry.name
     for trait in Trait:
         assert any(trait in entry.traits for entry in OPERATORS.values()), trait
 

@@ -263,7 +263,7 @@ def test_a_sum_that_leaves_int32_is_an_error(tmp_path: Path) -> None:
     linear(fitting + 1).save(tmp_path / "m.qfb")
     done = run(tmp_path / "m.qfb", tmp_path / "x.bin")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"node 0 (qfmt.Linear ): a sum exceeds int32" in done.stderr
+    assert b"node 0 (qfmt.Linear 1, rule folded): a sum exceeds int32" in done.stderr
 
 
 def test_an_input_of_few_bits_keeps_to_its_type(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_shapes_come_from_the_command_line(tmp_path: Path) -> None:
         (("x.bin", "x.bin"), "is not a .qfb file (rule F1)"),
         (("--vectors", "m.qfb"), "has no test vectors"),
         (("--vectors", "float.qfb"), "a test vector has real numbers"),
-        (("float.qfb", "x.bin"), "node 0 (QuantizeLinear ): the operator"),
+        (("float.qfb", "x.bin"), "node 0 (QuantizeLinear 23, rule divide): the operator"),
         (("range.qfb", "x.bin"), "tensor 0 (x): an integer of the input is out of its range"),
         ((), "usage"),
         (("--unknown", "m.qfb"), "usage"),

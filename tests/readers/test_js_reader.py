@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
+import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,11 +33,6 @@ FILES = sorted(path for path in GOLDEN.rglob("*.qfb") if path.parent.name != "re
 REFUSED = sorted(GOLDEN.rglob("refused/*.qfb"))
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    return Reader(tmp_path_factory.mktemp("js"))
-
-
 def test_its_own_tests(reader: Reader) -> None:
     finished = reader.npm("run", "--silent", "test:built")
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -54,6 +51,33 @@ def test_what_the_package_holds(reader: Reader) -> None:
     built = {f"dist/{name}{ending}" for name in sources for ending in (".js", ".d.ts", ".js.map", ".d.ts.map")}
     assert names == built | {f"src/{name}.ts" for name in sources} | {"LICENSE", "README.md", "package.json"}
     assert (ROOT / PACKAGE / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+TYPED = """
+import { open, type Model, type Tensor } from "qfb-reader";
+const model: Model = await open("model.qfb");
+export const weight: Tensor | undefined = model.tensors.find("conv.weight");
+"""
+
+
+def test_the_package_works_where_it_is_installed(reader: Reader, tmp_path: Path) -> None:
+    """The example of its README, and its types, in a folder that holds nothing else."""
+    packed = reader.npm("pack", "--pack-destination", str(tmp_path))
+    assert packed.returncode == 0, packed.stderr
+    (archive,) = tmp_path.glob("*.tgz")
+    installed = reader.npm("install", "--offline", "--no-audit", "--no-fund", "--prefix", str(tmp_path), str(archive))
+    assert installed.returncode == 0, installed.stderr
+    readme = (tmp_path / "node_modules" / "qfb-reader" / "README.md").read_text(encoding="utf-8")
+    example, said = (re.search(rf"```{kind}\n(.*?)```", readme, re.DOTALL)[1] for kind in ("js", "text"))
+    (tmp_path / "example.mjs").write_text(example, encoding="utf-8")
+    (tmp_path / "typed.mts").write_text(TYPED, encoding="utf-8")
+    shutil.copy(GOLDEN / "1.0.qfb", tmp_path / "model.qfb")
+    compiler = reader.root / PACKAGE / "node_modules" / "typescript" / "bin" / "tsc"
+    options = ("--noEmit", "--strict", "--target", "es2022", "--module", "nodenext")
+    for command in (["example.mjs"], [compiler, *options, "typed.mts"]):
+        done = subprocess.run(["node", *command], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert done.stdout == (said if command == ["example.mjs"] else "")
 
 
 def _compare(reader: Reader, paths: list[Path]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Runs commands of qfmt under limits, each in a process of its own: what `test_hostile_files.py` starts.
+"""Runs commands of qfmt under limits, each in a separate process: what `test_hostile_files.py` starts.
 
 Each line of stdin is JSON, the file that is attacked with and the words of a command; each line of stdout then
 [status, stdout, stderr]. All modules are imported before the process is forked, so that the limit of memory counts what

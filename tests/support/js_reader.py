@@ -55,6 +55,13 @@ class Reader:
         assert finished.returncode == 0, finished.stderr
         return finished.stdout
 
+    def error(self, path: Path) -> str:
+        """What it says of a file, all of which is asked for; "" if nothing is wrong."""
+        program = """import { open } from "qfb-reader"; const path = process.argv[1];
+            await open(path).then((model) => model.verify()).catch((error) => console.log(error.message));"""
+        command = [shutil.which("node") or "node", "--input-type=module", "-e", program, path]
+        return subprocess.run(command, cwd=self.root / PACKAGE, capture_output=True, text=True, check=True).stdout
+
     def dump(self, *paths: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.node("dump", *paths).strip().split("\n")]
 

@@ -1,4 +1,4 @@
-"""Cases of level `float`: inputs that are quantized while the network runs."""
+"""Cases of level `float`: inputs that are quantized at run time."""
 
 from __future__ import annotations
 

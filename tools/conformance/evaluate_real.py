@@ -196,7 +196,7 @@ def _embedding(operands: Operands, at: Attributes, rule: str, forms: list[Form])
 
 
 def dynamic_grid(items: Sequence[Fraction], rule: str, top: int) -> tuple[Fraction, int, int, int]:
-    """Scale, zero point, least and greatest integer of an input that is quantized while the network runs."""
+    """Scale, zero point, least and greatest integer of an input that is quantized at run time."""
     low, high = min([*items, Fraction(0)]), max([*items, Fraction(0)])
     if rule == "dynamic_symmetric":
         s = max(f32(max(-low, high) / Fraction(top, 2)), Fraction(1, 1 << 23))

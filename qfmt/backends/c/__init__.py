@@ -27,10 +27,10 @@ def write_c(
 
     `NAME_run(inputs…, outputs…)` computes what `model.run` computes, on every integer. `name` is the folder's if not
     given. `shapes` are those of inputs whose sizes are not all known; a first dimension that has only a name is 1.
-    `compact` fills up no rows of weights with zeros, which takes less memory and more time. Test vectors of the
+    `compact` does not pad rows of weights with zeros, which needs less memory and more time. Test vectors of the
     model become `NAME_check.c`, whose `NAME_check()` counts the outputs that differ.
-    A folder that this function wrote is replaced. Raises DestinationError for any other that is not empty, for inputs
-    of no fixed shape and for tensors of real numbers, InexpressibleNodesError with every node that has no form in C.
+    A folder that this function wrote is replaced. Raises DestinationError for any other folder that is not empty, for
+    inputs without a fixed shape and for float tensors, InexpressibleNodesError with every node that has no form in C.
     """
     if model.no_graph:
         raise RunError(model.no_graph)
@@ -47,7 +47,7 @@ def write_c(
 
 
 def _untrue_ranges(model: Model) -> list[Violation]:
-    """P2: sums that leave the range which is stated of them. What fits int32 in C is told from that."""
+    """P2: sums that exceed their stated range, which determines what fits in int32 in C."""
     from ...passes import proofs
 
     return [broken for broken in proofs(model).violations if broken.rule == "P2"]
@@ -56,7 +56,7 @@ def _untrue_ranges(model: Model) -> list[Violation]:
 def program(
     model: Model, name: str, shapes: Mapping[str, Sequence[int]] | None = None, *, compact: bool = False
 ) -> dict[str, str]:
-    """The texts of the files, by their names."""
+    """The texts of the files, by name."""
     from .emit import files
     from .layers import write_nodes
     from .names import Names, identifier

@@ -1,4 +1,4 @@
-"""Test vectors as a function of the program, which runs wherever the network does."""
+"""Test vectors as a function of the program, which runs on the target device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 
 from ...model import Vector
 from .names import comment
-from .plan import Plan, View
+from .plan import Plan
 from .static import C_TYPES
 from .text import array_of, text_of
+from .views import View
 
 
 def fitting(plan: Plan) -> list[Vector]:

@@ -1,4 +1,4 @@
-"""Convolutions: windows over channels-last tensors, gathered into rows for dot products; depthwise ones as they are."""
+"""Convolutions: windows over channels-last tensors, gathered into rows for dot products; depthwise ones directly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ...arrays import Array
 from ...errors import QfmtError
 from ...model import Node
 from .kernels import kernel, kernel_text
-from .plan import Operand, Plan, channels_last
+from .plan import Plan
 from .products import Folded, constant_weights, dot_rows, finished, folded, target_of, title_of
+from .views import Parameter, channels_last
 
 UNROLLED = 25
-"""Taps of a depthwise filter up to which they are one expression."""
+"""The most taps of a depthwise filter that are one expression."""
 
 SIDES = (32, 8, 1)
-"""Channels that a depthwise filter computes side by side: the first that is not more than there are."""
+"""Numbers of channels that a depthwise filter computes in parallel: the first that is not too large."""
 
 
 AS_THEY_ARE = {"TAKEN": "from[c]", "PADDING": "zero", "HOW": "as they are"}
@@ -33,12 +34,12 @@ def conv(plan: Plan, node: Node) -> None:
     if w.shape[1] == 1 and w.shape[0] == group and group > 1:
         depthwise(plan, node, w)
         return
-    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, -1)  # each: taps, and of each tap the channels
+    rows = np.moveaxis(w, 1, -1).reshape(group, w.shape[0] // group, -1)  # each: taps, and for each tap the channels
     _windowed(plan, node, rows, "gather")
 
 
 def conv_transpose(plan: Plan, node: Node) -> None:
-    """As a convolution, of which each output gathers the inputs that would have painted it."""
+    """As a convolution whose outputs gather the inputs that contribute to them."""
     w = constant_weights(plan, node)
     group = node.int("group", 1)
     split = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
@@ -125,7 +126,7 @@ def depthwise(plan: Plan, node: Node, w: Array) -> None:
     ]
     plan.step(
         title_of(node, finish, f"{channels} channels, depthwise"),
-        [Operand("x", view), Operand("y", target, True)],
+        [Parameter("x", view), Parameter("y", target, True)],
         body,
     )
     plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))

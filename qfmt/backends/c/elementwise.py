@@ -1,4 +1,4 @@
-"""Operators on elements: tables, weighted sums, products, clamps, and a requantization by itself."""
+"""Elementwise operators: tables, weighted sums, products, clamps, and standalone requantization."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...ops import Operand
 from .finish import Finish, finish_of, follower
 from .loops import Dimension, Walk, indented, merged, nest
 from .names import comment
-from .plan import Operand as Parameter
-from .plan import Plan, View, plain
+from .plan import Plan
+from .views import Parameter, View, plain
 
 TOGETHER = 256
 """Sums that are requantized together: they stay in the cache, and in registers where there are many."""
@@ -32,8 +32,8 @@ def weighted_sum(plan: Plan, node: Node) -> None:
         ends = [factor * end for end in value.reach]
         low, high = low + min(ends), high + max(ends)
     if low < -INT32 - 1 or high > INT32 or reach >= 1 << 63:
-        raise QfmtError("its sums may exceed int32")
-    wide = reach > INT32  # a part of the sum may leave int32, though the sum does not
+        raise QfmtError("computes sums that may exceed int32")
+    wide = reach > INT32  # a partial sum may exceed int32, though the sum does not
     terms = [f"INT{64 if wide else 32}_C({factor}) * {{}}" for factor in factors]
     _accumulate(plan, node, terms, " + ", wide)
 
@@ -41,15 +41,15 @@ def weighted_sum(plan: Plan, node: Node) -> None:
 def product(plan: Plan, node: Node) -> None:
     """(qa - za) · (qb - zb)"""
     if node.rule != "exact":
-        raise QfmtError(f"computes with the rule `{node.rule}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.rule}`, which needs floats")
     points = [plan.value(name).zero_point for name in node.inputs]
     if prod(plan.value(name).farthest for name in node.inputs) > INT32:
-        raise QfmtError("multiplies numbers whose product may exceed int32")
+        raise QfmtError("computes products that may exceed int32")
     _accumulate(plan, node, [f"((int32_t){{}} - {point})" for point in points], " * ")
 
 
 def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: bool = False) -> None:
-    """Sums of one element of each input; requantized at once where nothing else reads them."""
+    """Sums of one element of each input; requantized immediately if nothing else reads them."""
     name = node.outputs[0]
     order = _order(plan, node.inputs, plan.value(name).shape)
     finish = follower(plan, name)
@@ -80,7 +80,7 @@ def _accumulate(plan: Plan, node: Node, terms: Sequence[str], joint: str, wide: 
 
 
 def _merged(shape: Sequence[int], walks: Sequence[Walk], keep_last: bool) -> tuple[list[int], list[list[Dimension]]]:
-    """As `merged`, the last dimension by itself if it is to be kept."""
+    """Like `merged`, but the last dimension can be kept separate."""
     if not keep_last:
         return merged(shape, walks)
     sizes, steps = merged(shape[:-1], [Walk(w.name, w.start, list(w.dimensions or ())[:-1]) for w in walks])
@@ -128,7 +128,7 @@ def _plus(place: str, counter: str, step: int) -> str:
 
 
 def _order(plan: Plan, names: Sequence[str], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """That of the first input which has all dimensions of the output."""
+    """The layout of the first input that has all dimensions of the output."""
     for name in names:
         value = plan.value(name)
         if value.array is None and value.shape == shape:
@@ -140,12 +140,12 @@ def _order(plan: Plan, names: Sequence[str], shape: tuple[int, ...]) -> tuple[in
 
 
 def _operands(plan: Plan, names: Sequence[str], order: tuple[int, ...], target: View) -> list[View]:
-    """The inputs, those of the same rank in the same order."""
+    """The inputs; those of the same rank have the same layout."""
     return [plan.read(name, order if len(plan.value(name).shape) == len(target.shape) else None) for name in names]
 
 
 def _broadcast(view: View, target: View, name: str) -> Walk:
-    """How a view is walked through along the dimensions of `target` as they lie."""
+    """The steps through a view along the dimensions of `target` in memory order."""
     positions = np.broadcast_to(view.positions(), target.shape).transpose(target.order)
     start = int(positions.reshape(-1)[0]) if positions.size else 0
     dimensions = []
@@ -165,12 +165,12 @@ def _whole(view: View) -> View:
 
 
 def _ends_with(finish: Finish, order: tuple[int, ...]) -> bool:
-    """Whether the channels run fastest, and nothing else does."""
+    """Whether the channels are the fastest dimension, and the only one that varies."""
     return bool(order) and order[-1] == finish.axis
 
 
 def requantize(plan: Plan, node: Node) -> None:
-    """A requantization that follows no accumulator of its own."""
+    """A standalone requantization, which does not follow an accumulator."""
     if node.outputs[0] in plan.fused:
         return
     finish = finish_of(plan, node)
@@ -198,12 +198,12 @@ def requantize(plan: Plan, node: Node) -> None:
 
 
 def table(plan: Plan, node: Node) -> None:
-    """y = table[q - least], for all channels or for each its own."""
+    """y = table[q - least], one table for all channels or one for each."""
     source = plan.read(node.inputs[0])
     target = plan.result(node.outputs[0], source.order)
     array = plan.value(node.inputs[1]).array
     if array is None:
-        raise QfmtError("its table is not constant, which C requires")
+        raise QfmtError("has a table that is not constant; C requires a constant")
     axis = node.int("axis", -1)
     name = plan.constant(array.astype(target.dtype), f"{node.outputs[0]} table")
     index = _index("x[{}]", source.dtype, array.shape[-1])
@@ -223,7 +223,7 @@ def _named(sources: dict[str, View], target: View) -> list[Parameter]:
 
 
 def _index(expression: str, dtype: str, size: int) -> str:
-    """The place in a table of `size` entries of an integer of that type; never beyond it, whatever an input holds."""
+    """The index of an integer of that type in a table of `size` entries; always inside it, for any input."""
     place = f"({expression} + {size // 2})" if dtype.startswith("int") else expression
     return place if size == 256 else f"({place} & {size - 1})"
 
@@ -236,7 +236,7 @@ def pair_table(plan: Plan, node: Node) -> None:
     operands = _operands(plan, node.inputs[:2], order, target)
     array = plan.value(node.inputs[2]).array
     if array is None:
-        raise QfmtError("its table is not constant, which C requires")
+        raise QfmtError("has a table that is not constant; C requires a constant")
     entries = plan.constant(array.astype(target.dtype), f"{name} table")
     walks = [*(_broadcast(view, target, f"x{i}") for i, view in enumerate(operands)), _broadcast(target, target, "y")]
     indices = [
@@ -254,7 +254,7 @@ def pair_table(plan: Plan, node: Node) -> None:
 
 
 def unary(plan: Plan, node: Node) -> None:
-    """Any operator on one element of 8 bits or fewer: computed here for all of them; a clamp is written as one."""
+    """Any operator on one element of at most 8 bits: tabulated here for all values; a clamp is written as a clamp."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     tensor = plan.network.model.tensors[node.inputs[0]]
     kind = DTYPES[tensor.dtype if DTYPES[tensor.dtype].bits < 8 else x.dtype]
@@ -262,7 +262,7 @@ def unary(plan: Plan, node: Node) -> None:
     given = np.array([kind.minimum, kind.maximum] if wide else kind.every()).astype(x.dtype)
     others = [plan.value(name) if name else None for name in node.inputs[1:]]
     if any(each is not None and each.array is None for each in others):
-        raise QfmtError("takes an input that is not constant, which C requires")
+        raise QfmtError("has an input that is not constant; C requires a constant")
     shape = (given.size, *(1,) * max(0, len(x.shape) - 1))
     operands: list[Operand | None] = [Operand(given.reshape(shape), x.quantization)]
     operands += [None if each is None else Operand(np.asarray(each.array), each.quantization) for each in others]

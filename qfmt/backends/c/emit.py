@@ -6,17 +6,18 @@ from ...arrays import Array
 from .check import check, fitting
 from .header import arguments, header
 from .memory import place
-from .plan import Operand, Plan, Step, arena_type
+from .plan import Plan, Step
 from .runner import main, makefile
 from .static import C_TYPES
 from .text import array_of, text_of
+from .views import Parameter, arena_type
 
 CHUNK = 3_000_000
 """Numbers of weights in one file: compilers need a gigabyte for ten million."""
 
 
 def files(plan: Plan) -> dict[str, str]:
-    """Name of file → text, of the whole folder."""
+    """File name → text, for the whole folder."""
     name = plan.names.name
     sizes = place(plan)
     weights = _weights(plan)
@@ -85,7 +86,7 @@ def _function(index: int, step: Step) -> list[str]:
     ]
 
 
-def _parameter(operand: Operand) -> str:
+def _parameter(operand: Parameter) -> str:
     const = "" if operand.written else "const "
     return f"{const}{C_TYPES[operand.view.dtype]} *restrict {operand.name}"
 
@@ -118,7 +119,7 @@ def _declarations(plan: Plan) -> str:
 
 
 def _weights(plan: Plan) -> dict[str, str]:
-    """Files of constants, none of too many numbers unless one array has them."""
+    """Files of constants, none with too many numbers unless a single array has them."""
     name = plan.names.name
     parts: list[list[tuple[str, Array]]] = [[]]
     count = 0
@@ -141,7 +142,7 @@ def _weights(plan: Plan) -> dict[str, str]:
 
 
 def _constant_bytes(plan: Plan) -> int:
-    """What a linker makes of the constants: arrays where their alignment lets them begin, structures beside them."""
+    """The size of the linked constants: aligned arrays, and structures."""
     end = 0
     for identifier, array in plan.constants.values():
         step = plan.alignment if identifier in plan.aligned else array.itemsize

@@ -1,8 +1,8 @@
-"""Thresholds, as a line and the few sums on which it is not right: less to store, and less to do, than to count.
+"""Thresholds as a line and its few exceptions, which need less memory and time than counting.
 
-A channel whose requantization no multiplier, shift and addend give exactly comes with thresholds, one for each output
-integer. Almost all of them are those of a straight line; so the program computes the line, and mends what it gives
-for the sums between a threshold and that of the line. Both are compared on all sums that the weights can make.
+A channel without an exact multiplier, shift and addend has thresholds, one for each output integer. Almost all of them
+are those of a straight line; so the program computes the line, and corrects its result for the sums between a threshold
+and that of the line. Both are compared on all sums that the weights allow.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...passes.lowering.lines import Lines, nearest_lines, thresholds_of
 from ...passes.lowering.step_functions import StepFunction
 
 SLOTS = 16
-"""Of one channel at most; one with more is counted."""
+"""The most exceptions of a channel; with more, its thresholds are counted."""
 
 COUNTING = 80
-"""How many elements of a slot are mended in the time in which one sum is counted."""
+"""How many elements of a slot are corrected in the time in which one sum is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """Lines of some channels; and of those that are `right` after mending, for each the sums and what is added."""
+    """Lines of some channels; for those that are `right` after correction, the sums and their corrections."""
 
     lines: Lines
     right: Array
@@ -52,7 +52,7 @@ def mended(rows: Array, reach: Reach, levels: Array, slope: Array, zero_point: i
 
 
 def _between(ours: Array, theirs: Array) -> dict[int, int] | None:
-    """Sum → what is to be added to what thresholds `theirs` count; None where these are too many, or much."""
+    """Sum → its correction to thresholds `theirs`; None if there are too many, or they are too large."""
     apart = ours != theirs
     starts, ends = np.minimum(ours, theirs)[apart], np.maximum(ours, theirs)[apart]
     if (ends - starts).sum() > 4 * SLOTS:
@@ -64,6 +64,6 @@ def _between(ours: Array, theirs: Array) -> dict[int, int] | None:
 
 
 def slots_for(counts: Array, channels: int) -> int:
-    """How many slots cost least: each is gone through for all channels, and channels with more sums are counted."""
+    """The cheapest number of slots: each is processed for all channels, and channels with more sums are counted."""
     costs = [slots * channels + COUNTING * int((counts > slots).sum()) for slots in range(SLOTS + 1)]
     return int(np.argmin(costs))

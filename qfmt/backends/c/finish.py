@@ -1,4 +1,4 @@
-"""From sums to what is stored: the requantization that follows an accumulator, applied to rows of int32."""
+"""From sums to stored integers: the requantization after an accumulator, applied to rows of int32."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .static import Value
 class Finish:
     """A requantization: parameters of one element, or of one per channel, along `axis` of the sums.
 
-    `reach`, where it is known for certain: the least and greatest sum of each channel.
+    `reach`, if it is proven: the least and greatest sum of each channel.
     """
 
     plan: Plan
@@ -33,11 +33,11 @@ class Finish:
     reach: Reach | None = None
 
     def call(self, sums: str, y: str, count: str | int, *, source: str = "int32") -> list[str]:
-        """Requantize `count` sums: those of all channels in a row, or any number where all channels are alike."""
+        """Requantize `count` sums: one of each channel, or any number if all channels have equal parameters."""
         return self._calls(sums, y, count, "" if self.axis is None else "i", "", source)
 
     def call_one(self, sums: str, y: str, count: str | int, channel: str, *, source: str) -> list[str]:
-        """Requantize `count` sums that are all of one channel."""
+        """Requantize `count` sums of one channel."""
         return self._calls(sums, y, count, "", f" + {channel}", source)
 
     def _calls(self, sums: str, y: str, count: str | int, at: str, plus: str, source: str) -> list[str]:
@@ -59,7 +59,7 @@ class Finish:
     def _counted(
         self, n: Numbers, start: str, count: str | int, at: str, plus: str, types: dict[str, str]
     ) -> list[str]:
-        """Lines for the channels that have a row of thresholds, after all of them have been given a guess."""
+        """Code lines for the channels with a row of thresholds, after a first result for all channels."""
         levels, low = n.table.shape[1], self.y.limits[0]
         listed = np.flatnonzero(n.row >= 0).astype(np.int32)
         if at:
@@ -88,7 +88,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
         shapes = [plan.value(name).shape for name in node.inputs[1:3]]
         along = {axis - len(shape) + len(x.shape) for shape in shapes for axis, size in enumerate(shape) if size > 1}
         if len(along) > 1:
-            raise QfmtError("its multiplier varies along more than one dimension")
+            raise QfmtError("has a multiplier that varies along more than one dimension")
         axis = next(iter(along), None)
     else:
         rows = 5 if any(node.inputs[5:]) else 4  # without `row`, there is a row of thresholds for each channel
@@ -98,7 +98,7 @@ def finish_of(plan: Plan, node: Node) -> Finish:
 
 
 def follower(plan: Plan, name: str) -> Finish | None:
-    """The requantization that alone reads the sums `name`; None if there is another reader or none."""
+    """The requantization that is the only reader of the sums `name`; None if there is another reader or none."""
     if plan.network.readers[name] != 1 or name in plan.network.model.graph.outputs:
         return None
     node = next(each for each in plan.network.nodes if name in each.inputs)

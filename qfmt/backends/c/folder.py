@@ -1,4 +1,4 @@
-"""A folder that is written whole or not at all."""
+"""A folder that is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def check(folder: Path) -> None:
     if not folder.parent.is_dir():
         raise DestinationError("is in a folder that does not exist", where=where, hint="create it first")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
-        raise DestinationError("holds other files", where=where, hint="name a new folder; nothing was changed")
+        raise DestinationError("contains other files", where=where, hint="name a new folder; nothing was changed")
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it holds a program of this module, what a compiler made of it, and no other file."""
+    """Whether it contains only a program of this module and its compiled files."""
     headers = [path for path in folder.glob("*.h") if MARK in _begin(path)]
     if len(headers) != 1:
         return False
@@ -45,7 +45,7 @@ def _begin(path: Path) -> str:
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write all files into a new folder, which then takes the place of `folder`."""
+    """Write all files into a new folder, which then replaces `folder`."""
     with replacing_folder(folder) as made:
         for name, text in texts.items():
             (made / name).write_text(text, encoding="ascii", newline="\n")

@@ -1,4 +1,4 @@
-"""The header: where the network is from, what was proven of it, how its inputs are made and what its outputs mean."""
+"""The header: the origin of the network, what was proven, how to make its inputs, and what its outputs mean."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ...model import Model
 from ...passes.lowering.facts import requantizations, totals
 from .check import outputs_of
 from .names import comment
-from .plan import Plan, View
+from .plan import Plan
 from .static import C_TYPES, Value
 from .text import text_of
+from .views import View
 
 QUANTIZE = {
     "divide": "round(real / SCALE) + ZERO_POINT",
@@ -20,7 +21,7 @@ QUANTIZE = {
     "reciprocal_fma": "round(fma(real, 1 / SCALE, ZERO_POINT))",
     "premultiplied": "round(real * (1 / SCALE)) + ZERO_POINT",
 }
-"""docs/spec/running.md, "Quantize rules", as C may say it in a comment."""
+"""docs/spec/running.md, "Quantize rules", in the notation of a C comment."""
 
 ROUND = "each step in IEEE binary32, halves to even"
 
@@ -93,17 +94,17 @@ def _about(name: str, model: Model) -> Iterator[str]:
 
 
 def _proof(model: Model) -> str:
-    """What was compared, and what came out."""
+    """What was compared, and the result."""
     found = totals(model)
     if not found.count:
         return "nothing is requantized"
     rules = sorted({each.compared for each in requantizations(model) if each.compared})
     if not rules:
-        return "not compared with the rules of the source"
+        return "not compared with the rounding rules of the source"
     named = ", ".join(rule if re.fullmatch("[a-z0-9_]{1,40}", rule) else comment(rule) for rule in rules)
-    came = f"equal on all {found.sums:,} sums in reach"
+    came = f"equal on all {found.sums:,} reachable sums"
     if found.differs:
-        came = f"differs on {found.differs:,} of {found.sums:,} sums in reach, by {found.largest} at most"
+        came = f"differs on {found.differs:,} of {found.sums:,} reachable sums, by {found.largest} at most"
     without = f"; {found.unproven} of {found.count} requantizations are not compared" if found.unproven else ""
     return f"compared with {named}: {came}{without}"
 
@@ -111,7 +112,7 @@ def _proof(model: Model) -> str:
 def _described(
     macro: str, role: str, value: Value, view: View, quantized: Mapping[str, tuple[str, str]]
 ) -> Iterator[str]:
-    """A comment on an input or output, and what a caller may need of it as macros."""
+    """A comment on an input or output, and macros with what a caller may need."""
     grid = value.quantization
     low, high = value.limits
     shape = ",".join(map(str, value.shape))
@@ -123,7 +124,7 @@ def _described(
     if role == "input" and per_tensor:
         rule, real = quantized.get(value.name, ("divide", ""))
         formula = re.sub(r"SCALE|ZERO_POINT", lambda word: f"{macro}_{word.group()}", QUANTIZE[rule])
-        what = f", where real is {comment(real)} of the source" if real else "; so ONNX does, the source says nothing"
+        what = f", where real is {comment(real)} of the source" if real else "; ONNX's rule: the source states none"
         lines.append(f"q = {formula}, clamped; {ROUND}{what}")
     yield from _comment(lines)
     yield f"#define {macro}_SIZE {value.size}"
@@ -136,7 +137,7 @@ def _described(
 
 
 def _literal(number: int) -> str:
-    """An integer as an expression of C of which it does not matter what stands around it."""
+    """An integer as a C expression that is safe in any context."""
     least = {-(1 << 31): "INT32_MIN", -(1 << 63): "INT64_MIN"}.get(number)
     wide = (
         f"UINT64_C({number})" if number >= 1 << 63 else f"INT64_C({number})" if abs(number) >= 1 << 31 else str(number)
@@ -150,7 +151,7 @@ def _comment(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _quantized(model: Model) -> dict[str, tuple[str, str]]:
-    """Input → the rule by which it is quantized, and what: a name of the source. ONNX's rule where nothing says."""
+    """Input → its quantize rule, and the name of its source tensor. ONNX's rule if none is stated."""
     found: dict[str, tuple[str, str]] = {}
     for each in model.source.get("quantized_inputs", "").split("; "):
         name, _, rest = each.partition(" = ")

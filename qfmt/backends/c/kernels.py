@@ -1,4 +1,4 @@
-"""The C functions that steps call: templates in `kernels/`, with types and constants put in."""
+"""The C functions that steps call: templates in `kernels/`, with types and constants inserted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHORT = {name: name.replace("uint", "u").replace("int", "s") for name in C_TYPES
 
 
 UNNAMED = ("TERMS", "BETTER", "TAKEN", "PADDING", "HOW")
-"""Words that follow from the others."""
+"""Words derived from the others."""
 
 
 def kernel(plan: Plan, name: str, **words: str) -> str:
-    """The name of a function made of the template `name` with its capital words replaced; types by their names here."""
+    """The name of a function made of the template `name` with its capital words replaced; types have short names."""
     kinds = [SHORT.get(text, re.sub(r"\W", "", text)) for key, text in words.items() if key not in UNNAMED]
     instance = "_".join((name, *kinds)) if kinds else name
     if instance not in plan.kernels:
@@ -33,7 +33,7 @@ _SIGNATURE = re.compile(r"^static [^\n(]*\([^)]*\)$", re.MULTILINE)
 
 
 def _joined(signature: re.Match[str]) -> str:
-    """A signature in one line, as long as it may be: types have changed its length."""
+    """A signature in one line if it fits: types have changed its length."""
     return " ".join(signature.group().split())
 
 

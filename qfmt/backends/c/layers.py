@@ -1,4 +1,4 @@
-"""Operator → what writes it: a function that adds the steps of a node to the plan, or raises QfmtError."""
+"""Operator → its writer: a function that adds the steps of a node to the plan, or raises QfmtError."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_nodes(plan: Plan) -> None:
 
 
 def _can_go_on(plan: Plan, node: Node) -> bool:
-    """Whether the inputs of a node have been written: after a node that could not be, its readers say nothing new."""
+    """Whether the inputs of a node have been written: errors of readers of a failed node would be redundant."""
     return all(plan.is_there(name) for name in node.inputs if name)
 
 

@@ -1,14 +1,16 @@
-"""Nested loops over elements, as few and as long as their steps through memory allow."""
+"""Nested loops over elements, as few and as long as their steps through memory allow; and copies, which are such."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...arrays import Array
+from .views import Parameter, View
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -18,7 +20,7 @@ COUNTERS = "ijklmopq"
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """How far each step along a dimension goes: always `step`, or as a table says."""
+    """The distance of each step along a dimension: always `step`, or from a table."""
 
     step: int
     table: Array | None = None
@@ -32,7 +34,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Where in `name` each element of a loop nest lies: a start, and what each dimension adds; or one table."""
+    """The index in `name` of each element of a loop nest: a start, and a term for each dimension; or one table."""
 
     name: str
     start: int
@@ -47,7 +49,7 @@ def nest(
     inner: Callable[[Mapping[str, str]], list[str]],
     counters: Sequence[str] = COUNTERS,
 ) -> list[str]:
-    """Loops over `shape`; `inner` gets the C expression of each walk's place and gives the lines of the body."""
+    """Loops over `shape`; `inner` gets the C expression of each index and returns the lines of the body."""
     sizes, steps = merged(shape, walks)
     places = {}
     for walk, dimensions in zip(walks, steps, strict=True):
@@ -73,7 +75,7 @@ def nest(
 
 
 def narrowest(places: Array) -> Array:
-    """Integers in the smallest type of C that holds them all."""
+    """Integers in the smallest C type that fits them all."""
     for kind in (np.uint8, np.int16):
         limits = np.iinfo(kind)
         if places.min(initial=0) >= limits.min and places.max(initial=0) <= limits.max:
@@ -87,7 +89,7 @@ def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
 
 
 def merged(shape: Sequence[int], walks: Sequence[Walk]) -> tuple[list[int], list[list[Dimension]]]:
-    """Sizes and steps with dimensions of one element left out, and those joined that are one longer dimension."""
+    """Sizes and steps without dimensions of one element, and with contiguous dimensions joined."""
     if any(walk.dimensions is None for walk in walks):
         total = int(np.prod(shape))
         return [total], [[_flat(walk, shape)] for walk in walks]
@@ -121,3 +123,61 @@ def _flat(walk: Walk, shape: Sequence[int]) -> Dimension:
         line = dimension.step * np.arange(shape[axis]) if dimension.table is None else dimension.table
         total = total + line.reshape([-1 if other == axis else 1 for other in range(len(shape))])
     return Dimension.of(total.reshape(-1))
+
+
+def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
+    """Copy into `target` what `picks` says: positions in the buffers of the sources, counted one after the other."""
+    if not picks.size:
+        return
+    physical = picks.transpose(target.order)
+    place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
+    body: list[str] = []
+    used: dict[str, View] = {}
+    start = 0
+    for index, view in enumerate(sources):
+        inside = (physical >= start) & (physical < start + view.buffer.size)
+        if inside.any():
+            name = "x" if len(sources) == 1 else f"x{index}"
+            used[name] = View(view.buffer, (view.buffer.size,), (0,))
+            for box in _boxes(inside):
+                source = _walk(physical[box] - start, name)
+                aim = _walk(place[box], "y")
+                body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
+        start += view.buffer.size
+    whole = View(target.buffer, (target.buffer.size,), (0,))
+    parameters = [Parameter(name, view) for name, view in used.items()]
+    plan.step(title, [*parameters, Parameter("y", whole, written=True)], body)
+
+
+def _assign(name: str, at: Mapping[str, str]) -> list[str]:
+    return [f"y[{at['y']}] = {name}[{at[name]}];"]
+
+
+def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice, ...]]:
+    """Boxes that cover the places that are true, and no others: cut wherever one slab differs from the next."""
+    corner = corner or (0,) * inside.ndim
+    if inside.all():
+        yield tuple(slice(begin, begin + size) for begin, size in zip(corner, inside.shape, strict=True))
+    if inside.all() or not inside.any():
+        return
+    for axis, size in enumerate(inside.shape):
+        slabs = np.moveaxis(inside, axis, 0).reshape(size, -1)
+        cuts = (np.flatnonzero((slabs[1:] != slabs[:-1]).any(1)) + 1).tolist()
+        if cuts:
+            for begin, part in zip([0, *cuts], np.split(inside, cuts, axis), strict=True):
+                yield from _boxes(part, (*corner[:axis], corner[axis] + begin, *corner[axis + 1 :]))
+            return
+
+
+def _walk(positions: Array, name: str) -> Walk:
+    """Positions as a start and what each dimension adds; by a table of all if they are not such a sum."""
+    start = int(positions.reshape(-1)[0])
+    added: list[Array] = []
+    total: Any = np.int64(start)
+    for axis, size in enumerate(positions.shape):
+        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))] - start
+        added.append(line)
+        total = total + line.reshape([size if other == axis else 1 for other in range(positions.ndim)])
+    if not np.array_equal(np.broadcast_to(total, positions.shape), positions):
+        return Walk(name, start, None, positions - start)
+    return Walk(name, start, [Dimension.of(line) for line in added], None)

@@ -9,8 +9,9 @@ import numpy as np
 from ...errors import QfmtError
 from ...model import INT32, Node
 from .kernels import kernel
-from .plan import Operand, Plan, View, plain
+from .plan import Plan
 from .products import ROWS, constant_weights, finished, rows_of, target_of, title_of, unit_of
+from .views import Parameter, View, plain
 
 
 def matmul(plan: Plan, node: Node) -> None:
@@ -26,7 +27,7 @@ def matmul(plan: Plan, node: Node) -> None:
         if each.dtype not in ("int8", "uint8"):
             raise QfmtError(f"multiplies {each.dtype}, but C supports int8 and uint8")
     if a.shape[-1] * a.farthest * b.farthest > INT32:
-        raise QfmtError("sums so many products that the result may exceed int32")
+        raise QfmtError("sums products to a result that may exceed int32")
     left = (1, *a.shape) if len(a.shape) == 1 else a.shape
     other = (*b.shape, 1) if len(b.shape) == 1 else b.shape
     lead = np.broadcast_shapes(left[:-2], other[:-2])
@@ -65,9 +66,9 @@ def matmul(plan: Plan, node: Node) -> None:
         "    }",
         "}",
     ]
-    given = [Operand(f"x{i}", view) for i, view in enumerate(views)]
+    given = [Parameter(f"x{i}", view) for i, view in enumerate(views)]
     what = f"{rows} by {length} times {length} by {columns}"
-    plan.step(title_of(node, finish, what), [*given, Operand("y", target, True)], body)
+    plan.step(title_of(node, finish, what), [*given, Parameter("y", target, True)], body)
     plan.steps[-1].scratch += [
         plan.scratch("int32", ROWS * full, "sums"),
         plan.scratch("int16", ROWS * padded, "rows"),

@@ -1,10 +1,11 @@
-"""Where each buffer lies in the arena of its width: none overlaps another that lives at the same time."""
+"""The offset of each buffer in the arena of its width: buffers that are live at the same time do not overlap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .plan import Buffer, Plan
+from .plan import Plan
+from .views import Buffer
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -12,8 +13,8 @@ WIDTHS = (1, 2, 4, 8)
 def place(plan: Plan) -> dict[int, int]:
     """Set the offset of every buffer; the result is how many elements the arena of each width has.
 
-    The largest first, each at the lowest place that is free for as long as it lives. There is an arena for each
-    width of elements, because C does not let memory of one type be used as another, but for bytes.
+    The largest first, each at the lowest offset that is free during its lifetime. There is an arena for each
+    width of elements, because C does not allow memory of one type to be used as another, except for bytes.
     """
     found = dict.fromkeys(operand.view.buffer for step in plan.steps for operand in (*step.operands, *step.scratch))
     buffers = [buffer for buffer in found if not buffer.external]

@@ -1,14 +1,12 @@
-"""Operators that only move elements: whatever they are called, each is copies of regular parts, or nothing at all.
+"""Operators that only move elements: each becomes copies of regular parts, or nothing at all.
 
-The operator's own reference is run on the positions of the elements instead of the elements, so that it says
-where each element of its output comes from. Where that is one place after the other, nothing is copied.
+The operator's own reference runs on the positions of the elements instead of the elements, so that it returns the
+source of each output element. If the positions are consecutive, nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,12 +14,11 @@ from ...arrays import Array
 from ...errors import QfmtError, first_line
 from ...interpreter import execute
 from ...model import Node
-from ...ops import OPERATORS
-from ...ops import Operand as Integers
-from .loops import Dimension, Walk, nest
+from ...ops import OPERATORS, Operand
+from .loops import copy
 from .names import comment
-from .plan import Buffer, Plan, View, plain
-from .plan import Operand as Parameter
+from .plan import Plan
+from .views import Buffer, View, plain
 
 MOVERS = {
     "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Transpose": (0,), "Squeeze": (0,), "Unsqueeze": (0,),
@@ -29,10 +26,10 @@ MOVERS = {
     "GatherElements": (0,), "GatherND": (0,), "Tile": (0,), "Pad": (0,), "ReverseSequence": (0,), "Compress": (0,),
     "Resize": (0,),
 }  # fmt: skip
-"""Operator → the inputs that are moved; the others say where to, and have to be constants."""
+"""Operator → the inputs that are moved; the others are parameters, and must be constants."""
 
 FILL = -1
-"""Stands for what Pad adds."""
+"""Represents an element that Pad adds."""
 
 
 def move(plan: Plan, node: Node) -> None:
@@ -48,7 +45,7 @@ def move(plan: Plan, node: Node) -> None:
             given.append(sources[-1].positions() + start)
             start += sources[-1].buffer.size
         elif name and plan.value(name).array is None:
-            raise QfmtError("the positions of its elements are not constant, which C requires")
+            raise QfmtError("has element positions that are not constant; C requires constants")
         else:
             given.append(plan.value(name).array if name else None)
     operator = OPERATORS[node.operator]
@@ -57,7 +54,7 @@ def move(plan: Plan, node: Node) -> None:
         given[2] = np.array(FILL)
     try:
         picked = operator.reference(*given, **operator.complete(node.attributes))
-    except (ValueError, IndexError, TypeError) as error:  # of attributes and constants that no rule checks
+    except (ValueError, IndexError, TypeError) as error:  # for attributes and constants that no rule checks
         raise QfmtError(f"cannot be computed: {first_line(error)}") from None
     results = list(picked) if isinstance(picked, tuple | list) else [picked]
     for name, picks in zip(node.outputs, results, strict=False):
@@ -68,10 +65,10 @@ def move(plan: Plan, node: Node) -> None:
 
 
 def _check_moves(plan: Plan, node: Node) -> None:
-    """QfmtError for an operator that does not always move, and here does not."""
+    """QfmtError for an operator that does not only move elements here."""
     mode = node.attributes.get("coordinate_transformation_mode")
     if node.operator == "Resize" and (node.attributes["mode"] != "nearest" or mode == "tf_crop_and_resize"):
-        raise QfmtError("interpolates, which takes real numbers")
+        raise QfmtError("interpolates, which needs floats")
     if node.operator not in ("Concat", "Resize"):
         return
     grid = plan.value(node.outputs[0]).quantization
@@ -82,14 +79,14 @@ def _check_moves(plan: Plan, node: Node) -> None:
 
 
 def _fill(plan: Plan, node: Node, picks: Array) -> View:
-    """What Pad adds, found by computing it."""
-    operands: list[Integers | None] = []
+    """The value that Pad adds, found by computing it."""
+    operands: list[Operand | None] = []
     for name in node.inputs:
         value = plan.value(name) if name else None
         array = None if value is None else value.array
         if value is not None and array is None:
             array = np.zeros(value.shape, value.dtype)
-        operands.append(None if value is None or array is None else Integers(array, value.quantization))
+        operands.append(None if value is None or array is None else Operand(array, value.quantization))
     padded = execute(node, operands, [plan.network.model.tensors[node.outputs[0]]])[0]
     dtype = plan.value(node.outputs[0]).dtype
     value = padded[picks == FILL][:1].astype(dtype)
@@ -97,7 +94,7 @@ def _fill(plan: Plan, node: Node, picks: Array) -> View:
 
 
 def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Array) -> None:
-    """Place an output: where its elements lie already, in a row, else as copies."""
+    """Place an output: at its elements if they are contiguous, else as copies."""
     first, rank = sources[0], picks.ndim
     likely = first.order if rank == len(first.shape) else plain(rank)
     if len(sources) == 1 and picks.size:
@@ -107,61 +104,3 @@ def _put(plan: Plan, node: Node, name: str, sources: Sequence[View], picks: Arra
                 plan.same(name, View(first.buffer, picks.shape, order, int(flat[0])))
                 return
     copy(plan, f"{node.operator}: {comment(name)}", sources, picks, plan.result(name, likely))
-
-
-def copy(plan: Plan, title: str, sources: Sequence[View], picks: Array, target: View) -> None:
-    """Copy into `target` what `picks` says: positions in the buffers of the sources, counted one after the other."""
-    if not picks.size:
-        return
-    physical = picks.transpose(target.order)
-    place = np.arange(physical.size, dtype=np.int64).reshape(physical.shape) + target.offset
-    body: list[str] = []
-    used: dict[str, View] = {}
-    start = 0
-    for index, view in enumerate(sources):
-        inside = (physical >= start) & (physical < start + view.buffer.size)
-        if inside.any():
-            name = "x" if len(sources) == 1 else f"x{index}"
-            used[name] = View(view.buffer, (view.buffer.size,), (0,))
-            for box in _boxes(inside):
-                source = _walk(physical[box] - start, name)
-                aim = _walk(place[box], "y")
-                body += nest(plan, physical[box].shape, [source, aim], partial(_assign, name))
-        start += view.buffer.size
-    whole = View(target.buffer, (target.buffer.size,), (0,))
-    parameters = [Parameter(name, view) for name, view in used.items()]
-    plan.step(title, [*parameters, Parameter("y", whole, written=True)], body)
-
-
-def _assign(name: str, at: Mapping[str, str]) -> list[str]:
-    return [f"y[{at['y']}] = {name}[{at[name]}];"]
-
-
-def _boxes(inside: Array, corner: tuple[int, ...] = ()) -> Iterator[tuple[slice, ...]]:
-    """Boxes that cover the places that are true, and no others: cut wherever one slab differs from the next."""
-    corner = corner or (0,) * inside.ndim
-    if inside.all():
-        yield tuple(slice(begin, begin + size) for begin, size in zip(corner, inside.shape, strict=True))
-    if inside.all() or not inside.any():
-        return
-    for axis, size in enumerate(inside.shape):
-        slabs = np.moveaxis(inside, axis, 0).reshape(size, -1)
-        cuts = (np.flatnonzero((slabs[1:] != slabs[:-1]).any(1)) + 1).tolist()
-        if cuts:
-            for begin, part in zip([0, *cuts], np.split(inside, cuts, axis), strict=True):
-                yield from _boxes(part, (*corner[:axis], corner[axis] + begin, *corner[axis + 1 :]))
-            return
-
-
-def _walk(positions: Array, name: str) -> Walk:
-    """Positions as a start and what each dimension adds; by a table of all if they are not such a sum."""
-    start = int(positions.reshape(-1)[0])
-    added: list[Array] = []
-    total: Any = np.int64(start)
-    for axis, size in enumerate(positions.shape):
-        line = positions[tuple(slice(None) if other == axis else 0 for other in range(positions.ndim))] - start
-        added.append(line)
-        total = total + line.reshape([size if other == axis else 1 for other in range(positions.ndim)])
-    if not np.array_equal(np.broadcast_to(total, positions.shape), positions):
-        return Walk(name, start, None, positions - start)
-    return Walk(name, start, [Dimension.of(line) for line in added], None)

@@ -1,11 +1,11 @@
-"""Identifiers and comments made of names that may hold anything: quotes, newlines, the end of a comment, code."""
+"""Identifiers and comments from names that may contain anything: quotes, newlines, the end of a comment, code."""
 
 from __future__ import annotations
 
 import re
 
 LENGTH = 40
-"""Of an identifier that is derived from a name."""
+"""The most characters of an identifier that is derived from a name."""
 
 _WORDS = """auto break case char const continue default do else enum extern for goto if inline int long register
 restrict return short signed sizeof static struct switch typedef union unsigned void volatile while main asm bool true
@@ -18,7 +18,7 @@ _REAL = re.compile("float|double", re.IGNORECASE)
 
 
 def identifier(text: str) -> str:
-    """Small letters, digits and single underscores of a name, a letter first; "t" where nothing is left."""
+    """Small letters, digits and single underscores of a name, starting with a letter; "t" if nothing is left."""
     clean = re.sub(r"[^a-z0-9]+", "_", _REAL.sub("real", text).lower()).strip("_")[:LENGTH].strip("_")
     if not clean:
         return "t"
@@ -26,13 +26,13 @@ def identifier(text: str) -> str:
 
 
 def comment(text: str) -> str:
-    """A name as a comment may hold it: printable ASCII that begins, ends and continues nothing."""
+    """A name that is safe in a comment: printable ASCII that cannot begin, end or continue a token."""
     clean = re.sub(r"[^A-Za-z0-9_.:,;/+=()\[\]<> -]", "?", text)
     return _REAL.sub("real", re.sub(r"\?(?=\?)", "_", clean).replace("//", "/ /"))[:200]
 
 
 class Names:
-    """Identifiers of one program, each given out once; `name` stands before all that a linker sees."""
+    """Identifiers of one program, each unique; `name` is the prefix of all that a linker sees."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,16 +40,16 @@ class Names:
         self._parameters = {f"{name}_run": 1}
 
     def constant(self, label: str) -> str:
-        """A constant: `data` keeps it apart from functions, macros and what headers declare (`int8` + `t`)."""
+        """A constant: `data` distinguishes it from functions, macros and declarations of headers (`int8` + `t`)."""
         return self._unused(f"{self.name}_data_{identifier(label)}", self._taken)
 
     def parameter(self, label: str, role: str) -> str:
-        """A parameter of the program: short, and apart from everything that is declared at file scope."""
+        """A parameter of the program: short, and different from everything declared at file scope."""
         return self._unused(f"{role}_{identifier(label)}", self._parameters)
 
     @staticmethod
     def _unused(base: str, taken: dict[str, int]) -> str:
-        """`taken`: each name, and how often it was asked for; thousands of names may come down to one."""
+        """`taken`: each name, and how often it was requested; thousands of names may map to one."""
         name = base
         while name in taken:
             taken[base] += 1

@@ -1,4 +1,4 @@
-"""The numbers of a requantization as the kernels take them: each of one element, or of one per channel."""
+"""The parameters of a requantization in the form of the kernels: each of one element, or of one per channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARAMETERS = ("multiplier", "shift", "add", "thresholds", "row")
 KINDS = {"multiplier": np.int32, "shift": np.uint8, "add": np.int64}
 
 LARGEST = (1 << 63) - (1 << 32)
-"""What int64 holds, with room for a zero point."""
+"""The limit of int64, less room for a zero point."""
 
 
 def _none() -> Array:
@@ -30,7 +30,7 @@ def _none() -> Array:
 class Numbers:
     """`rule`: the kernel; `line`: its arrays by name. `table`, `row` [C]: thresholds, and the row of a channel or -1.
 
-    `sums`, `changes` [slots, C]: on which sums the line is not right, and what is added then.
+    `sums`, `changes` [slots, C]: the sums for which the line is wrong, and the corrections.
     """
 
     rule: str
@@ -43,7 +43,7 @@ class Numbers:
 
 
 def numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> Numbers:
-    """Those of a node. With the reach of each channel's sums, thresholds become lines with exceptions."""
+    """The parameters of a node. With the reach of each channel's sums, thresholds become lines with exceptions."""
     return _high(_numbers_of(plan, node, channels, reach), plan.value(node.outputs[0]))
 
 
@@ -63,7 +63,7 @@ def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> N
     row = _spread(found.get("row", np.arange(len(table))), channels).astype(np.int32)
     if (row < 0).all():
         return plain
-    if rule == "fixed_point_double":  # whose kernel adds by the sign of the sum: rows are counted
+    if rule == "fixed_point_double":  # its kernel adds by the sign of the sum: rows are counted
         return replace(plain, row=row, table=table)
     made = {name: np.array(line[name]) if name in line else np.zeros(channels, KINDS[name]) for name in KINDS}
     own = replace(plain, line=made, row=row, table=table)
@@ -76,7 +76,7 @@ def _numbers_of(plan: Plan, node: Node, channels: int, reach: Reach | None) -> N
 
 
 def _high(n: Numbers, y: Value) -> Numbers:
-    """The same numbers, shifted by 32 at least where all channels allow it: then int32 holds what is left to do."""
+    """The same numbers, with a shift of at least 32 if all channels allow it: then the rest fits in int32."""
     if n.rule != "multiply_shift" or np.iinfo(y.dtype).bits > 16:
         return n
     shift = n.line["shift"].astype(np.int64)
@@ -90,7 +90,7 @@ def _high(n: Numbers, y: Value) -> Numbers:
 
 
 def _line(rule: str, found: dict[str, Array]) -> dict[str, Array]:
-    """Multiplier, shift, and what is added, where the rule does not leave that to the sign of the sum."""
+    """Multiplier, shift, and addend, if the addend does not depend on the sign of the sum."""
     shift = found["shift"].astype(np.uint8)
     half: Array = np.where(shift > 0, np.int64(1) << np.maximum(shift.astype(np.int64) - 1, 0), 0)
     line: dict[str, Array] = {"multiplier": found.get("multiplier", np.ones(1)).astype(np.int32), "shift": shift}
@@ -105,7 +105,7 @@ def _put(line: dict[str, Array], channel: int, numbers: tuple[int, int, int]) ->
 
 
 def _with_exceptions(n: Numbers, reach: Reach, x: Value, y: Value) -> Numbers:
-    """Lines and exceptions for the channels with thresholds, but for those with too many."""
+    """Lines and exceptions for the channels with thresholds, except those with too many exceptions."""
     at = np.flatnonzero(n.row >= 0)
     rows = n.table[n.row[at]]
     levels = y.limits[0] + 1 + np.arange(rows.shape[1])
@@ -129,7 +129,7 @@ def _with_exceptions(n: Numbers, reach: Reach, x: Value, y: Value) -> Numbers:
 
 
 def _slopes(x: Value, y: Value, channels: int) -> Array:
-    """About how much of an output one unit of a sum is, for each channel: by the scales, or 1 where there are none."""
+    """The approximate change of an output per unit of a sum, for each channel: from the scales, or 1 without them."""
     if x.quantization is None or y.quantization is None:
         return np.ones(channels)
     return _spread(np.asarray(x.quantization.scale) / y.quantization.scale[0], channels)
@@ -150,16 +150,16 @@ def _line_through(thresholds: Array, low: int) -> tuple[int, int, int]:
 
 
 def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
-    """RequantShift: floor((x · mul + add) / div + 1/2), so the half goes into what is added."""
+    """RequantShift: floor((x · mul + add) / div + 1/2), so the half becomes part of the addend."""
     div = node.int("div")
     mul, add = (_exact(plan.value(name)) for name in node.inputs[1:3])
     if np.abs(mul).max(initial=0) > INT32 or max(np.abs(add).max(initial=0), div) > LARGEST_ADD >> 1:
-        raise QfmtError("its multiplier is not an int32, or its divisor or addend is too large")
+        raise QfmtError("has a multiplier beyond int32, or a divisor or addend that is too large")
     x = plan.value(node.inputs[0])
     add = add + div // 2 - x.zero_point * mul
     farthest = max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max))
     if (np.abs(add) > LARGEST - farthest * np.abs(mul.astype(object))).any():  # as Python integers: no overflow
-        raise QfmtError("its products plus the addend may exceed int64")
+        raise QfmtError("computes a product plus addend that may exceed int64")
     mul, add = (_spread(each.reshape(-1), channels) for each in np.broadcast_arrays(mul, add))
     none = np.full(channels, -1, np.int32)
     if div & (div - 1) == 0:
@@ -169,13 +169,13 @@ def _divided(plan: Plan, node: Node, channels: int) -> Numbers:
 
 
 def _exact(value: Value) -> Array:
-    """Integers of a constant, which may be stored as real numbers."""
+    """Integers of a constant, which may be stored as floats."""
     if value.array is None:
-        raise QfmtError("its multiplier is not constant, which C requires")
+        raise QfmtError("has a multiplier that is not constant; C requires a constant")
     numbers = np.asarray(value.array)
     whole: Array = numbers.astype(np.int64)
     if not (whole == numbers).all():
-        raise QfmtError("its multiplier or addend is not an integer")
+        raise QfmtError("has a multiplier or addend that is not an integer")
     return whole
 
 

@@ -1,114 +1,25 @@
-"""What the program consists of before it is text: where each tensor lies, the steps, and the constants they read."""
+"""The program before it is text: the buffer of each tensor, the steps, and the constants that they read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...arrays import Array
 from ...errors import DestinationError
+from .loops import copy
 from .names import Names, comment
 from .static import C_TYPES, Network, Value
-
-if TYPE_CHECKING:
-    Order = tuple[int, ...]
+from .views import Buffer, Order, Parameter, View, alike, plain
 
 ALIGNMENT = 64
-"""Memory, and the weights of inner loops, begin at multiples of so many bytes: a line of a cache, or a register."""
+"""The alignment of memory and of the weights of inner loops, in bytes: a cache line, or a register."""
 
 COMPACT_ALIGNMENT = 4
-"""The same where bytes count more than speed: a word."""
-
-
-@dataclass(eq=False, slots=True)
-class Buffer:
-    """Memory of one element type: in the arena at `offset` (elements), an argument of the program, or a constant."""
-
-    dtype: str
-    size: int
-    name: str
-    external: bool = False
-    offset: int = 0
-    first: int = -1
-    last: int = -1
-
-    @property
-    def width(self) -> int:
-        return np.dtype(self.dtype).itemsize
-
-    @property
-    def base(self) -> str:
-        """The C expression of its beginning, of its own type."""
-        if self.external:
-            return self.name
-        arena = f"arena{8 * self.width}"
-        whole = arena if self.offset == 0 else f"{arena} + {self.offset}"
-        return whole if self.dtype == arena_type(self.width) else f"({C_TYPES[self.dtype]} *)({whole})"
-
-
-def arena_type(width: int) -> str:
-    """The element type of the arena of `width` bytes; the other sign is reached by a cast, which C allows."""
-    return "uint8" if width == 1 else f"int{8 * width}"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor in a buffer: its logical shape, and in which order its dimensions lie there, without gaps."""
-
-    buffer: Buffer
-    shape: tuple[int, ...]
-    order: Order
-    offset: int = 0
-
-    @property
-    def dtype(self) -> str:
-        return self.buffer.dtype
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def pointer(self) -> str:
-        return f"{self.buffer.base} + {self.offset}" if self.offset else self.buffer.base
-
-    @property
-    def physical(self) -> tuple[int, ...]:
-        """The sizes as they lie in memory."""
-        return tuple(self.shape[axis] for axis in self.order)
-
-    def positions(self) -> Array:
-        """Where in the buffer each element lies, in the logical shape."""
-        flat = np.arange(self.size, dtype=np.int64) + self.offset
-        return flat.reshape(self.physical).transpose(np.argsort(self.order) if self.order else ())
-
-
-def plain(rank: int) -> Order:
-    """The last dimension runs fastest, as in the file."""
-    return tuple(range(rank))
-
-
-def channels_last(rank: int) -> Order:
-    """Dimension 1 runs fastest."""
-    return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
-
-
-def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
-    """Whether a tensor of this shape lies the same way in both orders."""
-    return [axis for axis in a if shape[axis] != 1] == [axis for axis in b if shape[axis] != 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A parameter of the function of a step."""
-
-    name: str
-    view: View
-    written: bool = False
+"""The alignment if memory matters more than speed: a word."""
 
 
 @dataclass(slots=True)
@@ -116,13 +27,13 @@ class Step:
     """One function of the program: a comment that says what it computes, its parameters, its body."""
 
     title: str
-    operands: list[Operand]
+    operands: list[Parameter]
     body: list[str]
-    scratch: list[Operand] = field(default_factory=list)
+    scratch: list[Parameter] = field(default_factory=list)
 
 
 class Plan:
-    """Steps and constants as they grow, and where each tensor can be read."""
+    """The steps and constants so far, and where each tensor can be read."""
 
     def __init__(self, network: Network, names: Names, compact: bool = False) -> None:
         self.network = network
@@ -158,12 +69,12 @@ class Plan:
         return self.network.value(name)
 
     def order(self, name: str) -> Order:
-        """The order in which a computed tensor lies; a constant's is free, and plain."""
+        """The memory order of a computed tensor; a constant has the plain order, and any other on demand."""
         views = self._views.get(name)
         return views[0].order if views else plain(len(self.value(name).shape))
 
     def read(self, name: str, order: Order | None = None) -> View:
-        """The tensor as a step may read it, in the order that it asks for; copied into it where need be."""
+        """The tensor as a step reads it, in the requested order; copied into that order if necessary."""
         value = self.value(name)
         if value.array is not None:
             return self._constant_view(value, order or plain(len(value.shape)))
@@ -171,8 +82,6 @@ class Plan:
         for view in views:
             if order is None or alike(view.shape, view.order, order):
                 return view
-        from .moves import copy
-
         assert order is not None
         view = self._arena(value, order)
         copy(self, f"{comment(name)}, in a new layout", [views[0]], views[0].positions(), view)
@@ -193,7 +102,7 @@ class Plan:
     # Writing
 
     def result(self, name: str, order: Order) -> View:
-        """Memory for a tensor that is computed: the argument of the program where the tensor goes out as it lies."""
+        """Memory for a computed tensor: the argument of the program if the tensor is an output in this order."""
         value = self.value(name)
         view = self._arena(value, order)
         for output, view_out in zip(self.network.model.graph.outputs, self.outputs, strict=True):
@@ -204,23 +113,23 @@ class Plan:
         return view
 
     def same(self, name: str, view: View) -> None:
-        """`name` lies where something else lies already."""
+        """Let `name` use existing memory."""
         self._views[name] = [view]
 
-    def scratch(self, dtype: str, size: int, name: str) -> Operand:
-        """Memory for the length of one step."""
-        return Operand(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
+    def scratch(self, dtype: str, size: int, name: str) -> Parameter:
+        """Memory for the duration of one step."""
+        return Parameter(name, View(Buffer(dtype, size, name), (size,), (0,)), written=True)
 
     def _arena(self, value: Value, order: Order) -> View:
         return View(Buffer(value.dtype, max(1, value.size), value.name), value.shape, order)
 
     # Text
 
-    def step(self, title: str, operands: Iterable[Operand], body: Iterable[str]) -> None:
+    def step(self, title: str, operands: Iterable[Parameter], body: Iterable[str]) -> None:
         self.steps.append(Step(title, list(operands), list(body)))
 
     def constant(self, array: Any, label: str, aligned: bool = False) -> str:
-        """The identifier of a constant array; equal arrays are written once. `aligned`: if it is not small."""
+        """The identifier of a constant array; equal arrays are written once. `aligned`: unless it is small."""
         numbers = np.ascontiguousarray(array)
         key = str(numbers.dtype), numbers.tobytes()
         if key not in self.constants:
@@ -247,8 +156,6 @@ class Plan:
 
     def finish(self) -> None:
         """Copy to the arguments what lies elsewhere; then the life of each buffer is known."""
-        from .moves import copy
-
         for name, view in zip(self.network.model.graph.outputs, self.outputs, strict=True):
             source = self.read(name)
             if source.buffer is not view.buffer or not alike(view.shape, source.order, view.order):

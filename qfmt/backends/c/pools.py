@@ -1,4 +1,4 @@
-"""Windows that take the largest, or the sum; means over axes are windows, too."""
+"""Windows that compute the maximum or the sum; means over axes are windows, too."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
-from ...ops.geometry import Window, bins, windows
+from ...ops.geometry import Window, bins, reduced_axes, windows
 from .convolutions import three
 from .kernels import kernel, kernel_text
-from .plan import Operand, Plan, View, channels_last
+from .plan import Plan
 from .products import finished, target_of, title_of
+from .views import Parameter, View, channels_last
 
 BETTER = {"MaxPool": ">", "GlobalMaxPool": ">", "ReduceMax": ">", "ReduceMin": "<"}
-"""Operators that take one of the inputs, and how it compares with the others."""
+"""Operators that select one of the inputs, and how it compares with the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A window along one dimension, for each of its places: the first input, how many, how many it divides by."""
+    """A window along one dimension, for each of its positions: the first input, their number, and the divisor."""
 
     size: int
     dilation: int
@@ -45,7 +46,7 @@ def pool(plan: Plan, node: Node) -> None:
     """A pool over the spatial dimensions of [N, C, *spatial]."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
     if "output_size" in node.attributes and len(x.shape) == len(node.ints("output_size")) + 1:
-        raise QfmtError("an adaptive pool without a batch")
+        raise QfmtError("is an adaptive pool without a batch dimension")
     if len(x.shape) - 2 not in (1, 2, 3):
         raise QfmtError(f"has {len(x.shape) - 2} spatial dimensions, but C supports 1 to 3")
     if "kernel_shape" in node.attributes:
@@ -58,9 +59,12 @@ def pool(plan: Plan, node: Node) -> None:
 
 
 def reduce(plan: Plan, node: Node) -> None:
-    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with what lies behind them as channels."""
+    """ReduceMean, ReduceMax, ReduceMin: a window over the axes, with the dimensions after them as channels."""
     x, y = plan.value(node.inputs[0]), plan.value(node.outputs[0])
-    axes = _axes(plan, node, len(x.shape))
+    given = plan.value(node.inputs[1]).array if any(node.inputs[1:]) else None
+    if given is None and any(node.inputs[1:]):
+        raise QfmtError("its axes are not constant, which C requires")
+    axes = reduced_axes(node, given, len(x.shape))
     view = plan.read(node.inputs[0])
     kept = [axis for axis in view.order if axis not in axes]
     places = [view.order.index(axis) for axis in axes]
@@ -73,15 +77,6 @@ def reduce(plan: Plan, node: Node) -> None:
     size = prod(x.shape[axis] for axis in axes)
     result = order if len(y.shape) == len(x.shape) else tuple(sorted(kept).index(axis) for axis in kept)
     _emit(plan, node, view, [Along.of_bins(size, 1)], channels, prod(y.shape) // max(1, channels), result)
-
-
-def _axes(plan: Plan, node: Node, rank: int) -> list[int]:
-    given = plan.value(node.inputs[1]).array if len(node.inputs) > 1 and node.inputs[1] else None
-    if given is None and len(node.inputs) > 1 and node.inputs[1]:
-        raise QfmtError("its axes are not constant, which C requires")
-    if given is None or given.size == 0:
-        return [] if node.attributes.get("noop_with_empty_axes") else list(range(rank))
-    return sorted({int(axis) % rank for axis in np.asarray(given).reshape(-1)})
 
 
 def _emit(
@@ -111,15 +106,15 @@ def _emit(
         better = BETTER[node.operator]
         name = kernel(plan, "pool_best", X=view.dtype, START=_worst(view.dtype, better), BETTER=better)
         body = [loop, f"    {name}(&{window}, x, position, {at});"]
-        plan.step(title_of(node, None, what), [Operand("x", view), Operand("y", target, True)], body)
+        plan.step(title_of(node, None, what), [Parameter("x", view), Parameter("y", target, True)], body)
         return
     if node.rule != "exact":
-        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
     target, finish = target_of(plan, node, order, channels)
     divisors = {a * b * c for a in _of(along, 0) for b in _of(along, 1) for c in _of(along, 2)}
     common = lcm(*divisors)
     if common * plan.value(node.inputs[0]).farthest > INT32:
-        raise QfmtError("sums so many elements that the result may exceed int32")
+        raise QfmtError("sums elements to a result that may exceed int32")
     name = kernel(plan, "pool_sum", X=view.dtype)
     zero = plan.value(node.inputs[0]).zero_point
     body = [
@@ -128,7 +123,7 @@ def _emit(
         *("    " + line for line in finished(plan, finish, "sums", at, channels)),
         "}",
     ]
-    plan.step(title_of(node, finish, what), [Operand("x", view), Operand("y", target, True)], body)
+    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body)
     plan.steps[-1].scratch.append(plan.scratch("int32", channels, "sums"))
 
 
@@ -137,7 +132,7 @@ def _of(along: list[Along], index: int) -> set[int]:
 
 
 def _worst(dtype: str, better: str) -> str:
-    """What any element replaces, as C spells it."""
+    """The initial value that any element replaces, in C."""
     if better == "<":
         return f"{dtype.upper()}_MAX"
     return "0" if dtype.startswith("u") else f"{dtype.upper()}_MIN"

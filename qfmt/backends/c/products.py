@@ -1,7 +1,7 @@
 """Convolutions and matrix products with constant weights: folded into one form, packed, and a loop of dot products.
 
-Whatever a node states, the program computes Σ q · w + B over the integers of x as they are: weights lose their zero
-point here, and what the zero point of x adds up to goes into B. Padding is the zero point of x.
+For any rule, the program computes Σ q · w + B over the stored integers of x: the zero point of weights is subtracted
+here, and the contribution of the zero point of x is added to B. Padding is the zero point of x.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import numpy as np
 from ...arrays import Array
 from ...errors import QfmtError
 from ...model import INT32, Node
-from ...ops import Operand as Integers
+from ...ops import Operand
 from ...ops.accumulation import whole
 from .exceptions import Reach
 from .finish import Finish, follower
 from .kernels import kernel, kernel_text
 from .names import comment
-from .plan import Operand, Plan, View, plain
+from .plan import Plan
+from .views import Parameter, View, plain
 
 UNITS = (64, 32, 16)
-"""Rows of weights are filled up with zeros to a multiple of one of these, so that loops have no remainder."""
+"""Rows of weights are padded with zeros to a multiple of one of these, so that loops have no remainder."""
 
 WASTE = 1.3
-"""The largest share of a row that may be such zeros, but for the smallest unit."""
+"""The largest share of such zeros in a row, except for the smallest unit."""
 
 RULES = ("exact", "folded")
 
@@ -35,15 +36,15 @@ ROWS = 4
 """Rows of inputs and outputs that one pass of the kernel `dot` handles together."""
 
 LANES = 8
-"""Outputs whose weights lie side by side for the kernel `dot_lanes`, DEEP of each in turn."""
+"""Outputs whose weights are interleaved for the kernel `dot_lanes`, in groups of DEEP."""
 
 DEEP = 4
-"""What the length of a row is made a multiple of there."""
+"""The unit to which the length of a row is padded for `dot_lanes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Weights [groups, outputs, inputs] without zero point, and a bias [groups · outputs] for integers as they are."""
+    """Weights [groups, outputs, inputs] without zero point, and a bias [groups · outputs] for stored integers."""
 
     weights: Array
     bias: Array
@@ -67,35 +68,35 @@ class Folded:
 
 
 def folded(plan: Plan, node: Node, weights: Array, bias_count: int) -> Folded:
-    """The weights [groups, outputs, inputs] of a node, and its bias, by the rule that it states."""
+    """The weights [groups, outputs, inputs] of a node, and its bias, by its rule."""
     x = plan.value(node.inputs[0])
     if x.dtype not in ("int8", "uint8", "int16", "uint16"):
-        raise QfmtError(f"takes {x.dtype}, but C supports integers of 8 and 16 bits")
+        raise QfmtError(f"has an input of type {x.dtype}, but C supports only 8-bit and 16-bit integers")
     if node.rule not in RULES:
-        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which takes real numbers")
+        raise QfmtError(f"computes with the rule `{node.rule or 'none'}`, which needs floats")
     centred = weights.astype(np.int64)
     bias = np.zeros(bias_count, np.int64)
     added = np.zeros((1, bias_count), np.int64)
     if len(node.inputs) > 2 and node.inputs[2]:
         given = plan.value(node.inputs[2]).array
         if given is None:
-            raise QfmtError("its bias is not constant, which C requires")
+            raise QfmtError("has a bias that is not constant; C requires a constant")
         if _is_row(given, bias_count):
             bias = bias + given.astype(np.int64).reshape(-1)
-        else:  # it is added to the sums, row by row
+        else:  # added to the sums, row by row
             added = np.broadcast_to(given.astype(np.int64), (len(given), bias_count))
     if node.rule == "exact":
         bias = bias - x.zero_point * centred.sum(2).reshape(-1)
     if np.abs(bias).max(initial=0) > INT32 or np.abs(centred).max(initial=0) > 32767:
-        raise QfmtError("its weights or its bias exceed the integer types that C computes sums with")
+        raise QfmtError("has weights or a bias too large for the integer types of sums in C")
     low, high = min(x.limits[0], x.zero_point), max(x.limits[1], x.zero_point)
     above, below = (np.maximum(sign * centred, 0).sum(2).reshape(-1) for sign in (1, -1))
     least, most = above * low - below * high, above * high - below * low
-    # no part of a sum is larger, in whatever order products, bias and rows are added up
+    # no partial sum is larger, in any order of products, bias and rows
     up = above * max(high, 0) + below * max(-low, 0) + np.maximum(bias, 0) + np.maximum(added, 0).max(0)
     down = above * max(-low, 0) + below * max(high, 0) - np.minimum(bias, 0) - np.minimum(added, 0).min(0)
     if max(up.max(initial=0), down.max(initial=0)) > INT32:
-        raise QfmtError("its sums may exceed int32")
+        raise QfmtError("computes sums that may exceed int32")
     return Folded(centred, bias, x.zero_point, x.dtype, Reach(least + bias, most + bias))
 
 
@@ -103,22 +104,22 @@ def constant_weights(plan: Plan, node: Node) -> Array:
     """The weights less their zero points (which are 0 by the rule `folded`)."""
     value = plan.value(node.inputs[1])
     if value.array is None:
-        raise QfmtError("its weights are not constant, which C requires")
-    return whole(Integers(value.array, value.quantization))
+        raise QfmtError("has weights that are not constant; C requires constants")
+    return whole(Operand(value.array, value.quantization))
 
 
 # Dot products
 
 
 def unit_of(plan: Plan, length: int) -> int:
-    """What the length of a row is made a multiple of."""
+    """The unit to which the length of a row is padded."""
     if plan.compact:
         return 1
     return next((unit for unit in UNITS if -(-length // unit) * unit <= WASTE * length), UNITS[-1])
 
 
 def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, str, int]:
-    """A kernel, and constants for it: weights with full rows, bias; and how many outputs of a group that is."""
+    """A kernel, and its constants: padded weights, bias; and how many outputs of a group they are for."""
     groups, outputs, length = f.weights.shape
     lanes = in_lanes(plan, f)
     full = _filled(outputs, LANES if lanes else ROWS)
@@ -137,7 +138,7 @@ def packed(plan: Plan, node: Node, f: Folded, unit: int) -> tuple[str, str, str,
 
 
 def in_lanes(plan: Plan, f: Folded) -> bool:
-    """Whether the kernel `dot_lanes` multiplies them."""
+    """Whether the kernel `dot_lanes` is used."""
     return (f.x, f.dtype) == ("uint8", "int8") and not plan.compact
 
 
@@ -148,7 +149,7 @@ def _filled(count: int, unit: int) -> int:
 def target_of(
     plan: Plan, node: Node, order: Sequence[int], row: int, reach: Reach | None = None
 ) -> tuple[View, Finish | None]:
-    """Where rows of `row` sums go: requantized, if that follows at once and a row is one of all channels."""
+    """The destination of rows of `row` sums: requantized, if that follows directly and a row has all channels."""
     name = node.outputs[0]
     finish = follower(plan, name)
     if finish is not None and finish.axis is not None and (finish.axis, finish.channels) != (order[-1], row):
@@ -221,7 +222,7 @@ def dot_rows(
     ]
     inner += ["}"]
     body += [*("    " + line for line in inner), "}"]
-    plan.step(title_of(node, finish, what), [Operand("x", view), Operand("y", target, True)], body)
+    plan.step(title_of(node, finish, what), [Parameter("x", view), Parameter("y", target, True)], body)
     scratch = [plan.scratch("int32", ROWS * apart, "sums")]
     if not in_place:
         scratch.append(plan.scratch(fast.x, ROWS * blocks * unit, "rows"))
@@ -251,7 +252,7 @@ def _is_row(bias: Array, outputs: int) -> bool:
 
 
 def _added(plan: Plan, node: Node, outputs: int) -> str:
-    """The C of Gemm that differs from row to row, as a constant of all of them; "" where it does not."""
+    """The C of Gemm if it differs between rows, as a constant of all rows; "" otherwise."""
     given = plan.value(node.inputs[2]).array if len(node.inputs) > 2 and node.inputs[2] else None
     if given is None or _is_row(given, outputs):
         return ""
@@ -267,7 +268,7 @@ def linear(plan: Plan, node: Node) -> None:
 def gemm(plan: Plan, node: Node) -> None:
     """A · B + C, of which B and C are constants."""
     if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
-        raise QfmtError("has an alpha or a beta that is not 1")
+        raise QfmtError("has an alpha or beta other than 1")
     w = constant_weights(plan, node)
     order = (1, 0) if node.attributes.get("transA") else (0, 1)
     rows_of(plan, node, node.inputs[0], w if node.attributes.get("transB") else w.T, order)

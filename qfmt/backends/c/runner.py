@@ -1,4 +1,4 @@
-"""What surrounds the network: a main that reads inputs from a file and prints the outputs, and a Makefile."""
+"""The program around the network: a main that reads inputs from a file and prints the outputs, and a Makefile."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ static int wrong_size(const char *how)
 
 
 def main(plan: Plan, with_vectors: bool) -> str:
-    """The program for a computer with files: nothing of it goes onto a device."""
+    """The program for a computer with files; it is not for devices."""
     name = plan.names.name
     taken = sum(view.size * view.buffer.width for view in plan.inputs)
-    takes = f"it takes {taken} bytes, as {name}.h says"
+    takes = f"it must have {taken} bytes, see {name}.h"
     usage = "main [FILE]" + (" or main --check" if with_vectors else "")
     lines = [
         f"/* Try {name} on a computer with files: nothing of this belongs on a device.",
@@ -86,7 +86,7 @@ def _checking(name: str) -> list[str]:
 
 
 def _reading(plan: Plan) -> list[str]:
-    """Lines that read all inputs, no fewer bytes than they have, and no more."""
+    """Lines that read all inputs, and check the exact number of bytes."""
     lines = [
         '    FILE *file = argc > 1 ? fopen(argv[1], "rb") : stdin;',
         "    uint64_t value;",
@@ -107,7 +107,7 @@ def _reading(plan: Plan) -> list[str]:
 
 
 def _signed(kind: str) -> str:
-    """A number as the type of an input: what does not fit a signed one is negative."""
+    """A number as the type of an input: values beyond a signed type are negative."""
     return f"({kind})value" if kind.startswith("u") else f"({kind})(u{kind})value"
 
 

@@ -1,8 +1,7 @@
-"""The network with every size known: what C needs before any layer is written."""
+"""The network with every size known, which C requires."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -12,7 +11,7 @@ import numpy as np
 from ...arrays import Array
 from ...budget import Budget
 from ...errors import DestinationError, QfmtError
-from ...interpreter import execute, place
+from ...interpreter import execute
 from ...model import DTYPES, INT32, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from ...ops import OPERATORS, Operand, Trait, has
 from ...ops.quantization import is_static
@@ -23,7 +22,7 @@ from ...rules.nodes import known
 Shapes = Mapping[str, Sequence[int]]
 
 C_TYPES = {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-"""Element types that C computes with, and how it calls them."""
+"""Element types that C computes with, and their C names."""
 
 MOST = 1 << 26
 """The most elements of an input."""
@@ -31,7 +30,7 @@ MOST = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of the network: fixed shape, element type as C stores it, and its array if it is known beforehand."""
+    """A tensor of the network: fixed shape, element type in C, and its array if it is already known."""
 
     name: str
     dtype: str
@@ -45,20 +44,20 @@ class Value:
 
     @property
     def zero_point(self) -> int:
-        """The zero point of a tensor that has one for all; 0 where there is no quantization."""
+        """The zero point of a tensor that has a single one; 0 without a quantization."""
         points = {0} if self.quantization is None else set(self.quantization.zero_point)
         if len(points) > 1:
-            raise QfmtError(f"{self.name} has several zero points")
+            raise QfmtError(f"{self.name}has more than one zero point")
         return int(points.pop())
 
     @property
     def farthest(self) -> int:
-        """How far an integer may be from the zero point."""
+        """The largest distance of an integer from the zero point."""
         return max(abs(limit - self.zero_point) for limit in self.limits)
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and greatest integer that it may hold."""
+        """The least and greatest integer that it may contain."""
         kind = np.iinfo(self.dtype)
         if self.quantization is None:
             return int(kind.min), int(kind.max)
@@ -66,13 +65,13 @@ class Value:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The least and greatest integer that it does hold, where its array is known; else its limits."""
+        """The least and greatest integer of its array, if that is known; else its limits."""
         return self.limits if self.array is None else (int(self.array.min(initial=0)), int(self.array.max(initial=0)))
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model whose sizes are fixed: values by name, and the nodes that are left to compute."""
+    """A model whose sizes are fixed: values by name, and the remaining nodes."""
 
     model: Model
     values: Mapping[str, Value]
@@ -84,9 +83,9 @@ class Network:
 
 
 def fixed(model: Model, shapes: Shapes) -> Network:
-    """The network with the shape of everything, as the shape rules of its operators give them.
+    """The network with all shapes, derived by the shape rules of its operators.
 
-    What depends on constants and shapes alone is computed here and now, and so is what has no elements. A first
+    Nodes that depend only on constants and shapes are computed here, and so are tensors without elements. A first
     dimension that has only a name is 1.
     """
     if unknown := [name for name in shapes if name not in model.graph.inputs]:
@@ -96,7 +95,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
     for name in model.graph.inputs:
         stored(tensors[name])
     tensors |= {name: replace(tensors[name], shape=size) for name, size in _input_shapes(model, shapes).items()}
-    budget = Budget.of(model, "writing C of a network of")
+    budget = Budget.of(model, "writing C for a network of")
     nodes, found = [], dict.fromkeys((*model.graph.inputs, *(tensor.name for tensor in model.graph.constants())))
     for node in model.graph.nodes:
         budget.node()
@@ -108,9 +107,7 @@ def fixed(model: Model, shapes: Shapes) -> Network:
         tensors.update(outputs)
         found.update(dict.fromkeys(outputs))
     values = {name: _value(tensors[name]) for name in found}
-    readers = Counter(name for node in nodes for name in node.inputs if name)
-    readers.update(model.graph.outputs)
-    return Network(model, values, nodes, readers)
+    return Network(model, values, nodes, replace(model.graph, nodes=nodes).uses())
 
 
 def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -118,25 +115,25 @@ def _shaped(node: Node, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
         shapes = inferred(node, tensors)
     except QfmtError as error:
-        raise DestinationError(error.what, where=place(node), hint=error.hint) from None
+        raise DestinationError(error.what, where=f"node {node.title}", hint=error.hint) from None
     outputs = {}
     for index, name in enumerate(node.outputs):
         shape = shapes[index] if index < len(shapes) else None
         shape = shape if is_static(shape) else tensors[name].shape if name else ()
         if not is_static(shape):
-            hint = "C needs fixed sizes: leave this node out of the network"
+            hint = "C requires fixed sizes: remove this node from the network"
             raise DestinationError(
-                "has an output whose sizes depend on the values of its inputs", where=place(node), hint=hint
+                "has an output whose sizes depend on the values of its inputs", where=f"node {node.title}", hint=hint
             )
         if prod(shape) > INT32:
-            raise DestinationError(f"has {prod(shape)} elements, more than int32 counts", where=name)
+            raise DestinationError(f"has {prod(shape)} elements, more than int32 can count", where=name)
         if name:
             outputs[name] = replace(tensors[name], shape=shape)
     return outputs
 
 
 def _is_settled(node: Node, outputs: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether what a node gives is known without the inputs of the network."""
+    """Whether the outputs of a node are known without the inputs of the network."""
     if known(node) is None:
         return False
     constant = all(tensors[name].is_constant for name in node.inputs if name)
@@ -161,7 +158,7 @@ def _settled(
 
 
 def _operand(tensor: Tensor) -> Operand:
-    """What is known of a tensor; of one that is computed later, its shape."""
+    """The value of a tensor; only its shape if it is computed later."""
     if tensor.is_constant:
         return Operand(tensor.array, tensor.quantization)
     return Operand(np.broadcast_to(np.zeros((), numpy_dtype(tensor.dtype)), static_shape(tensor)), tensor.quantization)
@@ -177,13 +174,13 @@ def _value(tensor: Tensor) -> Value:
 
 
 def stored(tensor: Tensor, constant: bool = False) -> str:
-    """The type that C stores it in: 4 and 2 bits in 8, bool as uint8. DestinationError for floats, unless constant."""
+    """The C element type: 4 and 2 bits in 8, bool as uint8. DestinationError for floats, unless constant."""
     kind = DTYPES[tensor.dtype]
     if kind.kind not in "iub":
         if constant:
             return str(numpy_dtype(tensor.dtype))
         hint = "make the network integer-only first: `qfmt convert … --integer-only --exact`"
-        raise DestinationError(f"is {tensor.dtype}, and a C program is integer-only", where=tensor.name, hint=hint)
+        raise DestinationError(f"is {tensor.dtype}, but a C program is integer-only", where=tensor.name, hint=hint)
     if kind.kind == "b":
         return "uint8"
     bits = max(8, kind.bits)
@@ -191,7 +188,7 @@ def stored(tensor: Tensor, constant: bool = False) -> str:
 
 
 def _input_shapes(model: Model, shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """The shape of every input; DestinationError names all of them that are not settled, or one that cannot be."""
+    """The shape of every input; DestinationError names all that are not known, or one that is impossible."""
     tensors = [model.tensors[name] for name in model.graph.inputs]
     for tensor in tensors:
         if tensor.name in shapes and not _agrees(tensor.shape, shapes[tensor.name]):
@@ -203,17 +200,17 @@ def _input_shapes(model: Model, shapes: Shapes) -> dict[str, tuple[int, ...]]:
     if missing := [tensor for tensor in tensors if tensor.name not in found]:
         listed = ", ".join("of unknown rank" if (shape := known[tensor.name]) is None else _spelled(shape)
                            for tensor in missing)  # fmt: skip
-        what = f"C needs inputs of fixed sizes, and {'this is' if len(missing) == 1 else 'these are'} {listed}"
+        what = f"C requires inputs of fixed sizes, and {'this is' if len(missing) == 1 else 'these are'} {listed}"
         where = ", ".join(tensor.name for tensor in missing)
         raise DestinationError(what, where=where, hint=f"state all sizes, as in `{shape_options(model, '1')}`")
     for name, shape in found.items():
         if prod(shape) > MOST:
-            raise DestinationError(f"has {prod(shape):,} elements; C is written for up to {MOST:,}", where=name)
+            raise DestinationError(f"has {prod(shape):,} elements; C supports up to {MOST:,}", where=name)
     return found
 
 
 def _first(shape: Sequence[Dimension]) -> tuple[Dimension, ...]:
-    """The first size: 1 where it has only a name."""
+    """The first size: 1 if it has only a name."""
     return tuple(size if isinstance(size, int) else 1 for size in shape[:1])
 
 

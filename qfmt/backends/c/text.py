@@ -1,4 +1,4 @@
-"""Lines of C: wrapped to a width that people read, and arrays of numbers."""
+"""Lines of C: wrapped to a readable width, and arrays of numbers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ...arrays import Array
 from .static import C_TYPES
 
 COLUMNS = 118
-"""Of a line of code or comment."""
+"""The most columns of a line of code or comment."""
 
 NUMBERS = 108
 """Columns of a line of numbers."""
 
 SUFFIXED = {"int64": "INT64_C({})", "uint64": "UINT64_C({})", "uint32": "UINT32_C({})"}
-"""How C spells numbers that an int may not hold."""
+"""Suffixes of C literals that may not fit an int."""
 
 LEAST = {"int32": "INT32_MIN", "int64": "INT64_MIN"}
 """Numbers that C has no literal for."""
 
 
 def text_of(lines: Iterable[str]) -> str:
-    """The text of a file; lines that are too long are cut where C, and a comment, may be cut."""
+    """The text of a file; long lines are broken where C or a comment allows it."""
     return "\n".join(part for line in lines for each in line.split("\n") for part in _wrapped(each)) + "\n"
 
 
 def _wrapped(line: str) -> Iterator[str]:
-    """Parts of a line, cut at spaces; strings and what the preprocessor reads stay whole."""
+    """Parts of a line, split at spaces; strings and preprocessor lines are not split."""
     indent = len(line) - len(line.lstrip())
     if line.startswith(("#", "\t")) or '"' in line:
         yield line
@@ -47,7 +47,7 @@ def _wrapped(line: str) -> Iterator[str]:
 
 
 def array_of(declared: str, array: Array) -> Iterator[str]:
-    """The lines that define an array of numbers; `declared` is what stands before its size, and after it."""
+    """The lines that define an array of numbers; `declared` is the text before its size, and after it."""
     kind = str(array.dtype)
     yield f"{declared.format(kind=C_TYPES[kind], size=max(1, array.size))} = {{"
     flat = array.reshape(-1).tolist() or [0]  # C has no empty arrays

@@ -1,4 +1,4 @@
-"""A Model as an ONNX model. onnx and onnx-ir are imported when one is asked for, not before."""
+"""A Model as an ONNX model. onnx and onnx-ir are imported on demand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from ...model import Model
 
 FORMS = ("qdq", "qoperator")
-"""Float operators between DequantizeLinear and QuantizeLinear; or operators that take integers, where there are any.
+"""Float operators between DequantizeLinear and QuantizeLinear; or operators on integers, where they exist.
 
 By default, a network that came from ONNX keeps its form; any other network gets the first form."""
 
 EXTERNAL = 1_500_000_000
-"""Bytes of weights above which they go into a file of their own; protobuf ends at 2 GB."""
+"""Bytes of weights above which they go into a separate file; the limit of protobuf is 2 GB."""
 
 
 def to_onnx(model: Model, *, form: str | None = None, opset: int | None = None, same_types: bool = False) -> Any:
@@ -40,8 +40,8 @@ def write_onnx(
 ) -> int:
     """Write the model as an ONNX file, atomically; the result is its opset.
 
-    With more than `external` bytes of constants they lie in `NAME.DIGEST.data` beside it, and are never held in
-    memory together. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
+    More than `external` bytes of constants are written to `NAME.DIGEST.data` next to it, and are never all in
+    memory. Raises as `Model.to_onnx` does, and DestinationError if a file cannot be written.
     """
     made = _checked(model, form, opset, same_types)
     from .write import write
@@ -51,7 +51,7 @@ def write_onnx(
 
 
 def _form(model: Model) -> str:
-    """The form of a source in ONNX as long as its rules are still stated; else the first."""
+    """The form of an ONNX source if its rules are still stated; else the first."""
     kept = model.source.get("onnx_form", "") if model.engine == "onnx" else ""
     return kept if kept in FORMS else FORMS[0]
 
@@ -59,7 +59,7 @@ def _form(model: Model) -> str:
 def _checked(model: Model, form: str | None, opset: int | None, same_types: bool) -> Any:
     form = form or _form(model)
     if form not in FORMS:
-        raise RunError(f"unknown form {form!r} of ONNX", hint=f"choose one of {', '.join(FORMS)}")
+        raise RunError(f"unknown ONNX form {form!r}", hint=f"choose one of {', '.join(FORMS)}")
     if model.no_graph:
         raise RunError(model.no_graph)
     if broken := graph_violations(model):

@@ -1,8 +1,8 @@
 """From the nodes of a Model to an ONNX graph.
 
-A tensor has two forms there: as it is stored, under its own name, and, if it is quantized, as the real numbers that
-it stands for, which DequantizeLinear makes where an operator asks for them. What an operator computes becomes the
-tensor of its output by QuantizeLinear.
+A tensor has two forms there: stored, under its own name, and, if it is quantized, real (dequantized), which
+DequantizeLinear computes when an operator needs it. QuantizeLinear converts the result of an operator to the tensor of
+its output.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...errors import InexpressibleNodesError
 from ...model import Model, Node, Shape, Tensor
 from ...ops import OPERATORS
 from ...passes.constants import unused
+from ...passes.same_types import with_same_types
 from ...passes.sizes import with_output_shapes
 from . import (
     clamps,
@@ -36,13 +37,12 @@ from . import (
 from .constants import constant, onnx_dtype, sizes, stored_constant
 from .lowering import lower
 from .opsets import Lacks, ir_version
-from .same_types import with_same_types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FAMILIES = (clamps, dynamic, integers, moves, older, pools, products, qoperator, recurrent, rescaling, sums, tables)
-"""Importing them fills the table of what is written otherwise than one-to-one."""
+"""Importing them fills the table of operators that are not one-to-one."""
 
 
 class Builder:
@@ -65,7 +65,7 @@ class Builder:
     # Tensors of the model
 
     def stored(self, name: str) -> ir.Value:
-        """A tensor as the model has it: integers, if it is quantized."""
+        """A tensor in its stored form: integers, if it is quantized."""
         if name not in self._stored:
             self._stored[name] = self._initializer(name, stored_constant(self.model.tensors[name]))
         return self._stored[name]
@@ -80,14 +80,14 @@ class Builder:
         return self._real[name]
 
     def define(self, name: str, value: ir.Value) -> None:
-        """What a node computed is that tensor, as the model has it."""
+        """Define that tensor, in its stored form, as the result of a node."""
         if value.producer() is None or value.name in self._stored:
             value = self.emit("Identity", value)
         self._describe(value, self.model.tensors[name])
         self._stored[name] = value
 
     def define_real(self, name: str, value: ir.Value, *, inside: bool = False) -> None:
-        """What a node computed are the real numbers of that tensor, `inside` its [quant_min, quant_max] or not."""
+        """Define that tensor by its real numbers, `inside` its [quant_min, quant_max] or not."""
         tensor = self.model.tensors[name]
         if tensor.quantization is None:
             self.define(name, value)
@@ -95,10 +95,10 @@ class Builder:
             self.define(name, grids.quantized(self, tensor, value, inside))
 
     def know_real(self, name: str, value: ir.Value) -> None:
-        """The real numbers of a tensor are there already."""
+        """Record the real numbers of a tensor, which exist already."""
         self._real.setdefault(name, value)
 
-    # What the graph consists of
+    # Elements of the graph
 
     def emit(
         self, operator: str, *inputs: ir.Value | None, name: str = "", domain: str = "", **attributes: Any
@@ -134,7 +134,7 @@ class Builder:
         return outputs
 
     def constant(self, name: str, array: NDArray[Any], dtype: str = "") -> ir.Value:
-        """An initializer that is not a tensor of the model; `dtype` where the array is of another."""
+        """An initializer that is not a tensor of the model; `dtype` if it differs from the array's."""
         return self._initializer(self.fresh(name), constant(array, dtype or array.dtype.name))
 
     def initializer(self, name: str, data: ir.TensorProtocol) -> ir.Value:
@@ -142,13 +142,13 @@ class Builder:
         return self._initializer(self.fresh(name), data)
 
     def once(self, key: tuple[str, ...], make: Callable[[], ir.Value]) -> ir.Value:
-        """What was made for that key, or is made now."""
+        """The value cached for that key, or a new one."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
     def name(self, value: ir.Value, name: str) -> None:
-        """Call the node that computes a value like the node of the model."""
+        """Give the node that computes a value the name of the model's node."""
         producer = value.producer()
         if producer is not None and producer not in self._named:
             producer.name = name
@@ -160,7 +160,7 @@ class Builder:
         return grids.dequantized(self, tensor, stored)
 
     def fresh(self, wanted: str) -> str:
-        """That name, or one like it that no other value has."""
+        """That name, or a similar one that no other value has."""
         return _unique(wanted, self._taken)
 
     def _initializer(self, name: str, data: ir.TensorProtocol) -> ir.Value:
@@ -170,7 +170,7 @@ class Builder:
 
     @contextmanager
     def body(self) -> Iterator[list[ir.Node]]:
-        """What is emitted meanwhile goes into the graph of an attribute."""
+        """Emit nodes into the graph of an attribute."""
         outside, self.nodes = self.nodes, []
         try:
             yield self.nodes
@@ -212,7 +212,7 @@ class Builder:
             raise InexpressibleNodesError(missing, format=f"ONNX opset {self.opset}")
 
     def _lower(self, node: Node) -> str:
-        """Write one node; or say why it cannot be written, and go on as if it had been."""
+        """Write one node; or record why it cannot be written, and continue as if it had been."""
         try:
             lower(self, node)
         except Lacks as reason:
@@ -238,7 +238,7 @@ def _is_of_integers(node: Node) -> bool:
 
 
 def _unique(wanted: str, taken: set[str]) -> str:
-    """That name, or one like it that is not taken; it is from now on."""
+    """Reserve that name, or a similar one that is not used."""
     name = unused(wanted, taken)
     taken.add(name)
     return name

@@ -1,6 +1,6 @@
 """Integer-only networks: operators that move or clamp integers, without floats.
 
-Bounds and constants become integers of the grid here, and the neighbours that a Resize takes become indices.
+Bounds and constants become integers of the grid here, and the neighbours that a Resize selects become indices.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ...arithmetic import f32, quantize
 from ...arrays import Array
 from ...model import DTYPES, Tensor, numpy_dtype
+from ...ops.activation import bounds
 from ...ops.resize import neighbours_along
 from .grids import grid_of
 from .lowering import Site, among_integers, one_to_one, plain
@@ -34,17 +35,10 @@ def clip(site: Site) -> ir.Value | None:
     grid = grid_of(y)
     if not _is_plain(y):
         return None
-    limits = [grid.quant_min, grid.quant_max]
-    low, high = limits
-    for index, is_low in ((1, True), (2, False)):
-        if not site.has(index):
-            continue
-        bound = site.tensor(index)
-        if not bound.is_constant:
-            return None
-        real = bound.array.astype(f32).reshape(())
-        limit = int(quantize(real, grid, numpy_dtype(y.dtype), "reciprocal_offset"))
-        low, high = (max(low, limit), high) if is_low else (low, min(high, limit))
+    known = bounds(site.node, site.builder.model.tensors)
+    if known is None:
+        return None
+    low, high = quantize(np.array(known, f32), grid, numpy_dtype(y.dtype), "reciprocal_offset").tolist()
     return _limited(site, min(low, high), high)  # the upper bound is taken last
 
 
@@ -63,7 +57,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 @among_integers("Pad")
 def pad(site: Site) -> Sequence[ir.Value] | None:
-    """What is padded with becomes an integer of the grid."""
+    """The padding value becomes an integer of the grid."""
     y = site.output()
     if not _is_plain(y) or (site.has(2) and not site.tensor(2).is_constant):
         return None
@@ -76,7 +70,7 @@ def pad(site: Site) -> Sequence[ir.Value] | None:
 
 @among_integers("Concat")
 def concatenation(site: Site) -> Sequence[ir.Value] | None:
-    """Of one grid: integers stay what they are."""
+    """Inputs on one grid: integers are unchanged."""
     y = site.output()
     tensors = [site.tensor(index) for index in range(len(site.node.inputs))]
     if not all(each.dtype == y.dtype and grid_of(y).same_grid(each.quantization) for each in tensors):
@@ -86,7 +80,7 @@ def concatenation(site: Site) -> Sequence[ir.Value] | None:
 
 @among_integers("Resize")
 def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
-    """Gather of the neighbours; Resize, where sizes are not known."""
+    """Gather of the neighbours; Resize if sizes are not known."""
     a, x, y = site.attributes, site.tensor(0), site.output()
     if a["mode"] != "nearest" or a["coordinate_transformation_mode"] == "tf_crop_and_resize":
         return None
@@ -102,7 +96,7 @@ def nearest(site: Site) -> ir.Value | Sequence[ir.Value] | None:
 
 
 def _neighbours(site: Site) -> dict[int, Array] | None:
-    """Which elements are taken along each axis that changes; None if that is not known here."""
+    """The elements that are selected along each axis that changes; None if they are not known here."""
     given = [site.tensor(index) if site.has(index) else None for index in (2, 3)]
     if any(each is not None and not each.is_constant for each in given):
         return None

@@ -1,4 +1,4 @@
-"""Constants of a model as tensors of ONNX: their bytes are not copied before they are written."""
+"""Constants of a model as ONNX tensors: their bytes are not copied before they are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def onnx_dtype(name: str) -> ir.DataType:
 
 
 def stored_constant(tensor: Tensor) -> ir.TensorProtocol:
-    """The data of a constant: as it lies in its file, when it is asked for."""
+    """The data of a constant: as in its file, read on demand."""
     dtype, shape = onnx_dtype(tensor.dtype), ir.Shape(static_shape(tensor))
 
     def read() -> ir.TensorProtocol:
@@ -34,7 +34,7 @@ def stored_constant(tensor: Tensor) -> ir.TensorProtocol:
 
 
 def turned_constant(tensor: Tensor) -> ir.TensorProtocol:
-    """The data of a constant [out, in] of whole bytes as [in, out], when it is asked for."""
+    """The data of a constant [out, in] of whole bytes as [in, out], read on demand."""
     dtype, shape = onnx_dtype(tensor.dtype), ir.Shape(static_shape(tensor)[::-1])
     return ir.LazyTensor(lambda: ir.Tensor(np.ascontiguousarray(tensor.array.T), dtype, shape=shape), dtype, shape)
 

@@ -1,4 +1,4 @@
-"""Products whose input is quantized while the network runs: DynamicQuantizeLinear, and sums of integers."""
+"""Products whose input is quantized at run time: DynamicQuantizeLinear, and sums of integers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Quantized(NamedTuple):
 
 
 def quantized_now(site: Site, x: ir.Value) -> Quantized:
-    """x on the grid that its own range gives; on 0..127 of it, where the model says so."""
+    """x on the grid of its range; on 0..127 of it, if the model states that."""
     if not site.attributes["reduce_range"]:
         return Quantized(*site.emit_several("DynamicQuantizeLinear", [x], 3))
     numbers = (("zero", 0), ("one", 1), ("top", 127))
@@ -51,7 +51,7 @@ def quantized_now(site: Site, x: ir.Value) -> Quantized:
 
 
 def multiplier(site: Site, weight: int, bias: int) -> Multiply:
-    """What multiplies with a weight, transposed, and adds a bias; what depends on them alone is written now."""
+    """A function that multiplies with a transposed weight and adds a bias; values of only these are written now."""
     tensor = site.tensor(weight)
     b = site.real(bias)
     if tensor.quantization is None or not _has_integer_sums(tensor):
@@ -72,7 +72,7 @@ def multiplier(site: Site, weight: int, bias: int) -> Multiply:
 
 
 def _turned(site: Site, weight: int) -> ir.Value:
-    """The integers of a weight as [in, out]: under the name that they had as such in the source, or by a Transpose."""
+    """The integers of a weight as [in, out]: under their name in the source, or by a Transpose."""
     tensor, builder = site.tensor(weight), site.builder
     former = tensor.name.removesuffix(".T")
     if tensor.is_constant and former in tensor.aliases and former not in builder.model.tensors:
@@ -105,7 +105,7 @@ def dynamic_linear(site: Site) -> ir.Value:
 
 
 def _symmetric(site: Site, x: ir.Value) -> ir.Value:
-    """By the rule `dynamic_symmetric`, step by step: what is rounded here is rounded there."""
+    """The rule `dynamic_symmetric`, step by step, with the same roundings."""
     top = 127 if site.attributes["reduce_range"] else 255
     size = site.emit("Abs", x)
     most = (
@@ -130,7 +130,7 @@ def _symmetric(site: Site, x: ir.Value) -> ir.Value:
 
 @lowers("qfmt.DynamicConv", "qfmt.DynamicConvTranspose")
 def dynamic_convolution(site: Site) -> ir.Value | Sequence[ir.Value]:
-    """ConvInteger, where it takes the weight; else Conv on the real numbers of the quantized input."""
+    """ConvInteger, if it supports the weight; else Conv on the real numbers of the quantized input."""
     attributes = {key: value for key, value in site.attributes.items() if key != "reduce_range"}
     name = "ConvTranspose" if site.node.operator.endswith("Transpose") else "Conv"
     x, w = site.real(0), site.tensor(1)

@@ -1,4 +1,4 @@
-"""Nodes of operators that qfmt does not know go back to ONNX as they came."""
+"""Nodes of operators that qfmt does not know go back to ONNX unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_foreign(builder: Builder, node: Node) -> None:
-    """The node with the tensors as the model has them; Lacks if it means something else in the opset written."""
+    """The node with the model's tensors; Lacks if its meaning differs in the opset that is written."""
     domain, _, name = node.operator.rpartition(".")
     if domain == "qfmt":
         raise Lacks("is not known to this onnx package")
@@ -42,16 +42,16 @@ def write_foreign(builder: Builder, node: Node) -> None:
 
 
 def _capture(builder: Builder, names: Sequence[str], values: Sequence[ir.Value | None]) -> None:
-    """What graphs within a node read of what is around it has the names that they read."""
+    """Outer tensors that graphs within a node read keep the names that these use."""
     for name, value in zip(names, values, strict=True):
         if value is not None and value.name != name:
             (made,) = builder.emit_several("Identity", [value], [name])
             if made.name != name:
-                raise Lacks(f"contains a graph that reads {name!r}, a name that is taken here")
+                raise Lacks(f"contains a graph that reads {name!r}, a name that is already used")
 
 
 def _check_meaning(node: ir.Node, version: int, opset: int) -> None:
-    """Lacks if a node, or one of a graph within it, takes other inputs or attributes in that opset."""
+    """Lacks if a node, or one of a graph within it, has other inputs or attributes in that opset."""
     for each in (node, *_inside(node)):
         if not each.domain and _is_known(each, version, opset) and not _is_valid(each, opset):
             raise Lacks(f"was written for opset {version}, in which {each.op_type} differs")
@@ -66,7 +66,7 @@ def _inside(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _is_known(node: ir.Node, version: int, opset: int) -> bool:
-    """Whether ONNX has an operator of that name; what others put into its domain is theirs in every opset."""
+    """Whether ONNX has an operator of that name; others' operators in its domain are the same in every opset."""
     return schema(node.op_type, version) is not None or schema(node.op_type, opset) is not None
 
 

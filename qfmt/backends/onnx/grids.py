@@ -24,11 +24,11 @@ CONTRIBUTED = ("int4", "uint4", "int16", "uint16")
 
 
 HALVES = ("float16", "bfloat16")
-"""Types of scales that are kept where there are many."""
+"""Types of scales that are kept if there are many."""
 
 
 def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | None = None) -> ir.Value:
-    """The real numbers of a tensor, or of its transpose, where the scales lie along another axis."""
+    """The real numbers of a tensor, or of its transpose, whose scales are along another axis."""
     grid, name = grid_of(tensor), f"{tensor.name}_dequantized"
     if axis is not None and grid.is_per_channel:
         grid = replace(grid, axis=axis)
@@ -47,7 +47,7 @@ def dequantized(builder: Builder, tensor: Tensor, stored: ir.Value, axis: int | 
 
 
 def quantized(builder: Builder, tensor: Tensor, real: ir.Value, inside: bool = False) -> ir.Value:
-    """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max], if they are not `inside` it."""
+    """Real numbers on the grid of a tensor, clamped to its [quant_min, quant_max] unless they are `inside` it."""
     grid, name = grid_of(tensor), f"{tensor.name}_quantize"
     domain = domain_of(builder, "QuantizeLinear", tensor.dtype)
     if grid.is_blocked:
@@ -90,7 +90,7 @@ def zero_point(builder: Builder, tensor: Tensor) -> ir.Value:
 
 
 def _key(tensor: Tensor, role: str, name: str, values: tuple[object, ...]) -> tuple[str, ...]:
-    """Of a scale or zero point: tensors share what had one name in their source, if it is the same."""
+    """The name of a scale or zero point: tensors share one that had one name in the source, if it is equal."""
     grid = grid_of(tensor)
     if not name or grid.blocks is not None:
         return (tensor.name, role)
@@ -112,7 +112,7 @@ def _has_zero_points(grid: Quantization) -> bool:
 
 
 def _layout(builder: Builder, grid: Quantization, domain: str) -> dict[str, int]:
-    """Along which axis the scales lie, and how many elements share one."""
+    """The axis of the scales, and how many elements share one."""
     if grid.blocks is None:
         return {} if grid.axis is None else {"axis": grid.axis}
     if domain or builder.opset < 21:
@@ -122,12 +122,12 @@ def _layout(builder: Builder, grid: Quantization, domain: str) -> dict[str, int]
 
 
 def _block_axis(blocks: Blocks) -> int:
-    """The axis that ONNX counts blocks along: the one on which they are largest."""
+    """The axis of ONNX's blocks: the one along which they are largest."""
     return int(np.argmax(blocks.shape))
 
 
 def _of_blocks(blocks: Blocks, values: NDArray[Any]) -> NDArray[Any]:
-    """One value for each block, as ONNX has them: blocks have a size along one axis only, tiles repeat theirs."""
+    """One value for each block, as in ONNX: blocks have a size along one axis only, values of tiles are repeated."""
     for axis, size in enumerate(blocks.shape):
         if size > 1 and axis != _block_axis(blocks):
             values = values.repeat(size, axis).take(range(blocks.tensor_shape[axis]), axis)
@@ -135,7 +135,7 @@ def _of_blocks(blocks: Blocks, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
-    """The domain whose operator takes that type in this opset; None if none does."""
+    """The domain whose operator supports that type in this opset; None if none does."""
     definition = schema(operator, builder.opset)
     integers = definition.inputs[0] if operator == "DequantizeLinear" else definition.outputs[0]
     if takes(definition, integers, dtype):
@@ -151,7 +151,7 @@ def domain_of(builder: Builder, operator: str, dtype: str) -> str | None:
 def _limited(builder: Builder, tensor: Tensor, real: ir.Value) -> ir.Value:
     """Real numbers that QuantizeLinear rounds into [quant_min, quant_max].
 
-    Rounding is monotone, and the real number of an integer is rounded to that integer: so to clamp first is the same.
+    Rounding is monotone, and the real number of an integer is rounded to that integer: so clamping first is equivalent.
     """
     grid, dtype = grid_of(tensor), DTYPES[tensor.dtype]
     low = _limit(grid, grid.quant_min) if grid.quant_min > dtype.minimum else None

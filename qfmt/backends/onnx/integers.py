@@ -14,7 +14,6 @@ from .lowering import Site, lowers
 from .rescaling import clipped, floor_divided
 
 INT64 = int(ir.DataType.INT64)
-INT32 = int(ir.DataType.INT32)
 
 NEVER = 1 << 31
 """A threshold that no int32 reaches."""
@@ -57,7 +56,7 @@ def _shifted(site: Site, x: ir.Value) -> ir.Value:
 
 
 def _counted(site: Site, x: ir.Value, low: int, others: ir.Value | None) -> ir.Value:
-    """quant_min + how many thresholds are not above x: a binary search; where no row is stated, the `others`."""
+    """quant_min + how many thresholds are not above x: a binary search; for channels without a row, the `others`."""
     table = site.tensor(4).array.astype(np.int64)
     rows = _parameter(site, 5) if site.has(5) else _along(site, np.arange(len(table)))
     bits = table.shape[1].bit_length()
@@ -112,8 +111,8 @@ def pair_table(site: Site) -> None:
 
 
 def _looked_up(site: Site, table: int, index: ir.Value) -> None:
-    """The elements of a table, of which all rows are in one line. Those of less than 8 bits are kept as bytes, which
-    ONNX Runtime's Gather takes."""
+    """The elements of a table whose rows are concatenated. Those of less than 8 bits are kept as bytes, which
+    ONNX Runtime's Gather supports."""
     tensor, out = site.tensor(table), site.output()
     dtype = DTYPES[tensor.dtype]
     if dtype.bits < 8:
@@ -143,4 +142,4 @@ def weighted_sum(site: Site) -> None:
         term = site.emit("Mul", wide, _int64(site, f"weight.{index}", weight))
         result = term if result is None else site.emit("Add", result, term)
     assert result is not None
-    site.builder.define(site.output().name, site.emit("Cast", result, to=INT32))
+    site.builder.define(site.output().name, site.emit("Cast", result, to=int(ir.DataType.INT32)))

@@ -1,14 +1,14 @@
-"""Which integers ONNX Runtime has kernels for, where it has fewer than ONNX: asked of version 1.31."""
+"""Integer types of ONNX Runtime's kernels, if it has fewer than ONNX: tested with version 1.31."""
 
 from __future__ import annotations
 
 from ...model import DTYPES
 
 BYTES_ONLY = ("MaxPool", "DepthToSpace", "SpaceToDepth")
-"""Operators that take integers of 8 bits, and no others."""
+"""Operators that support only integers of 8 bits."""
 
 BYTES_AND_INT32 = ("Clip", "GlobalMaxPool", "Pad", "ReduceMax", "ReduceMin", "Relu")
-"""Operators that take integers of 8 and 32 bits, or are written by such. The others take all of 8 bits and more."""
+"""Operators that support integers of 8 and 32 bits, or are expressed by such. Others support all of 8 bits and more."""
 
 NO_TYPE = "none"
 

@@ -1,7 +1,7 @@
 """How each operator is written in ONNX.
 
-Most are ONNX's own, with its inputs and attributes; a function is registered where one is not, or was not in an
-older opset.
+Most are ONNX's own, with its inputs and attributes; a function is registered for the others, and for those that an
+older opset lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """One node of the model that is being written, and what it is written with."""
+    """One node of the model that is being written, and its builder."""
 
     def __init__(self, builder: Builder, node: Node, operator: Operator) -> None:
         self.builder, self.node, self.operator = builder, node, operator
@@ -37,7 +37,7 @@ class Site:
 
     @property
     def only_moves(self) -> bool:
-        """Whether the outputs hold integers of the inputs, and no others."""
+        """Whether the outputs contain only integers of the inputs."""
         return Trait.MOVE in self.operator.traits
 
     @property
@@ -45,7 +45,7 @@ class Site:
         return self.builder.opset
 
     def has(self, index: int) -> bool:
-        """Whether an optional input is there."""
+        """Whether an optional input is present."""
         return index < len(self.node.inputs) and bool(self.node.inputs[index])
 
     def tensor(self, index: int) -> Tensor:
@@ -62,7 +62,7 @@ class Site:
         return len(shape)
 
     def real(self, index: int) -> ir.Value | None:
-        """The real numbers of an input, or its integers, if the node is written on these; None if it is absent."""
+        """The real numbers of an input, or its integers if the node works on integers; None if it is absent."""
         if not self.on_integers:
             return self.builder.real(self.node.inputs[index]) if self.has(index) else None
         value = self.stored(index)
@@ -71,13 +71,13 @@ class Site:
         return value
 
     def define(self, name: str, value: ir.Value) -> None:
-        """An output that was computed on integers, in the type that they were cast to."""
+        """Define an output that was computed on integers, in the type that they were cast to."""
         if self.working:
             value = self.emit("Cast", value, to=int(onnx_dtype(self.builder.model.tensors[name].dtype)))
         self.builder.define(name, value)
 
     def stored(self, index: int) -> ir.Value | None:
-        """An input as the model has it; None if it is absent."""
+        """An input in its stored form; None if it is absent."""
         return self.builder.stored(self.node.inputs[index]) if self.has(index) else None
 
     def cast(self, index: int, dtype: str) -> ir.Value:
@@ -90,64 +90,64 @@ class Site:
         return self.emit("Cast", self.real(index), to=int(onnx_dtype(dtype)))
 
     def integers(self, index: int, what: str) -> list[int]:
-        """The numbers of an input that has to be constant where it is written."""
+        """The numbers of an input that must be constant in this opset."""
         tensor = self.tensor(index)
         if not tensor.is_constant:
-            raise Lacks(f"takes computed {what} only in later opsets")
+            raise Lacks(f"supports computed {what} only in later opsets")
         return [int(each) for each in tensor.array.reshape(-1)]
 
     def emit(self, operator: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
-        """A node with one output, whose name tells which node of the model it serves."""
+        """A node with one output, named after the node of the model."""
         return self.builder.emit(operator, *inputs, name=f"{self.name}_{operator}", domain=domain, **attributes)
 
     def emit_several(
         self, operator: str, inputs: Sequence[ir.Value | None], count: int, **attributes: Any
     ) -> list[ir.Value]:
-        """A node with several outputs."""
+        """A node with multiple outputs."""
         names = [f"{self.name}_{operator}"] * count
         return self.builder.emit_several(operator, inputs, names, attributes=attributes)
 
     def constant(self, what: str, array: Any) -> ir.Value:
-        """An initializer whose name tells which node of the model it serves."""
+        """An initializer named after the node of the model."""
         return self.builder.constant(f"{self.name}.{what}", np.asarray(array))
 
 
 TRIVIAL = {"dilations": 1, "strides": 1, "pads": 0, "output_padding": 0}
-"""What ONNX takes for each dimension where nothing is written."""
+"""ONNX's default for each dimension."""
 
 VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 Lower = Callable[[Site], "ir.Value | Sequence[ir.Value] | None"]
-"""Emits what computes a node: the real numbers of its outputs. None: it has defined the outputs itself."""
+"""Emits a node and returns the real numbers of its outputs. None: it has defined the outputs itself."""
 
 Sum = Callable[[Site], ir.Value]
 
 lowers: ByName[Lower] = ByName()
-"""What is written for operators that are not ONNX's own, or not just so."""
+"""Writers of operators that are not ONNX's own, or have another form there."""
 
 lowers_before: ByName[Lower] = ByName()
-"""What is written where the opset does not have the operator yet."""
+"""Writers for opsets that do not have the operator yet."""
 
 by_integers: ByName[Lower] = ByName()
-"""What is written for operators on integers, in the form of those; it gives None where there is none."""
+"""Writers of operators on integers, in the form qoperator; they return None if there is no such operator."""
 
 adds_up: ByName[Sum] = ByName()
-"""What is written for nodes that give exact sums of integers, as int32."""
+"""Writers of nodes that output exact sums of integers, as int32."""
 
 among_integers: ByName[Lower] = ByName()
-"""What is written for operators that move or clamp integers, in integer-only networks; None: nothing."""
+"""Writers of operators that move or clamp integers, in integer-only networks; None: nothing."""
 
 
 def _sums(site: Site) -> None:
     if site.node.operator not in adds_up:
-        raise Lacks("computes integer sums that no operator of ONNX computes")
+        raise Lacks("computes integer sums that no ONNX operator computes")
     value = adds_up[site.node.operator](site)
     site.builder.name(value, site.name)
     site.builder.define(site.node.outputs[0], value)
 
 
 def lower(builder: Builder, node: Node) -> None:
-    """Write one node; Lacks if ONNX cannot say what it does."""
+    """Write one node; Lacks if ONNX cannot express it."""
     operator = OPERATORS.get(node.operator)
     if operator is None or node.version > operator.version:
         return write_foreign(builder, node)
@@ -174,12 +174,12 @@ def lower(builder: Builder, node: Node) -> None:
 
 
 def _is_quantized(site: Site) -> bool:
-    """Whether a node makes quantized tensors of such."""
+    """Whether a node has quantized inputs and outputs."""
     return bool(site.node.inputs) and None not in (site.tensor(0).quantization, site.output().quantization)
 
 
 def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
-    """In an integer-only network, where nothing that can be an integer may become a float."""
+    """A node of an integer-only network, in which integers must not become floats."""
     dtype = site.tensor(0).dtype
     site.working = working_type(site.node.operator, dtype)
     site.on_integers = True
@@ -195,7 +195,7 @@ def _among_integers(site: Site) -> ir.Value | Sequence[ir.Value] | None:
 
 
 def _real(site: Site) -> ir.Value | Sequence[ir.Value] | None:
-    """By what is registered for the operator; else by ONNX's own of that name."""
+    """Use the registered writer of the operator; else ONNX's operator of that name."""
     name = site.node.operator
     if name in lowers_before and schema(name, site.opset) is None:
         return lowers_before[name](site)
@@ -231,7 +231,7 @@ def clamped(site: Site, value: ir.Value) -> ir.Value:
 
 
 def _moves_integers(site: Site) -> bool:
-    """Whether a node is written on integers: on those of 32 bits, which floats do not hold; on all, in that form."""
+    """Whether a node works on integers: always on those of 32 bits, beyond floats; on all, in the form qoperator."""
     if not site.only_moves or not site.node.inputs:
         return False
     x, definition = site.tensor(0), schema(site.node.operator, site.opset)
@@ -254,7 +254,7 @@ def typed_inputs(site: Site) -> list[ir.Value | None]:
 
 
 def _one_type(site: Site) -> dict[int, str]:
-    """The element types of those inputs that have another than ONNX takes beside the others."""
+    """The element types of inputs that ONNX does not allow in combination with the others."""
     definition = schema(site.node.operator, site.opset)
     if definition is None or not definition.inputs:
         return {}
@@ -280,9 +280,9 @@ def _dtype(site: Site, tensor: Tensor) -> str:
 def plain(
     site: Site, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], name: str = ""
 ) -> Sequence[ir.Value]:
-    """The operator of that name in the opset that is written; Lacks if it takes something else there.
+    """The operator of that name in the opset that is written; Lacks if its signature differs there.
 
-    Attributes at their defaults are left out. An input that was an attribute in an older opset is written as one.
+    Attributes at their defaults are omitted. An input that was an attribute in an older opset is written as one.
     """
     name = name or site.node.operator
     definition = schema(name, site.opset)

@@ -1,4 +1,4 @@
-"""Operators that compute nothing: into and out of integers, and what moves them."""
+"""Operators that compute nothing: into and out of integers, and data movement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .opsets import Lacks
 
 @lowers("QuantizeLinear")
 def to_integers(site: Site) -> None:
-    """The grid is the output's: what defines that tensor quantizes it."""
+    """The grid is that of the output: defining the output tensor quantizes it."""
     real, name = site.real(0), site.node.outputs[0]
     assert real is not None
     site.builder.define_real(name, real)
@@ -34,7 +34,7 @@ def to_real(site: Site) -> None:
 
 @lowers("ai.onnx.QuantizeLinear", "ai.onnx.DequantizeLinear")
 def with_scale(site: Site) -> Sequence[ir.Value]:
-    """With scales that are computed. The output's type is an attribute from opset 21, or 23, on."""
+    """With computed scales. The output's type is an attribute from opset 21, or 23, on."""
     name = site.node.operator.removeprefix("ai.onnx.")
     attributes = dict(site.attributes)
     decides = 2 if name == "QuantizeLinear" else 1
@@ -59,7 +59,7 @@ def with_scale(site: Site) -> Sequence[ir.Value]:
 
 @lowers("Clip")
 def clip(site: Site) -> Sequence[ir.Value]:
-    """On a grid the bounds are rounded by a rule of their own: one that QuantizeLinear rounds elsewhere is moved."""
+    """On a grid, bounds have their own rounding rule: a bound that QuantizeLinear rounds differently is moved."""
     inputs = typed_inputs(site)
     grid = site.output().quantization
     for index in (1, 2):

@@ -1,4 +1,4 @@
-"""What an older opset says in another way, or by several operators; and types that ONNX does not take."""
+"""Operators that older opsets express differently, or by multiple operators; and types that ONNX does not support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .opsets import Lacks, schema
 
 
 def reduced(site: Site, operator: str, x: ir.Value, axes: list[int], keepdims: int = 1) -> ir.Value:
-    """A reduction: its axes were an attribute once."""
+    """A reduction: its axes were an attribute in older opsets."""
     definition = schema(operator, site.opset)
     if "axes" in definition.attributes:
         return site.emit(operator, x, axes=axes, keepdims=keepdims)
@@ -52,14 +52,14 @@ def gelu(site: Site) -> ir.Value:
 
 @lowers("Swish")
 def swish(site: Site) -> ir.Value:
-    """Of opset 24, and ONNX Runtime 1.31 has no kernel for it."""
+    """From opset 24; ONNX Runtime 1.31 has no kernel for it."""
     x, alpha = site.real(0), site.attributes["alpha"]
     return site.emit("Mul", x, site.emit("Sigmoid", x if alpha == 1 else site.emit("Mul", x, number(site, alpha))))
 
 
 @lowers_before("LayerNormalization", "RMSNormalization")
 def layer_normalization(site: Site) -> ir.Value:
-    """Of opset 17 and 23: means, and what is done with them."""
+    """From opset 17 and 23: expressed by means."""
     x, shape, axis = site.real(0), site.tensor(0).shape, site.attributes["axis"]
     if shape is None and axis >= 0:
         raise Lacks("requires a known input rank")
@@ -75,7 +75,7 @@ def layer_normalization(site: Site) -> ir.Value:
 
 @lowers("GroupNormalization")
 def group_normalization(site: Site) -> ir.Value | Sequence[ir.Value]:
-    """Before opset 21 scale and bias were those of groups: InstanceNormalization of them, then scale and bias."""
+    """Before opset 21, scale and bias were per group: InstanceNormalization of groups, then scale and bias."""
     if site.opset >= 21:
         return one_to_one(site)
     x, shape, groups = site.real(0), site.tensor(0).shape, site.attributes["num_groups"]
@@ -120,7 +120,7 @@ def resize(site: Site) -> Sequence[ir.Value]:
 
 @lowers(*(name for name in OPERATORS if name.startswith("Reduce")))
 def reduction(site: Site) -> Sequence[ir.Value]:
-    """Before opset 18 most did not know what to do without axes; with axes it does not matter."""
+    """Before opset 18, most had no attribute for missing axes; with axes it does not matter."""
     definition = schema(site.node.operator, site.opset)
     a = dict(site.attributes)
     if "noop_with_empty_axes" not in definition.attributes and site.has(1) and site.integers(1, "axes"):
@@ -137,6 +137,6 @@ def split(site: Site) -> Sequence[ir.Value]:
     shapes = [site.output(index).shape for index in range(len(site.node.outputs))]
     sizes = [shape[axis] for shape in shapes if shape is not None]
     if len(sizes) != len(shapes) or not all(isinstance(size, int) for size in sizes):
-        raise Lacks("requires known sizes of its parts in that opset")
+        raise Lacks("requires known split sizes in that opset")
     parts = site.constant("sizes", np.array(sizes, np.int64))
     return plain(site, [site.real(0), parts], {"axis": axis})

@@ -18,24 +18,24 @@ OLDEST = 13
 """The first opset whose QuantizeLinear has an axis."""
 
 NEWEST = 26
-"""The newest opset that this module has been tried with."""
+"""The newest opset that this module has been tested with."""
 
 WITHOUT_RUNTIME = 21
-"""Taken where no ONNX Runtime is installed: the first opset with 4 and 16 bits, which runtimes of 2024 accept."""
+"""The default if no ONNX Runtime is installed: the first opset with 4 and 16 bits, which runtimes of 2024 accept."""
 
 
 OTHER_SUMS = 19
-"""The first opset whose AveragePool ONNX Runtime computes by other sums: at ties they are rounded otherwise."""
+"""The first opset whose AveragePool ONNX Runtime sums differently: ties are rounded differently."""
 
 
 class Lacks(Exception):
-    """ONNX, or the opset that was asked for, cannot say what a node does; the argument tells why."""
+    """ONNX, or the requested opset, cannot express a node; the argument is the reason."""
 
 
 def candidates(opset: int | None, model: Model) -> list[int]:
-    """The opset asked for; or the newest ones with which the installed ONNX Runtime runs such a model, best first.
+    """The requested opset; or the newest ones with which the installed ONNX Runtime runs such a model, best first.
 
-    The last ones are those that operators which qfmt does not know were written for.
+    The last ones are those of operators that qfmt does not know.
     """
     if opset is None:
         quantized = [tensor for tensor in model.tensors.values() if tensor.quantization is not None]
@@ -52,7 +52,7 @@ def candidates(opset: int | None, model: Model) -> list[int]:
 
 
 def _averages_as_before(model: Model) -> bool:
-    """Whether a model came from ONNX of an opset in which an AveragePool of it was computed otherwise."""
+    """Whether a model came from an ONNX opset in which one of its AveragePools was computed differently."""
     written = model.source.get("format_version", "")
     older = model.source.get("format") == "onnx" and written.isdecimal() and int(written) < OTHER_SUMS
     return older and any(node.operator == "AveragePool" for node in model.nodes)
@@ -60,10 +60,10 @@ def _averages_as_before(model: Model) -> bool:
 
 @cache
 def newest(signed: bool = False) -> int:
-    """The newest opset that the installed ONNX Runtime loads; it is asked, as it does not say.
+    """The newest opset that the installed ONNX Runtime loads, found by loading models.
 
-    Version 1.31 breaks a network of int8 activations while it optimizes it, if its opset is 21 or later (where it
-    moves DequantizeLinear behind a Transpose, output_dtype and zero point do not agree): `signed` asks for that, too.
+    The optimizer of version 1.31 breaks networks of int8 activations with opset 21 or later (when it moves
+    DequantizeLinear after a Transpose, output_dtype and zero point disagree): `signed` tests for that, too.
     """
     try:
         from onnxruntime import InferenceSession, SessionOptions
@@ -74,7 +74,7 @@ def newest(signed: bool = False) -> int:
     for opset in range(min(NEWEST, onnx.defs.onnx_opset_version()), OLDEST, -1):
         try:
             InferenceSession(_probe(opset, signed), options, providers=["CPUExecutionProvider"])
-        except Exception:  # it has no type of error for this
+        except Exception:  # it has no error type for this
             continue
         return opset
     return OLDEST
@@ -94,16 +94,16 @@ def _probe(opset: int, signed: bool) -> bytes:
 
 
 def ir_version(opsets: dict[str, int]) -> int:
-    """The first version of the file format that has these opsets: the older, the more readers."""
+    """The first version of the file format that has these opsets: older versions have more readers."""
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     return int(onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
 
 
 @cache
 def schema(operator: str, opset: int) -> Any:
-    """What ONNX says about an operator in that opset; None if it has none with that name."""
+    """ONNX's schema of an operator in that opset; None if there is none with that name."""
     try:
-        return onnx.defs.get_schema(operator, min(opset, onnx.defs.onnx_opset_version()), "")  # it takes an int32
+        return onnx.defs.get_schema(operator, min(opset, onnx.defs.onnx_opset_version()), "")  # it requires an int32
     except onnx.defs.SchemaError:
         return None
 

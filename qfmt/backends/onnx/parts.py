@@ -1,4 +1,4 @@
-"""Integers as sums of bytes, which is all that ConvInteger and MatMulInteger multiply: q = 256 · high + low."""
+"""Integers as sums of bytes, because ConvInteger and MatMulInteger multiply only bytes: q = 256 · high + low."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from ...arrays import Array
 from ...model import DTYPES, Tensor
 from ...ops import Operand
 from ...ops.accumulation import whole
+from ...passes.same_types import OFFSETS
 from .constants import onnx_dtype
 from .lowering import Site
-from .same_types import OFFSETS
-
-INT32 = int(ir.DataType.INT32)
 
 
 class Part(NamedTuple):
@@ -27,12 +25,12 @@ class Part(NamedTuple):
     factor: int = 1
 
     def turned(self, site: Site) -> Part:
-        """Of a matrix, the transpose."""
+        """The transpose of a matrix."""
         key = (str(self.value.name), "turned")
         return self._replace(value=site.builder.once(key, lambda: site.emit("Transpose", self.value, perm=[1, 0])))
 
     def of_type(self, site: Site, dtype: str) -> Part:
-        """The same as integers of that type: with 128 more or less, and so their zero point."""
+        """The same as integers of that type: 128 is added or subtracted, also to the zero point."""
         if dtype == self.dtype:
             return self
         zero_point = self.zero_point or site.constant("zero_point", np.zeros((), self.dtype))
@@ -48,7 +46,9 @@ def _shifted(site: Site, value: ir.Value, dtype: str) -> ir.Value:
     if value.const_value is not None:
         integers = value.const_value.numpy().astype(np.int16) + OFFSETS[dtype]
         return site.builder.constant(f"{value.name}.{dtype}", integers.astype(dtype), dtype)
-    moved = site.emit("Add", site.emit("Cast", value, to=INT32), site.constant("offset", np.int32(OFFSETS[dtype])))
+    moved = site.emit(
+        "Add", site.emit("Cast", value, to=int(ir.DataType.INT32)), site.constant("offset", np.int32(OFFSETS[dtype]))
+    )
     return _cast(site, moved, dtype)
 
 
@@ -67,7 +67,7 @@ def of_tensor(site: Site, index: int) -> list[Part]:
             value = site.emit("Cast", value, to=int(onnx_dtype(f"{kind}8")))
         return [Part(value, _zero_point(site, tensor, points if several else points[0], f"{kind}8"), f"{kind}8")]
     point = int(points[0])
-    wide, base = site.emit("Cast", value, to=INT32), site.constant("byte", np.int32(256))
+    wide, base = site.emit("Cast", value, to=int(ir.DataType.INT32)), site.constant("byte", np.int32(256))
     low = site.emit("Mod", wide, base)
     high = site.emit("Div", site.emit("Sub", wide, low), base)
     return [

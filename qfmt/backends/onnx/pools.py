@@ -1,4 +1,4 @@
-"""Means over bins, whose borders may follow from sizes that are known only when the network runs."""
+"""Means over bins, whose borders may depend on sizes that are known only at run time."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _divides(size: Dimension, count: int) -> bool:
 
 @lowers("MaxPool", "AveragePool", "LpPool")
 def pool(site: Site) -> Sequence[ir.Value]:
-    """Pads are written instead of ceil_mode where they say the same: not all runtimes agree on what it means, and
-    before opset 22 it counted windows that begin behind the input."""
+    """Pads are written instead of ceil_mode if they are equivalent: runtimes disagree on its meaning, and
+    before opset 22 it counted windows that begin after the input."""
     try:
         return plain(site, [site.real(0)], without_ceil_mode(site))
     except Lacks:
@@ -58,7 +58,7 @@ def pool(site: Site) -> Sequence[ir.Value]:
 
 
 def without_ceil_mode(site: Site) -> dict[str, Any]:
-    """The attributes of a pool, pads instead of ceil_mode; Lacks if they cannot be said so."""
+    """The attributes of a pool, pads instead of ceil_mode; Lacks if that is not possible."""
     a = dict(site.attributes)
     if not any(a["pads"]) and "count_include_pad" in a:
         a["count_include_pad"] = 0
@@ -66,7 +66,7 @@ def without_ceil_mode(site: Site) -> dict[str, Any]:
 
 
 def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
-    """Pads with which the window has as many positions as by ceil_mode."""
+    """Pads with which the window has as many positions as with ceil_mode."""
     given, ends = windows(a), []
     for i, window in enumerate(given):
         size, out = (tensor.shape[2 + i] if tensor.shape else None for tensor in (site.tensor(0), site.output()))
@@ -74,15 +74,15 @@ def _ceiled(site: Site, a: dict[str, Any]) -> tuple[int, ...]:
             raise Lacks("requires a known input size for ceil_mode in that opset")
         missing = (out - 1) * window.stride + window.reach - size - window.pads
         if missing > 0 and a.get("count_include_pad"):
-            raise Lacks("cannot count pads without what lies beyond them in that opset")
+            raise Lacks("cannot exclude the last partial window from its count of elements in that opset")
         ends.append(window.tail + max(missing, 0))
         if ends[-1] >= window.kernel:
-            raise Lacks("requires pads as wide as its window in that opset")
+            raise Lacks("requires padding as large as its window in that opset")
     return (*(window.head for window in given), *ends)
 
 
 class _Bins(NamedTuple):
-    """Which element lies in which bin, [size, count] of 0 and 1; and how many lie in each, [count]."""
+    """Which element is in which bin, [size, count] of 0 and 1; and how many are in each, [count]."""
 
     members: ir.Value
     counts: ir.Value
@@ -109,7 +109,7 @@ def _constant_bins(site: Site, size: int, count: int) -> _Bins:
 
 
 def bin_members(size: int, count: int) -> NDArray[np.int32]:
-    """Which element lies in which bin, [size, count]; it becomes a constant of the written file."""
+    """Which element is in which bin, [size, count]; it becomes a constant of the written file."""
     if size * count > LARGEST_BINS:
         raise Lacks(f"divides {size:,} elements into {count:,} bins, more than {LARGEST_BINS:,} constants")
     return members(size, count)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from ...arithmetic import f32
-from ...model import INT32, Quantization, Tensor
+from ...ops.accumulation import int32_bias
 from . import grids
 from .lowering import Site, lowers, plain
 
@@ -21,7 +20,7 @@ def with_bias(site: Site) -> Sequence[ir.Value]:
 
 @lowers("qfmt.Linear")
 def linear(site: Site) -> ir.Value:
-    """Gemm for matrices; else MatMul, which takes any number of leading dimensions, with the weight transposed."""
+    """Gemm for matrices; else MatMul, which supports any number of leading dimensions, with the weight transposed."""
     x, b = site.real(0), bias(site)
     shape = site.tensor(0).shape
     if shape is not None and len(shape) == 2:
@@ -36,7 +35,7 @@ def product(site: Site, x: ir.Value | None, transposed: ir.Value, b: ir.Value | 
 
 
 def transposed_weight(site: Site, index: int) -> ir.Value:
-    """The real numbers of the transpose of a matrix. Integers are transposed: runtimes do that once, and then see
+    """The real numbers of the transpose of a matrix. Integers are transposed: runtimes fold that, and then find
     DequantizeLinear before MatMul."""
     tensor = site.tensor(index)
     if tensor.quantization is None:
@@ -56,29 +55,11 @@ def real_weight(site: Site, index: int) -> ir.Value | None:
 
 
 def bias(site: Site) -> ir.Value | None:
-    """The bias of a product: as it is; or, where the stated rule rounds it to whole accumulators, as int32 of them."""
+    """The bias of a product: unchanged; or, if the stated rule rounds it to units of the accumulator, as int32."""
     if not site.has(2) or not site.node.rule.startswith("integer_bias"):
         return site.real(2)
-    b, x, w = (site.tensor(index) for index in (2, 0, 1))
-    if b.quantization is not None or not b.is_constant or b.array.ndim != 1 or not _has_scales(x, w):
+    x, w, b = (site.tensor(index) for index in range(3))
+    whole = int32_bias(site.node, x, w, b)
+    if whole is None or np.array_equal(whole.dequantize(), b.array):
         return site.real(2)
-    unit, values = units(grids.grid_of(x), grids.grid_of(w), b.array.size), b.array.astype(f32)
-    with np.errstate(over="ignore"):  # what is too large stays real
-        quotient = values * (f32(1) / unit) if site.node.rule == "integer_bias_reciprocal" else values / unit
-    whole = np.rint(quotient).astype(np.float64)
-    if np.array_equal(whole.astype(f32) * unit, values) or np.abs(whole).max(initial=0) > INT32:
-        return site.real(2)
-    axis = 0 if unit.size > 1 else None
-    grid = Quantization(tuple(unit.tolist()), (0,) * unit.size, -INT32 - 1, INT32, axis)
-    name = site.builder.fresh(f"{b.name}_quantized")
-    return site.builder.added(Tensor.constant(name, whole.astype(np.int32), grid))
-
-
-def _has_scales(*tensors: Tensor) -> bool:
-    return all(tensor.quantization is not None and tensor.quantization.scale for tensor in tensors)
-
-
-def units(x: Quantization, w: Quantization, channels: int) -> Any:
-    """f32(sx · sw): what one of an accumulator is worth; one number, or one per output channel."""
-    scales = f32(x.scale[0]) * np.array(w.scale, f32)
-    return np.tile(scales, channels // scales.size) if w.is_per_channel else scales
+    return site.builder.added(replace(whole, name=site.builder.fresh(f"{b.name}_quantized")))

@@ -83,7 +83,7 @@ def _rnn_step(site: Site) -> Step:
 
 
 STEPS = {"LSTM": (_lstm_step, 2), "GRU": (_gru_step, 1), "RNN": (_rnn_step, 1)}
-"""The step of a kind of layer, and how many states it has."""
+"""The step of a kind of layer, and its number of states."""
 
 
 @lowers("qfmt.LSTMCell", "qfmt.GRUCell", "qfmt.RNNCell")

@@ -1,4 +1,4 @@
-"""qfmt.RequantShift: of integers in int64; of real numbers in float64, which is as exact up to 2**53."""
+"""qfmt.RequantShift: integers in int64; floats in float64, which is exact up to 2**53."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def requant_shift(site: Site) -> ir.Value | None:
 
 
 def _of_integers(site: Site) -> None:
-    """The rule of integers, which no scale changes: (x - zx) · mul + add + div / 2, divided and rounded down."""
+    """The rule for integers, independent of scales: (x - zx) · mul + add + div / 2, divided and rounded down."""
     out = site.output()
     assert out.quantization is not None
     x, mul, add = (site.emit("Cast", site.stored(index), to=INT64) for index in range(3))
@@ -42,14 +42,14 @@ def _of_integers(site: Site) -> None:
 
 
 def floor_divided(site: Site, total: ir.Value, divisor: ir.Value) -> ir.Value:
-    """Of integers, rounded down: ONNX's own division of integers does not say how it rounds."""
+    """Integer division, rounded down: ONNX does not specify how its own integer division rounds."""
     return site.emit("Div", site.emit("Sub", total, site.emit("Mod", total, divisor)), divisor)
 
 
 def clipped(site: Site, result: ir.Value) -> ir.Value:
     """int64 numbers plus the zero point of the output, in its [quant_min, quant_max].
 
-    Not by Clip, Max or Min: those of ONNX Runtime 1.31 leave numbers of int64 as they are that are beyond int32.
+    Not by Clip, Max or Min: those of ONNX Runtime 1.31 do not clamp int64 numbers beyond int32.
     """
     q = site.output().quantization
     assert q is not None

@@ -1,4 +1,4 @@
-"""Exact sums of integers: ConvInteger and MatMulInteger, which multiply bytes; wider integers are sums of those."""
+"""Exact sums of integers: ConvInteger and MatMulInteger, which multiply bytes; wider integers are sums of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...arrays import Array
-from ...model import INT32 as LARGEST
+from ...model import INT32
 from ...ops import Operand
 from ...ops.accumulation import stored_zero, whole
 from ...ops.geometry import unit_factors, window_counts
@@ -21,19 +21,18 @@ from .parts import Part, of_constant, of_tensor
 from .pools import bin_members
 
 INT64 = int(ir.DataType.INT64)
-INT32 = int(ir.DataType.INT32)
 
 MOST_ONES = 1 << 24
-"""The most elements of a kernel of ones: it is written to the file, and the model has nothing of that size."""
+"""The most elements of a kernel of ones: it is written to the file, and the model has no tensor of that size."""
 
 LAYOUT = ("kernel_shape", "strides", "dilations")
 
 
 def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Part, Part], ir.Value]) -> ir.Value:
-    """Σ of the products of all parts, each times what the parts count for; int32.
+    """Σ of the products of all parts, each times the factors of the parts; int32.
 
     The bytes of wider integers have one type in each product: it is exact in ONNX Runtime on every processor. The sum
-    of all is an int32; what a single one has lost beyond that is a multiple of 2**32.
+    of all is an int32; the overflow of a single one is a multiple of 2**32.
     """
     if len(xs) == len(ws) == 1:
         return multiply(xs[0], ws[0].of_type(site, xs[0].dtype) if site.builder.same_types else ws[0])
@@ -44,12 +43,12 @@ def _combined(site: Site, xs: list[Part], ws: list[Part], multiply: Callable[[Pa
             term = site.emit("Mul", term, site.constant("factor", np.int64(x.factor * w.factor)))
         total = term if total is None else site.emit("Add", total, term)
     assert total is not None
-    return site.emit("Cast", total, to=INT32)
+    return site.emit("Cast", total, to=int(ir.DataType.INT32))
 
 
 @adds_up("Conv")
 def conv(site: Site) -> ir.Value:
-    """ConvInteger pads with the zero point of x, and takes that off: where it is folded, the bias gets it back."""
+    """ConvInteger pads with the zero point of x, and subtracts it: if it is folded, the bias compensates."""
     bias, given = _bias(site), written_attributes(site)
     if site.node.rule == "folded":
         weight, zero = site.tensor(1).array, stored_zero(Operand(np.zeros(0), site.tensor(0).quantization))
@@ -64,7 +63,7 @@ def conv(site: Site) -> ir.Value:
 
 @adds_up("ConvTranspose")
 def conv_transpose(site: Site) -> ir.Value:
-    """ConvInteger, with stride 1, of the input with zeros between its elements and the kernel turned around."""
+    """ConvInteger, with stride 1, of the input with zeros between its elements and the flipped kernel."""
     a, w = site.attributes, site.tensor(1)
     rank, group = len(a["kernel_shape"]), a["group"]
     weights = np.flip(whole(Operand(w.array, w.quantization)), tuple(range(2, rank + 2)))
@@ -73,7 +72,7 @@ def conv_transpose(site: Site) -> ir.Value:
     given = windows_of(a)
     before = [window.reach - 1 - window.head for window in given]
     after = [
-        window.reach - window.tail + more - window.stride  # zeros stand behind the last element, too
+        window.reach - window.tail + more - window.stride  # zeros follow the last element, too
         for window, more in zip(given, a["output_padding"], strict=True)
     ]
     layout = {"kernel_shape": a["kernel_shape"], "dilations": a["dilations"], "group": group}
@@ -86,7 +85,7 @@ def conv_transpose(site: Site) -> ir.Value:
 
 
 def _spread(site: Site, x: Part, before: list[int], after: list[int]) -> ir.Value:
-    """Stride - 1 zeros behind each element, then pads, which may be negative."""
+    """Stride - 1 zeros after each element, then pads, which may be negative."""
     strides, value = site.attributes["strides"], x.value
     rank = len(strides)
     if any(stride > 1 for stride in strides):
@@ -140,7 +139,7 @@ def _total(site: Site, axes: list[int], keepdims: int = 1, noop_with_empty_axes:
 
 @adds_up("qfmt.AdaptiveAveragePool")
 def binned(site: Site) -> ir.Value:
-    """Each axis times a matrix of zeros and ones: which element lies in which bin. MatMul takes int32, too."""
+    """Each axis times a matrix of zeros and ones: which element is in which bin. MatMul supports int32, too."""
     counts = site.attributes["output_size"]
     if set(counts) == {1}:
         return _total(site, list(range(-len(counts), 0)))
@@ -165,7 +164,7 @@ def binned(site: Site) -> ir.Value:
 
 @adds_up("AveragePool")
 def windows(site: Site) -> ir.Value:
-    """ConvInteger with a kernel of ones for each channel; times L / n, where windows differ."""
+    """ConvInteger with a kernel of ones for each channel; times L / n, if windows differ."""
     a, x = site.attributes, site.tensor(0)
     if x.shape is None or not all(isinstance(size, int) for size in x.shape[1:]):
         raise Lacks("sums windows of an input whose sizes are not known")
@@ -192,7 +191,7 @@ def _times(site: Site, sums: ir.Value, factors: Array) -> ir.Value:
 
 def _centred(site: Site, index: int) -> ir.Value:
     """The integers minus their zero point, as int32."""
-    wide = site.emit("Cast", site.stored(index), to=INT32)
+    wide = site.emit("Cast", site.stored(index), to=int(ir.DataType.INT32))
     zero = stored_zero(Operand(np.zeros(0), site.tensor(index).quantization))
     return site.emit("Sub", wide, site.constant("zero_point", np.int32(zero))) if zero else wide
 
@@ -207,10 +206,10 @@ def _bias(site: Site) -> Array:
 
 
 def _with_bias(site: Site, sums: ir.Value, bias: Array, behind: int) -> ir.Value:
-    """`behind` is how many dimensions follow that of the channels."""
+    """`behind` is the number of dimensions after the channels."""
     if not bias.any():
         return sums
-    if np.abs(bias).max() > LARGEST:
+    if np.abs(bias).max() > INT32:
         raise Lacks("has a bias beyond int32")
     shaped = bias.astype(np.int32).reshape((*bias.shape, *(1,) * behind))
     return site.emit("Add", sums, site.constant("bias", shaped))

@@ -83,7 +83,7 @@ def _sum(site: Site, rows: ir.Value) -> ir.Value:
 
 
 def _scattered(site: Site, rows: ir.Value, count: ir.Value, mode: str, nothing: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Bags that offsets bound: each row goes to the bag whose number is how many bags began before it, less one."""
+    """Bags bounded by offsets: the bag of a row is the number of bags that began before it, less one."""
     if site.opset < (needed := 18 if mode == "max" else 16):
         raise Lacks(f"needs ScatterND of opset {needed} for offsets")
     zero, one = _integers(site, [0]), _integers(site, [1])

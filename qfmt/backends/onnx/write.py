@@ -19,7 +19,7 @@ SMALL = 1024
 """Constants of fewer bytes stay inside: sizes and axes, which shape inference reads."""
 
 DIGITS = 16
-"""Of the digest in the name of a file of constants."""
+"""The digits of the digest in the name of a file of constants."""
 
 ALIGNMENT = 4096
 """Where each constant begins, so that a runtime can map it into memory."""
@@ -44,7 +44,7 @@ def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
     with replacing(where) as file, ExitStack() as stack:
         target = Path(where).resolve()
         if sum(_data(value).nbytes for value in model.graph.initializers.values()) > external:
-            beside = f"{target.name}.{_digest(model)}.data"  # takes its place before what names it
+            beside = f"{target.name}.{_digest(model)}.data"  # is in place before the file that names it
             bulk = stack.enter_context(replacing(str(target.with_name(beside))))
             _move_out(model, bulk, beside)
         file.write(to_proto(model).SerializeToString())
@@ -53,7 +53,7 @@ def write(model: ir.Model, path: str | os.PathLike[str], external: int) -> None:
 
 
 def _digest(model: ir.Model) -> str:
-    """A name for the constants: two files can never exchange theirs, whenever their writers are stopped."""
+    """A name for the constants: files never swap theirs, whenever their writers are stopped."""
     digest = hashlib.sha256()
     for value in model.graph.initializers.values():
         digest.update(_data(value).tobytes())

@@ -1,4 +1,4 @@
-"""A Model as a PyTorch module; `qfmt.convert` takes it back. torch is imported when one is asked for, not before."""
+"""A Model as a PyTorch module; `qfmt.convert` converts it back. torch is imported on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .module import QuantizedModule
 
 ENGINES = ("auto", "fast", "reference", "native", "onednn", "qdq")
-"""Who computes; `native` may name its kernels: `native:qnnpack`."""
+"""The engines; `native` may name its kernels: `native:qnnpack`."""
 
 
 def to_torch(model: Model, engine: str = "auto") -> QuantizedModule:

@@ -1,6 +1,6 @@
 """The rounding rules of `qfmt.arithmetic` on torch tensors: same names, same formulas, same bits.
 
-Integers are plain tensors. Every `+ - · /` is one float32 operation of torch, rounded once, as IEEE 754 has it.
+Integers are plain tensors. Every `+ - · /` is one float32 operation of torch, rounded once, as in IEEE 754.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...model import Quantization
 
 
 class Grid(NamedTuple):
-    """A quantization as it stands in generated code: scale and zero point are lists if there is an axis."""
+    """A quantization in generated code: scale and zero point are lists if there is an axis."""
 
     scale: Any
     zero_point: Any
@@ -38,7 +38,7 @@ class Grid(NamedTuple):
         return self._broadcastable(torch.tensor(self.scale, dtype=torch.float64), rank).float()
 
     def zero_points(self, rank: int) -> Tensor:
-        """float32, which holds every zero point of 16 bits and less exactly."""
+        """float32, which represents every zero point of at most 16 bits exactly."""
         return self._broadcastable(torch.tensor(self.zero_point, dtype=torch.float64), rank).float()
 
     def _broadcastable(self, values: Tensor, rank: int) -> Tensor:
@@ -48,7 +48,7 @@ class Grid(NamedTuple):
 
 
 def dequantize(values: Tensor, grid: Grid, rule: str = "") -> Tensor:
-    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has a form of its own."""
+    """`f32(q - z) · f32(s)`: float32, of the shape of `values`. The rule `premultiplied` has its own form."""
     scale = grid.scales(values.dim())
     if rule == "premultiplied":
         return fma(values.float(), scale, scale * -grid.zero_points(values.dim()))
@@ -65,7 +65,7 @@ def centred(values: Tensor, grid: Grid, dtype: torch.dtype) -> Tensor:
 
 
 def stored(values: Tensor, zero_point: int, dtype: torch.dtype) -> Tensor:
-    """`q - z` in float32, of 16 bits and less, as `q`."""
+    """`q - z` in float32, for integers of at most 16 bits, in the form of `q`."""
     return (values + zero_point if zero_point else values).to(dtype)
 
 
@@ -135,14 +135,14 @@ def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 @cache
 def add_is_fused() -> bool:
-    """Whether torch.add(c, x, alpha=a) rounds once on this machine: of vectors, their ends, and what is broadcast."""
+    """Whether torch.add(c, x, alpha=a) rounds once on this machine: for vectors, their ends, and broadcasts."""
     x, alpha, c = torch.linspace(-3, 3, 4099), torch.tensor(1 / 0.0317), torch.tensor(61.0)
     pairs = ((x, c), (c, x), (x, x.flip(0)), (x[:9], x[:, None]), (x[:9, None], x), (x[::2], x[:2050]))
     return all(torch.equal(torch.add(c, x, alpha=float(alpha)), _fma(x, alpha, c)) for x, c in pairs)
 
 
 Step = tuple[str, Any]
-"""What to do with sums, and with which numbers: see `after`."""
+"""The steps after a sum, and their numbers: see `after`."""
 
 
 def _float_bias(bias: Tensor, at: Tensor, s: Tensor, z: Tensor) -> list[Step]:
@@ -178,7 +178,7 @@ REQUANTIZE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], list[Step]]] = 
 def after(acc: Tensor, steps: Sequence[Step]) -> Tensor:
     """Exact sums after the steps, each rounded once to float32; float32 sums are changed in place."""
     for step, value in steps:
-        if step == "sum":  # of whole numbers, exact before it is rounded
+        if step == "sum":  # of integers, exact before it is rounded
             acc = acc.add_(value) if acc.dtype == value.dtype == torch.float32 else (acc.double() + value).float()
         elif step == "fma":
             bias, factor = value
@@ -294,7 +294,7 @@ def _dynamic_twice(acc: Tensor, bias: Tensor, s: Tensor, sw: Tensor) -> Tensor:
 
 
 class Dynamic(NamedTuple):
-    """A rule for an input that is quantized while the network runs, as in `qfmt.arithmetic`."""
+    """A rule for an input that is quantized at run time, as in `qfmt.arithmetic`."""
 
     grid: Callable[[Tensor, Tensor, int], Range]
     quantize: str
@@ -309,4 +309,4 @@ DYNAMIC = {
     "dynamic_reciprocal": Dynamic(_floored_grid, "reciprocal", _dynamic_add),
     "dynamic_symmetric": Dynamic(_symmetric_grid, "reciprocal", _dynamic_twice),
 }
-"""Rules that quantize float32 and turn exact sums into float32; those that are signed give int8, others uint8."""
+"""Rules that quantize float32 and turn exact sums into float32; signed ones give int8, others uint8."""

@@ -1,9 +1,9 @@
 """A graph that only calls torch's own operators, run by torch's C++ interpreter instead of Python's.
 
 A call of a quantized operator from Python costs some twenty microseconds more than one from C++, because packed
-parameters are inspected each time; a network of sixty layers feels that. So where every call of the generated code
-is an operator of torch, the same calls are handed over as one function of torch's intermediate representation.
-Where that is not possible (another torch, a node of Python), the generated code runs: it computes the same.
+parameters are inspected each time; that is noticeable in a network of sixty layers. So if every call of the generated
+code is an operator of torch, the same calls become one function of torch's intermediate representation.
+If that is not possible (another torch, a Python node), the generated code runs, with equal results.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ DTYPE_CODES = {
     torch.float32: 6, torch.float64: 7, torch.bool: 11, torch.qint8: 12, torch.quint8: 13, torch.qint32: 14,
     torch.bfloat16: 15,
 }  # fmt: skip
-"""c10::ScalarType, as constants of the intermediate representation write dtypes."""
+"""c10::ScalarType codes, which constants of the intermediate representation use for dtypes."""
 
 
 MEMORY_FORMATS = {torch.contiguous_format: 0, torch.channels_last: 2, torch.channels_last_3d: 3}
 
 
 class _Python(Exception):
-    """Something in the graph is Python's own."""
+    """A node of the graph is Python code."""
 
 
 def compiled(graph: fx.Graph, objects: dict[str, Any]) -> Callable[..., Any] | None:
-    """The function of the (checked) inputs that the graph is, or None. `objects` are what `get_attr` reads."""
+    """The graph as a function of the (checked) inputs, or None. `objects` are those that `get_attr` reads."""
     try:
         return _Writer(graph, objects).function()
     except (_Python, RuntimeError, AttributeError):
@@ -41,7 +41,7 @@ def compiled(graph: fx.Graph, objects: dict[str, Any]) -> Callable[..., Any] | N
 
 
 class _Writer:
-    """Writes a graph as text, with the objects as further inputs, then puts them in as constants."""
+    """Writes a graph as text, with the objects as further inputs, then inserts them as constants."""
 
     def __init__(self, graph: fx.Graph, objects: dict[str, Any]) -> None:
         self.graph, self.objects = graph, objects
@@ -99,7 +99,7 @@ class _Writer:
         self.lines += [f"  %result : ({kinds}) = prim::TupleConstruct({listed})", "  return (%result)"]
 
     def _call(self, node: fx.Node, target: torch._ops.OpOverload, name: str) -> None:
-        """Every argument of the schema in its place, also those that have their default."""
+        """Every argument of the schema in order, including defaults."""
         arguments = []
         for index, argument in enumerate(target._schema.arguments):
             if index < len(node.args):
@@ -134,14 +134,14 @@ class _Writer:
 
 
 def _empty(kind: str) -> str:
-    """The type of a list that says nothing of its own; `kind` is what the schema wants."""
+    """The type of a list that has none of its own; `kind` is that of the schema."""
     if "Tensor" in kind:
         return "Tensor[]"
     return "Scalar?[]" if "List[Optional" in kind else "float[]" if "float" in kind else "int[]"
 
 
 def _constant(value: Any, kind: str) -> str:
-    """Type and definition of a literal; `kind` is what the schema wants."""
+    """Type and definition of a literal; `kind` is that of the schema."""
     if value is None:
         return "NoneType = prim::Constant()"
     if isinstance(value, torch.dtype):
@@ -154,7 +154,7 @@ def _constant(value: Any, kind: str) -> str:
         return f"bool = prim::Constant[value={int(value)}]()"
     if isinstance(value, str):
         if value and not value.replace("_", "").isalnum():
-            raise _Python  # what a file says must stay a string
+            raise _Python  # text from a file must stay a string
         return f'str = prim::Constant[value="{value}"]()'
     if isinstance(value, list | tuple):
         floats = "float" in kind
@@ -177,7 +177,7 @@ def _number(value: Any, is_float: bool) -> str:
 
 
 def _is_opaque(value: Any) -> bool:
-    """Whether it is a tensor in a layout of oneDNN's own, which cannot be a constant of a graph."""
+    """Whether it is a tensor in an internal layout of oneDNN, which cannot be a constant of a graph."""
     return isinstance(value, torch.Tensor) and value.is_mkldnn
 
 

@@ -1,4 +1,4 @@
-"""Linear layers that quantize their input while the network runs, bit for bit as `Model.run` computes them."""
+"""Linear layers that quantize their input at run time, bit for bit as `Model.run` computes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch.nn import functional
 from ...arithmetic import DYNAMIC as RULES
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import RunError
-from ...interpreter import place
 from ...model import DTYPES, INT32
 from ...ops.accumulation import EXACT_IN_FLOAT64
 from .arithmetic import DYNAMIC, QUANTIZE
@@ -35,8 +34,8 @@ def dynamic_linear(
 ) -> Tensor:
     """As qfmt.DynamicLinear by `rule`, with the range of x, or of each of its rows, on 0..top.
 
-    Sums are exact in the type `exact`: int8 means products of int8 summed as int32, and uint8 is moved there by
-    128 with the `weight_sums`, Σ w of each output. Raises RunError if x holds NaN or infinity.
+    Sums are exact in the type `exact`: int8 means products of int8 summed as int32, and uint8 is shifted to it by
+    128 with the `weight_sums`, Σ w of each output. Raises RunError if x contains NaN or infinity.
     """
     if not x.numel():
         return x.new_zeros(*x.shape[:-1], weight.shape[0])
@@ -44,7 +43,7 @@ def dynamic_linear(
     over = [-1] if per_token else [0, 1]
     low, high = rows.amin(over, keepdim=True).clamp_max(0), rows.amax(over, keepdim=True).clamp_min(0)
     if not torch.compiler.is_compiling() and not (high.double() - low.double()).isfinite().all():
-        raise RunError("NaN or infinity cannot be quantized: there is no range", where=where)
+        raise RunError("cannot quantize NaN or infinity: the range is undefined", where=where)
     scale, zero_point = dynamic.grid(low, high, top)
     least, most = (-((top + 1) // 2), top // 2) if RULES[rule].is_signed else (0, 255)
     q = QUANTIZE[dynamic.quantize](rows, scale.float(), zero_point.float()).clamp(least, most)
@@ -72,19 +71,19 @@ def dynamic_linear_by_rule(s: Site) -> Any:
     if q.axis not in (None, 0) or not all(w.shape or ()) or DTYPES[w.dtype].bits > 8:
         raise Lacks("needs a weight of at most 8 bits, quantized per output")
     if x.dtype != "float32" or x.quantization is not None:
-        raise Lacks("needs an input of float32")
+        raise Lacks("requires a float32 input")
     if s.has(2) and (s.tensor(2).quantization is not None or s.tensor(2).dtype != "float32"):
-        raise Lacks("takes float32 biases")
+        raise Lacks("requires float32 biases")
     exact, sums = _exact(s.constant(1), q.zero_points(2)), None
     if exact == torch.int8 and not RULES[rule].is_signed:
         sums = s.builder.derive(f"{s.node.outputs[0]}_sums", s.constant(1).sum(1, dtype=torch.int32))
     top = 127 if s.attribute("reduce_range") else 255
-    stated = (rule, top, bool(s.attribute("per_token")), exact, place(s.node))
+    stated = (rule, top, bool(s.attribute("per_token")), exact, f"node {s.node.title}")
     return s.result(dynamic_linear, s.x(0), *s.parameters(1), sums, s.x(2), *stated)
 
 
 def _exact(weight: Tensor, zero_points: Any) -> torch.dtype:
-    """What holds every sum of products with integers of -255..255."""
+    """The type that represents every sum of products with integers of -255..255."""
     reach = 255 * int((weight.double() - torch.from_numpy(zero_points)).abs().sum(1).max())
     if weight.dtype == torch.int8 and not zero_points.any() and 2 * reach <= INT32 and multiplies_int8():
         return torch.int8

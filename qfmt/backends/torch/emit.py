@@ -1,9 +1,9 @@
-"""From the nodes of a Model to a torch.fx graph: who computes each node, and in which form its tensors are.
+"""From the nodes of a Model to a torch.fx graph: the table that computes each node, and the form of its tensors.
 
-A table knows some operators and works on tensors of one form: `PLAIN` integers (uint8, int8, …), `CENTRED` ones, less
-their zero point, in float32, or `QUANTIZED` tensors of torch's own (quint8, qint8). Tensors without quantization are
-the same in all. An engine is a list of tables; each node goes to the first that takes it, and conversions between the
-forms are put where they are needed.
+A table supports some operators and works on tensors of one form: `PLAIN` integers (uint8, int8, …), `CENTRED` ones,
+less their zero point, in float32, or `QUANTIZED` tensors of torch (quint8, qint8). Tensors without quantization are
+the same in all. An engine is a list of tables; each node goes to the first that supports it, and conversions between
+the forms are inserted where necessary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import fx
 
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...errors import QfmtError, RunError
-from ...interpreter import operator_of, place
+from ...interpreter import operator_of
 from ...model import DTYPES, Model, Node, Tensor
 from ...ops import OPERATORS
 from . import sizes
@@ -32,13 +32,13 @@ Sizes: TypeAlias = "list[Any] | fx.Node"
 
 
 class Lacks(Exception):
-    """A table does not compute this node; the argument says why, for `module.report()`."""
+    """A table does not support this node; the argument is the reason, for `module.report()`."""
 
 
 class Table(NamedTuple):
-    """Who computes: a name for reports, the form of its tensors, and the emitter of an operator, if it has one.
+    """A table: a name for reports, the form of its tensors, and the emitter of an operator, if it has one.
 
-    `any_grid`: it takes block-wise scales and quantized floats, too.
+    `any_grid`: it supports block-wise scales and quantized floats, too.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Table(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """Tables in the order in which they are asked. Those after the first `own` are a fallback, and reported.
+    """Tables in the order in which they are tried. Those after the first `own` are a fallback, and reported.
 
-    `kernels` names backends of torch's quantized operators, the best first; what is `traceable` has to stay Python for
-    torch.export. An `exact` engine passes over kernels that can overflow on this processor.
+    `kernels` names backends of torch's quantized operators, the best first; a `traceable` engine must stay Python for
+    torch.export. An `exact` engine skips kernels that can overflow on this processor.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Engine(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a report: the node, its operator, who computes it, and why not another."""
+    """A line of a report: the node, its operator, the table that computes it, and why not another."""
 
     node: str
     operator: str
@@ -74,8 +74,8 @@ class Row(NamedTuple):
 class Builder:
     """Writes the graph of one model for one engine.
 
-    `paths` says where in the module each constant is a buffer, `buffers` what lies there, `taken` which attributes
-    the module has.
+    `paths` maps constants to the paths of their buffers in the module, `buffers` has the buffers, `taken` the names
+    of the module's attributes.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Builder:
         self._sizes: dict[str, Sizes] = {}
 
     def build(self) -> fx.Graph:
-        """The graph; afterwards `derived` holds what it reads beside the buffers, `fallbacks` who had to help, `notes`
-        what kernels can overflow, and which were passed over."""
+        """The graph; afterwards `derived` has the other values that it reads, `fallbacks` the nodes of fallback tables,
+        `notes` the kernels that can overflow or were skipped."""
         self._inputs({name: self.model.tensors[name] for name in self.model.graph.inputs})
         for node in self.model.nodes:
             self._node(node)
@@ -105,7 +105,7 @@ class Builder:
         return self.graph
 
     def value(self, name: str, form: str) -> Value:
-        """A tensor of the model in that form, converted if it exists in the other one only."""
+        """A tensor of the model in that form, converted if it exists only in another one."""
         tensor = self.model.tensors[name]
         form = PLAIN if tensor.quantization is None else form
         if (name, form) not in self._values:
@@ -120,7 +120,7 @@ class Builder:
         return self._convert(tensor, form)
 
     def sizes(self, name: str) -> Sizes:
-        """An int64 vector as a list of integers: known now, or computed when the module runs."""
+        """An int64 vector as a list of integers: known now, or computed at run time."""
         tensor = self.model.tensors[name]
         if tensor.data is not None:
             return [int(item) for item in tensor.array.reshape(-1)]
@@ -129,7 +129,7 @@ class Builder:
         return self._sizes[name]
 
     def some_form(self, name: str) -> Value:
-        """A tensor in a form in which it exists already: its sizes are the same in both."""
+        """A tensor in an existing form: its sizes are the same in all."""
         there = (form for form in (QUANTIZED, CENTRED) if (name, form) in self._values)
         return self.value(name, next(there, PLAIN))
 
@@ -138,7 +138,7 @@ class Builder:
         return self.graph.create_node("call_function", target, args, kwargs, name=name or None)
 
     def derive(self, name: str, value: Any) -> Value:
-        """Something that is made once, from constants: an attribute of the module that is not part of its state."""
+        """A value computed once from constants: an attribute of the module that is not part of its state."""
         attribute = _identifier(name, lambda word: word in self.derived or self.taken(word))
         self.derived[attribute] = value
         return self.graph.create_node("get_attr", attribute)
@@ -147,7 +147,7 @@ class Builder:
         return self.graph.create_node("get_attr", path)
 
     def _inputs(self, tensors: Mapping[str, Tensor]) -> None:
-        """All arguments before anything else: nothing may get the name of one that is still to be read."""
+        """Place all arguments first: no other node may get the name of an argument that is read later."""
         words: dict[str, None] = {}
         for name in tensors:
             words[_identifier(name, words.__contains__)] = None
@@ -161,13 +161,13 @@ class Builder:
             self._values[tensor.name, PLAIN] = checked
 
     def _argument(self, word: str, others: Collection[str]) -> Value:
-        """An argument; fx calls the value otherwise if the word means something in Python, as `input` does."""
+        """An argument; fx renames the value if the word has a meaning in Python, like `input`."""
         means_nothing = fx.Graph().placeholder(word).name == word
         name = word if means_nothing else _identifier(f"{word}_", others.__contains__)
         return self.graph.create_node("placeholder", word, (None,), name=name)
 
     def _convert(self, tensor: Tensor, form: str) -> Value:
-        """From plain integers, or to them."""
+        """Convert from plain integers, or to them."""
         q = tensor.quantization
         here = next((each for each in (CENTRED, QUANTIZED) if (tensor.name, each) in self._values), PLAIN)
         if q is None or (tensor.data is None and here == PLAIN and (tensor.name, PLAIN) not in self._values):
@@ -192,7 +192,7 @@ class Builder:
         try:
             operator_of(node)
         except QfmtError as error:
-            raise error.at(place(node)) from None
+            raise error.at(f"node {node.title}") from None
         if self._is_about_sizes(node):
             self._sizes[node.outputs[0]] = sizes.EMITTERS[node.operator](Site(self, node, PLAIN))
             return
@@ -214,15 +214,15 @@ class Builder:
                 self.derived, self.notes = derived, notes
                 continue
             except QfmtError as error:
-                raise error.at(place(node)) from None
+                raise error.at(f"node {node.title}") from None
             self._store(node, result, table.form)
             if index >= self.engine.own:
                 self.fallbacks.append(site.row(table.name, reason))
             return
-        raise RunError(f"cannot be computed: {reason}", where=place(node))
+        raise RunError(f"cannot be computed: {reason}", where=f"node {node.title}")
 
     def _beyond_integers(self, node: Node) -> str:
-        """Why only a table with `any_grid` computes the node; "" if others may."""
+        """Why only a table with `any_grid` can compute the node; "" if others can."""
         operator = OPERATORS.get(node.operator)
         if operator is not None and node.rule in operator.sum_rules:
             return f"does not compute sums with the rule {node.rule!r}"
@@ -234,7 +234,7 @@ class Builder:
         return ""
 
     def _forget(self, mark: int) -> None:
-        """Take back what a table wrote before it noticed that it lacks something."""
+        """Remove the calls that a table wrote before it raised Lacks."""
         written = list(self.graph.nodes)[mark:]
         for node in reversed(written):
             self.graph.erase_node(node)
@@ -263,13 +263,13 @@ class Builder:
 
 
 def _identifier(name: str, taken: Callable[[str], bool]) -> str:
-    """A name of Python's that is like a name of the model."""
+    """A Python identifier similar to a name of the model."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     word = f"_{word}" if not word or word[0].isdigit() else word
     word = f"{word}_" if iskeyword(word) or word in ("self", "torch") else word
     if not taken(word):
         return word
-    low, high = 0, 1  # thousands of names may come down to one: those that it has are numbered without a gap
+    low, high = 0, 1  # thousands of names may map to one: they are numbered without gaps
     while taken(f"{word}_{high}"):
         low, high = high, 2 * high
     while high - low > 1:
@@ -279,13 +279,13 @@ def _identifier(name: str, taken: Callable[[str], bool]) -> str:
 
 
 class Site:
-    """One node while it is emitted, as an emitter sees it: its inputs in the form of the table."""
+    """One node while it is emitted: its inputs in the form of the table."""
 
     def __init__(self, builder: Builder, node: Node, form: str) -> None:
         self.builder, self.node, self.form = builder, node, form
 
     def row(self, computed_by: str, reason: str) -> Row:
-        return Row(self.node.name or self.node.outputs[0], self.node.operator, computed_by, reason)
+        return Row(self.node.label, self.node.operator, computed_by, reason)
 
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and bool(self.node.inputs[index])
@@ -298,7 +298,7 @@ class Site:
         return self.builder.value(self.node.inputs[index], self.form) if self.has(index) else None
 
     def constant(self, index: int) -> torch.Tensor:
-        """The buffer that holds a constant input: not to be changed."""
+        """The buffer of a constant input, which must not be modified."""
         return self.builder.buffers[self.builder.paths[self.node.inputs[index]]]
 
     def sizes(self, index: int) -> Sizes:
@@ -311,14 +311,14 @@ class Site:
         return [int(size) for size in self.tensor(index).array.reshape(-1)]
 
     def axes(self) -> list[int]:
-        """Those of a reduction, its second input; all of them if there are none. Lacks if it then does nothing."""
+        """The axes of a reduction, its second input; all axes if there are none. Lacks if it then does nothing."""
         axes = self.constant_sizes(1) if self.has(1) else []
         if not axes and self.attribute("noop_with_empty_axes"):
             raise Lacks("has no axes")
         return axes or list(range(self.rank()))
 
     def scalar(self, index: int) -> float:
-        """The one element of a constant input, as a number; Lacks if it is something else."""
+        """The only element of a constant input, as a number; Lacks for any other input."""
         tensor = self.tensor(index)
         if tensor.data is None or tensor.array.size != 1:
             raise Lacks("needs a number that is constant")
@@ -364,7 +364,7 @@ class Site:
         return self.builder.call(target, *args, **kwargs)
 
     def result(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
-        """The call that gives the output: it has the output's name in the code."""
+        """The call that computes the output: it has the output's name in the code."""
         name = _identifier(self.node.outputs[0], lambda word: False)
         return self.builder.call(target, *args, name=name, **kwargs)
 

@@ -1,4 +1,4 @@
-"""The engines by name, and which of them `auto` takes."""
+"""The engines by name, and the choice of `auto`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .reference import REFERENCE, REFERENCE_ENGINE
 from .weights import WEIGHTS
 
 NATIVE_ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
-"""torch's kernels, the fastest first; each computes by the rules of its name."""
+"""torch's kernels, the fastest first; each follows the rules of its name."""
 
 
 def _native(operator: str) -> Emitter | None:
@@ -45,13 +45,13 @@ NATIVE = Table("native", QUANTIZED, _native)
 
 
 def native_engine(kernels: Sequence[str], *, exact: bool) -> Engine:
-    """By the first of these kernels of torch, or where they are not right for a node, by the next."""
+    """The engine with these kernels of torch: the first that is correct for a node."""
     tables = (NATIVE, FLOAT, WEIGHTS, INTEGERS, LOOK_UP, PRODUCTS, REFERENCE, COMPUTES, NUMPY)
     return Engine(f"native:{kernels[0]}", tables, own=4, kernels=tuple(kernels), exact=exact)
 
 
 def _named(model: Model, kernels: str) -> str:
-    """The kernels asked for, or else those of the model's engine."""
+    """The requested kernels, or else those of the model's engine."""
     supported = torch.backends.quantized.supported_engines
     chosen = kernels or (model.engine if model.engine in NATIVE_ENGINES else torch.backends.quantized.engine)
     if chosen not in supported or chosen == "none":
@@ -64,11 +64,11 @@ PLAIN_ENGINES = {"reference": REFERENCE_ENGINE, "onednn": ONEDNN_ENGINE, "qdq": 
 
 
 def candidates(model: Model, engine: str) -> list[Engine]:
-    """The engines that may compute, best first: one, or those that `auto` and `fast` choose from.
+    """The possible engines, best first: one, or those that `auto` and `fast` choose from.
 
     The kernels of torch's quantized operators are the fastest, those of x86 before the others; then oneDNN's on plain
-    integers, which need no deprecated dtype; the reference needs nothing. `auto` takes no kernels for a node that they
-    can overflow in here, and the reference for all of them rather than for some.
+    integers, which need no deprecated dtype; the reference has no requirements. `auto` uses no kernels for a node
+    that can overflow here, and prefers the reference for all nodes to the reference for some.
     """
     name, _, kernels = engine.partition(":")
     if name == "native":

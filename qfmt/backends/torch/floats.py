@@ -1,4 +1,4 @@
-"""Operators on real numbers by torch's own float kernels: fast, the last bits are torch's."""
+"""Float operators by torch's own kernels: fast; the last bits are those of torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .windows import Geometry, of_rank, plain_window, window
 aten = torch.ops.aten
 
 RealOperator = Callable[[Site, list[Any]], Any]
-"""From the operands, as real numbers in the graph, to the result."""
+"""A function from the operands, as floats in the graph, to the result."""
 
 
 def _conv(s: Site, x: list[Any]) -> Any:
@@ -38,7 +38,7 @@ def _conv(s: Site, x: list[Any]) -> Any:
 
 
 def _linear(s: Site, x: list[Any]) -> Any:
-    """A float16 weight is widened to what it is multiplied with."""
+    """A float16 weight is widened to the type of the other operand."""
     kinds = [torch_dtype(s.tensor(index).dtype) for index in (0, 1)]
     weight = x[1] if kinds[0] == kinds[1] or not s.is_float else s.call(aten.to.dtype, x[1], kinds[0])
     return s.call(aten.linear.default, x[0], weight, _optional(x, 2))
@@ -77,9 +77,14 @@ def _div(s: Site, x: list[Any]) -> Any:
     return s.call(aten.div.Tensor, *x)
 
 
+def bounds(s: Site) -> list[float | None]:
+    """Those of Clip, None for one that it does not have."""
+    return [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+
+
 def _clip(s: Site, x: list[Any]) -> Any:
-    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
-    return s.call(aten.clamp.default, x[0], *bounds) if any(bound is not None for bound in bounds) else x[0]
+    limits = bounds(s)
+    return s.call(aten.clamp.default, x[0], *limits) if limits != [None, None] else x[0]
 
 
 def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
@@ -87,7 +92,7 @@ def prelu(x: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
 
 def _prelu(s: Site, x: list[Any]) -> Any:
-    """By the rule `product` the positive half is multiplied, too: by 1 on the grid of the slope, if that reaches it."""
+    """The rule `product` multiplies the positive half, too: by 1 on the grid of the slope, if it is in range."""
     if s.node.rule != "product":
         return s.call(prelu, *x)
     slope = s.grid(1)
@@ -125,7 +130,7 @@ def _layer_norm(s: Site, x: list[Any]) -> Any:
 
 
 def scale_shape(s: Site) -> list[int]:
-    """The sizes that a LayerNormalization is over: those of its scale. Lacks where they are not."""
+    """The normalized sizes of a LayerNormalization: those of its scale. Lacks if they differ."""
     shape = s.tensor(1).shape or ("",)
     if s.rank() - axis_of(s.attribute("axis"), s.rank()) != len(shape):
         raise Lacks("normalizes over axes that its scale does not have")
@@ -169,7 +174,7 @@ def _reduced(target: Any) -> RealOperator:
 
 
 def _resize(s: Site, x: list[Any]) -> Any:
-    """By torch's resizings; by the nearest in other forms, the neighbours are picked."""
+    """Use torch's resizing; for other nearest-neighbour forms, the neighbours are gathered."""
     if (picked := _neighbours(s)) is not None:
         value = x[0]
         for axis, indices in picked.items():
@@ -200,7 +205,7 @@ FORMS = {
 
 
 def _neighbours(s: Site) -> dict[int, Any] | None:
-    """Axis → the elements that are taken; None where torch resizes so, or that is not known now."""
+    """Axis → the selected elements; None if torch has this resizing, or they are not known now."""
     form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"), s.attribute("nearest_mode"))
     if form in FORMS or form[0] != "nearest" or form[1] == "tf_crop_and_resize":
         return None
@@ -212,7 +217,7 @@ def _neighbours(s: Site) -> dict[int, Any] | None:
 
 
 def resize_arguments(s: Site) -> tuple[Any, list[float] | None]:
-    """Sizes or scale factors of the spatial dimensions, one of them None; Lacks where torch has no such form."""
+    """Sizes or scale factors of the spatial dimensions, one of them None; Lacks if torch has no such form."""
     form = (s.attribute("mode"), s.attribute("coordinate_transformation_mode"))
     if form not in FORMS and (*form, s.attribute("nearest_mode")) not in FORMS:
         raise Lacks(f"torch does not support this Resize: {' '.join(form)}")
@@ -287,10 +292,10 @@ REAL: dict[str, RealOperator] = {
     "Concat": lambda s, x: s.call(aten.cat.default, x, s.attribute("axis")),
     "Cast": lambda s, x: s.call(aten.to.dtype, x[0], torch_dtype(s.attribute("to"))),
 }
-"""Operator → what torch computes on real numbers: the kernel that its entry spells, unless something else is needed."""
+"""Operator → torch's float computation: the kernel that its entry names, unless it needs another."""
 
 NUMBERS = {"ReduceMean": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "Clip": 1, "Resize": 1}
-"""Operators that read only their first inputs as tensors; the others are parameters, known now."""
+"""Operators that read only their first inputs as tensors; the others are parameters that are known now."""
 
 
 def _float(s: Site) -> Any:
@@ -300,7 +305,7 @@ def _float(s: Site) -> Any:
 
 
 def computed(s: Site, real: Callable[[Site, int], Any]) -> Any:
-    """What torch computes of the inputs that are tensors, as real numbers, which a function of their places gives."""
+    """Torch's float result for the inputs that are tensors; the function gets their positions."""
     count = NUMBERS.get(s.node.operator, len(s.node.inputs))
     return REAL[s.node.operator](s, [real(s, index) if s.has(index) else None for index in range(count)])
 

@@ -1,6 +1,6 @@
 """Integer-only networks with torch's own operators: exact sums, integer rules, tables.
 
-Sums are floats only as long as these hold every whole number that may occur. No quantized tensor, no scale.
+Sums are floats only if these represent every possible integer. No quantized tensors, no scales.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .windows import Geometry
 
 
 def with_bias(total: Tensor, bias: Tensor | None) -> Tensor:
-    """As int32, which holds it: what is written has been proven to."""
+    """Convert to int32, which is proven to be wide enough."""
     wide = total.to(torch.int64)
     return (wide if bias is None else wide + bias).to(torch.int32)
 
@@ -48,7 +48,7 @@ def convolve(
     geometry: Geometry,
     parts: int,
 ) -> Tensor:
-    """Σ (x - zero) · w + b; pads are `padding`. Of a transposed one each x - zero paints a kernel."""
+    """Σ (x - zero) · w + b; pads are `padding`. Transposed: each x - zero adds a scaled kernel."""
     dense = weight.dense if isinstance(weight, Weight) else weight
     values, pads = x.to(dense.dtype) - zero, geometry.pads
     if padding and any(pads):
@@ -65,7 +65,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, zero: int) -> Tensor:
 def matmul(
     a: Tensor, b: Tensor, bias: Tensor | None, a_zero: int, b_zero: Tensor, turn_a: bool, turn_b: bool
 ) -> Tensor:
-    """Σ (a - za) · (b - zb) + c, in float64; matrices are transposed where so stated, before the zero points go."""
+    """Σ (a - za) · (b - zb) + c, in float64; matrices are transposed first if stated."""
     left, right = a.double() - a_zero, b.double()
     left, right = left.t() if turn_a else left, right.t() if turn_b else right
     return with_bias(torch.matmul(left, right - b_zero), bias)
@@ -87,13 +87,13 @@ def _zero(s: Site, index: int) -> int:
 
 
 def _weight(s: Site) -> tuple[Any, Operand]:
-    """The weight less its zero points, and what says which integers it is multiplied with."""
+    """The weight less its zero points, and the operand that determines the range of its factors."""
     weight, x = constant_weight(s)
     return weight, as_stored(x) if s.node.rule == "folded" else x
 
 
 def _bias(s: Site, behind: int = 0) -> Any:
-    """The bias in int64; `behind` is how many dimensions follow that of the channels."""
+    """The bias in int64; `behind` is the number of dimensions after the channels."""
     if not s.has(2):
         return None
     if s.tensor(2).data is None:
@@ -139,7 +139,7 @@ def _total(s: Site) -> Any:
 
 
 def shifted(x: Tensor, multiplier: Tensor, above: Tensor, below: Tensor, shift: Tensor, grid: Grid) -> Tensor:
-    """clamp(((x · m + added) >> shift) + z), added being `above` where x ≥ 0 and else `below`"""
+    """clamp(((x · m + added) >> shift) + z), where added is `above` if x ≥ 0, else `below`"""
     wide = x.to(torch.int64)
     added = above if below is above else torch.where(wide >= 0, above, below)
     return clamp(((wide * multiplier + added) >> shift) + grid.zero_point, grid)
@@ -205,7 +205,7 @@ def _derived(s: Site, what: str, array: Any) -> Any:
 
 
 def look_up(table: Tensor, begins: Tensor | None, x: Tensor, lowest: int) -> Tensor:
-    """table[q - lowest], each channel in a row of its own where there are `begins`."""
+    """table[q - lowest], with a separate row for each channel if there are `begins`."""
     index = x.to(torch.int64) - lowest
     return table[index] if begins is None else table.flatten()[index + begins]
 

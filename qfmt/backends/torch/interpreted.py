@@ -1,4 +1,4 @@
-"""Nodes that are not computed by torch's operators: from a table of all results, or by NumPy, each bit for bit."""
+"""Nodes that torch's operators cannot compute: by a table of all results, or by NumPy, both bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of torch's quantized kernels compute, and their warnings: global settings, changed for a while."""
+"""Select torch's quantized kernels, and silence their warnings: global settings, changed temporarily."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 @contextmanager
 def quantized_kernels(kernels: str) -> Iterator[None]:
-    """torch packs, and some operators run, with these kernels; afterwards with those from before.
+    """A context in which torch packs, and some operators run, with these kernels.
 
-    The setting is the process's: threads that change it take turns.
+    The setting is global to the process: threads that change it wait for each other.
     """
     with _TURN:
         before = torch.backends.quantized.engine
@@ -30,7 +30,7 @@ _TURN = RLock()
 
 @contextmanager
 def deprecated_dtypes() -> Iterator[None]:
-    """torch announces the end of quint8 and qint8 whenever one is made: that is known here, and reported in docs."""
+    """torch warns of the removal of quint8 and qint8 whenever one is made; the docs mention it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.quint8, torch.qint8, and torch.qint32 are deprecated.*")
         yield

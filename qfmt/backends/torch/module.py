@@ -27,11 +27,11 @@ from .values import check_input
 
 _MODULES = sorted((path.stem for path in Path(__file__).parent.glob("*.py")), key=len, reverse=True)
 _HOME = re.compile(rf"\bqfmt_backends_torch_(?:{'|'.join(_MODULES)})_")
-"""How torch.fx writes the module of a function."""
+"""torch.fx's text for the module of a function."""
 
 
 class Made(NamedTuple):
-    """What a module computes with beside its buffers: of which model, as asked for, and what came of it."""
+    """The state of a module besides its buffers: the model, the request, and the result."""
 
     model: Model
     requested: str
@@ -42,12 +42,12 @@ class Made(NamedTuple):
 
 
 class QuantizedModule(fx.GraphModule):
-    """A Model in PyTorch. `engine` says who computes, `code` how, `report()` which nodes fell back and why.
+    """A Model in PyTorch. `engine` names the engine, `code` is its code, `report()` lists fallbacks and reasons.
 
     Constants are plain buffers under the names that they have in the model: `conv1.weight` int8 (with
     `conv1.weight_scale`, `conv1.weight_zero_point` if it is quantized), `conv1.bias` float32. Inputs and outputs are
-    those of `Model.run`: a quantized one is plain integers. `load_state_dict` takes new numbers; whoever changes a
-    buffer in another way calls `repack()` afterwards. Raises RunError for an input that does not fit.
+    those of `Model.run`: a quantized one is plain integers. `load_state_dict` accepts new numbers; after any other
+    change of a buffer, call `repack()`. Raises RunError for an input that does not fit.
     """
 
     def __init__(self, model: Model, engine: str) -> None:
@@ -66,24 +66,24 @@ class QuantizedModule(fx.GraphModule):
 
     @property
     def engine(self) -> str:
-        """Who computes."""
+        """The name of the engine."""
         return self._made.engine.name
 
     def repack(self) -> None:
-        """Compute with what the buffers hold now. Raises ValidityError if they are not valid: a scale of zero, …"""
+        """Use the current values of the buffers. Raises ValidityError if they are not valid: a scale of zero, …"""
         model = self._current()
         if broken := [each for tensor in model.graph.constants() for each in tensor_violations(tensor)]:
             raise ValidityError(broken)
         self._rebuild(model, self._made.requested)
 
     def to_model(self) -> Model:
-        """The Model, with the numbers that the buffers hold now."""
+        """The Model, with the current values of the buffers."""
         return _in_memory(self._current())
 
-    __qfmt_model__ = to_model  # what qfmt.convert asks for
+    __qfmt_model__ = to_model  # used by qfmt.convert
 
     def _current(self) -> Model:
-        """As `to_model`, but its constants are the buffers, not copies of them."""
+        """Like `to_model`, but its constants are the buffers, not copies."""
         buffers, model = dict(self.named_buffers()), self._made.model
         tensors = {
             name: from_buffers(tensor, self._paths[name], buffers) if name in self._paths else tensor
@@ -92,8 +92,8 @@ class QuantizedModule(fx.GraphModule):
         return model.replace(graph=replace(model.graph, tensors=tensors))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module, by its own arithmetic: not in the types of `torch.autocast`, and where torch's quantized
-        kernels compute, by those that the parameters are packed for."""
+        """Call the module with its own arithmetic: not in the types of `torch.autocast`, and with the quantized kernels
+        that the parameters are packed for."""
         if torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 return self(*args, **kwargs)
@@ -104,7 +104,7 @@ class QuantizedModule(fx.GraphModule):
             return super().__call__(*args, **kwargs)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> QuantizedModule:
-        """Buffers may move, and keep their types: engines compute with the numbers as they are."""
+        """Buffers may move between devices, but keep their types, which engines rely on."""
         if fn(torch.zeros(1)).dtype != torch.float32:
             hint = "convert its inputs and outputs instead"
             raise RunError("a quantized module cannot be converted to another floating type", hint=hint)
@@ -120,13 +120,13 @@ class QuantizedModule(fx.GraphModule):
 
     @property
     def code(self) -> str:
-        """What `forward` does, as Python; functions of qfmt without the modules that they stand in."""
+        """`forward` as Python code; functions of qfmt without their modules."""
         return _HOME.sub("", super().code)
 
     def report(self) -> Report:
-        """The nodes that the engine could not compute itself: who does instead, and why.
+        """The nodes that the engine could not compute itself: which table does, and why.
 
-        `notes` says which products can overflow 16 bits in kernels on this processor, and who computes them.
+        `notes` lists products that can overflow 16 bits in kernels on this processor, and what computes them.
         """
         return Report(self.engine, len(self._made.model.nodes), self._made.fallbacks, self._made.notes)
 
@@ -142,14 +142,14 @@ class QuantizedModule(fx.GraphModule):
                 setattr(self, name, value)
         rows = tuple(builder.fallbacks), tuple(builder.notes)
         self._made = Made(_without_data(model), engine, builder.engine, tuple(builder.derived), *rows)
-        self.graph = builder.graph  # from here on `code` and `forward` are those of the graph
+        self.graph = builder.graph  # now `code` and `forward` are those of the graph
         if not builder.engine.traceable:
             read = {str(node.target): self._object(node) for node in self.graph.find_nodes(op="get_attr")}
             if (run := compiled(self.graph, read)) is not None:
                 type(self).forward = _through(run, type(self).forward, self.graph)
 
     def _build(self, model: Model, engines: Sequence[Engine], before: Sequence[str]) -> Builder:
-        """By the first engine that computes all convolutions and matrix products itself, or else most of them.
+        """Use the first engine that computes all convolutions and matrix products itself, or else most of them.
 
         The names in `before` will be free.
         """
@@ -238,7 +238,7 @@ def _stripped(model: Model) -> dict[str, ModelTensor]:
 
 
 def _in_memory(model: Model) -> Model:
-    """The model in plain containers, with memory of its own: it can be pickled, and does not change."""
+    """The model in plain containers, with its own memory: it can be pickled, and does not change."""
     graph = model.graph
     nodes = tuple(replace(node, attributes=dict(node.attributes)) for node in graph.nodes)
     tensors = {name: _owned(tensor) for name, tensor in graph.tensors.items()}
@@ -260,7 +260,7 @@ def _copied(stored: StoredArray) -> StoredArray:
 
 
 class BytesData(Data):
-    """Data in memory of its own."""
+    """Data with its own memory."""
 
     __slots__ = ("_content",)
 

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def _reshape(s: Site) -> Any:
     sizes = s.sizes(1)
     if s.attribute("allowzero") and not (isinstance(sizes, list) and 0 not in sizes):
-        raise Lacks("takes 0 as a size")
+        raise Lacks("uses 0 as a size")
     if isinstance(sizes, list) and 0 not in sizes:
         return s.result(aten.reshape.default, s.x(0), sizes)
     if isinstance(sizes, list) and sizes.index(0) == 0 and sizes.count(0) == 1 and -1 not in sizes:
@@ -112,7 +112,7 @@ def _gather(s: Site) -> Any:
 
 
 def gather(x: torch.Tensor, indices: torch.Tensor, axis: int) -> torch.Tensor:
-    """Slices along the axis, whose place the dimensions of the indices take; negative ones count from the end."""
+    """Slices along the axis, which the dimensions of the indices replace; negative ones count from the end."""
     at, size = axis % x.dim(), x.shape[axis]
     places = torch.where(indices < 0, indices + size, indices).reshape(-1)
     return x.index_select(at, places).reshape([*x.shape[:at], *indices.shape, *x.shape[at + 1 :]])
@@ -176,7 +176,7 @@ def _pad(s: Site) -> Any:
 
 
 def _check_type(s: Site) -> None:
-    """torch stores and moves some types, and does little else with them."""
+    """torch supports little more than storing and moving some types."""
     if s.tensor(0).dtype in ("uint16", "uint32", "uint64"):
         raise Lacks(f"torch does not select from {s.tensor(0).dtype}")
 
@@ -189,7 +189,7 @@ def _trimmed(listed: list[int]) -> list[int]:
 
 
 def _fill(s: Site) -> float | int:
-    """What is added: a real number, or, on plain integers, the integer that represents it."""
+    """The padding value: a float, or, on plain integers, the integer that represents it."""
     value = s.scalar(2) if s.has(2) else 0.0
     if s.is_float or s.form == QUANTIZED:
         return value if s.out.dtype.startswith("float") or s.form == QUANTIZED else int(value)

@@ -1,6 +1,6 @@
 """torch's own quantized kernels, with parameters packed for a named backend: what the source module ran.
 
-Their tensors are quint8 and qint8, which PyTorch has announced to remove; then this engine goes with them.
+Their tensors are quint8 and qint8, which PyTorch plans to remove; this engine ends with them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from ...errors import first_line
 from ...model import DTYPES, Tensor, static_shape
 from .emit import Emitter, Lacks, Site
+from .floats import bounds
 from .kernels import quantized_kernels
 from .moves import MOVES
 from .native_maps import MAP_EMITTERS
@@ -29,7 +30,7 @@ aten, quantized = torch.ops.aten, torch.ops.quantized
 
 
 def quantized_weight(s: Site, index: int) -> torch.Tensor:
-    """A constant input as one of torch's quantized tensors: the memory is that of the buffer."""
+    """A constant input as one of torch's quantized tensors, which shares the memory of the buffer."""
     tensor = s.tensor(index)
     q, values = tensor.quantization, s.constant(index).contiguous()
     if q is None or tensor.dtype not in ("int8", "uint8"):
@@ -48,15 +49,15 @@ def quantized_weight(s: Site, index: int) -> torch.Tensor:
 
 
 def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
-    """What `pack` makes of parameters for the first of the engine's kernels that are right for the node.
+    """The parameters packed by `pack` for the first of the engine's kernels that are correct for the node.
 
-    Kernels that can overflow on this processor are noted, or passed over by an exact engine.
+    Kernels that can overflow on this processor are noted, or skipped by an exact engine.
     """
     engine, reasons = s.builder.engine, []
     for kernels in engine.kernels:
-        reason = f"can overflow 16 bits in kernels of {kernels} on this processor" if overflows(s, kernels) else ""
+        reason = f"can overflow 16 bits in {kernels} kernels on this processor" if overflows(s, kernels) else ""
         if len(engine.kernels) > 1 and _errs(s, kernels):
-            reasons.append(f"comes out wrong by kernels of {kernels}")
+            reasons.append(f"is computed incorrectly by {kernels} kernels")
             continue
         if reason and engine.exact:
             reasons.append(reason)
@@ -65,7 +66,7 @@ def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
             with quantized_kernels(kernels):
                 made = pack()
         except RuntimeError as error:
-            reasons.append(f"torch does not pack it: {first_line(error)}")
+            reasons.append(f"torch cannot pack it: {first_line(error)}")
             continue
         if reason or reasons:
             s.builder.notes.append(s.row(f"native:{kernels}", reason or reasons[0]))
@@ -74,10 +75,10 @@ def by_kernels(s: Site, pack: Callable[[], Any]) -> Any:
 
 
 def _errs(s: Site, kernels: str) -> bool:
-    """Whether a transposed convolution comes out wrong by these kernels of torch, far beyond rounding.
+    """Whether these kernels of torch compute a transposed convolution incorrectly, far beyond rounding.
 
-    Measured with torch 2.13 on x86: oneDNN's take the weights for those of another shape where a group has not as many
-    outputs as inputs; fbgemm's have a path of their own for a kernel and strides of 2 × 2 and channels by eights.
+    Measured with torch 2.13 on x86: oneDNN's misread the shape of weights if the groups have different numbers of
+    inputs and outputs; fbgemm's have a separate path for 2 × 2 kernels with strides of 2 and multiples of 8 channels.
     """
     if s.node.operator != "ConvTranspose":
         return False
@@ -91,7 +92,7 @@ def _packed(s: Site, prepack: Any, *rest: Any) -> Any:
     if s.tensor(1).data is None:
         raise Lacks("torch packs constant weights only")
     if s.grid(0).dtype != torch.uint8:
-        raise Lacks(f"torch's kernels take uint8, not {s.tensor(0).dtype}")
+        raise Lacks(f"torch's kernels require uint8, not {s.tensor(0).dtype}")
     weight, bias = quantized_weight(s, 1), real_bias(s)
     packed = by_kernels(s, lambda: prepack(weight, bias, *rest))
     return s.builder.derive(f"{s.node.outputs[0]}_packed", packed)
@@ -105,7 +106,7 @@ CONV = {
     (2, True): (quantized.conv2d_relu.new, quantized.conv2d_prepack),
     (3, True): (quantized.conv3d_relu.new, quantized.conv3d_prepack),
 }
-"""(spatial dimensions, fused ReLU) → the operator and what packs for it."""
+"""(spatial dimensions, fused ReLU) → the operator and its packing function."""
 
 
 def _conv(s: Site) -> Any:
@@ -124,7 +125,7 @@ def _conv_transpose(s: Site) -> Any:
 
 def _linear(s: Site) -> Any:
     if len(s.tensor(0).shape or (None, None)) < 2:
-        raise Lacks("torch's kernels take matrices")
+        raise Lacks("torch's kernels require matrices")
     packed = _packed(s, quantized.linear_prepack)
     target = quantized.linear_relu.default if is_relu(s) else quantized.linear.default
     return within_range(s, target, s.x(0), packed, *scale_and_zero_point(s))
@@ -163,7 +164,7 @@ def _both(s: Site, plain: Any, with_relu: Any, scalar: Any) -> Any:
 
 
 def _largest_first(s: Site) -> tuple[Any, Any]:
-    """Both inputs, the one first that has the shape of the result: torch gives the result the first one's."""
+    """Both inputs, first the one with the shape of the result: torch uses the shape of the first."""
     a, b = s.tensor(0), s.tensor(1)
     if _takes(a, b):
         return s.x(0), s.x(1)
@@ -178,7 +179,7 @@ def _are_of_one_type(*tensors: Tensor) -> bool:
 
 
 def _takes(a: Tensor, b: Tensor) -> bool:
-    """Whether the result has the shape of `a`. Computed tensors are taken to be of one shape where it is not known."""
+    """Whether the result has the shape of `a`. Computed tensors of unknown shape are assumed to have one shape."""
     if a.shape is None or b.shape is None:
         return b.shape == () or (a.data is None and b.data is None)
     pairs = zip(reversed(a.shape), reversed(b.shape), strict=False)
@@ -186,9 +187,9 @@ def _takes(a: Tensor, b: Tensor) -> bool:
 
 
 def _number(s: Site, scalar: Any) -> float | None:
-    """The number with which torch's add_scalar or mul_scalar gives the output's grid, if there is one.
+    """The number for which torch's add_scalar or mul_scalar has the output's grid, if there is one.
 
-    That of the source was a double; the model has it as float32, or as what it did to the grid.
+    That of the source was a double; the model has it as float32, or only as a change of the grid.
     """
     x, y, b, value = s.grid(0), s.out_grid, s.tensor(1), s.scalar(1)
     if not _takes(s.tensor(0), b):
@@ -240,7 +241,7 @@ def _with_grid(kernel: Kernel) -> Emitter:
 
 
 FIXED = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""The grid (zero point of uint8, of int8) that torch gives these outputs whatever the input had."""
+"""The grid (zero point for uint8, for int8) that torch gives these outputs, independent of the input."""
 
 
 def _bounded(target: Any, general: Any = None) -> Emitter:
@@ -251,7 +252,7 @@ def _bounded(target: Any, general: Any = None) -> Emitter:
         if scale_and_zero_point(s) == standard:
             return within_range(s, target, s.x(0), relu=False)
         if general is None or s.builder.engine.kernels[0] == "qnnpack":
-            raise Lacks("torch uses a different grid for its output")
+            raise Lacks("torch uses a different quantization for its output")
         return within_range(s, general, s.x(0), *scale_and_zero_point(s), relu=False)
 
     return emit
@@ -270,7 +271,7 @@ def _prelu(s: Site) -> Any:
         raise Lacks("needs a constant slope that is quantized to the type of the input")
     count = slope.array.size
     if not _takes(x, slope) or (count != 1 and slope.shape != (count, *(1,) * (s.rank() - 2))):
-        raise Lacks("torch has one slope, or one for each channel")
+        raise Lacks("torch supports one slope, or one for each channel")
     weight = quantized_weight(s, 1).reshape(-1)
     return within_range(
         s, quantized.prelu.default, s.x(0), s.builder.derive(f"{s.node.outputs[0]}_slope", weight),
@@ -289,10 +290,10 @@ def _relu(s: Site) -> Any:
 
 def _clip(s: Site) -> Any:
     same_grid(s)
-    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
-    if bounds == [None, None]:
+    limits = bounds(s)
+    if limits == [None, None]:
         raise Lacks("has no bounds")
-    return within_range(s, aten.clamp.default, s.x(0), *bounds, relu=False)
+    return within_range(s, aten.clamp.default, s.x(0), *limits, relu=False)
 
 
 NATIVE_EMITTERS: dict[str, Emitter] = {

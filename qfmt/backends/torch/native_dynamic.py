@@ -1,4 +1,4 @@
-"""torch's kernels that quantize while the network runs, those with float16 weights, and its quantized embeddings."""
+"""torch's kernels that quantize at run time, those with float16 weights, and its quantized embeddings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _derived(s: Site, what: str, value: Any) -> Any:
 
 def _linear(s: Site) -> Any:
     if s.attribute("per_token") or s.node.rule == "dynamic_symmetric":
-        return dynamic_linear_by_rule(s)  # torch packs layers that put all of their input on one unsigned grid
+        return dynamic_linear_by_rule(s)  # torch packs only layers that quantize their whole input to one unsigned grid
     packed = _derived(s, "packed", _parameters(s, 1, 2))
     return s.result(quantized.linear_dynamic.default, s.x(0), packed, bool(s.attribute("reduce_range")))
 
@@ -129,14 +129,14 @@ CELLS = {
 
 def _cell(s: Site) -> Any:
     if s.attribute("reduce_range") or s.tensor(1).quantization is None or not (s.has(3) and s.has(4)):
-        raise Lacks("torch's cells take quantized weights with biases, and 8 bits")
+        raise Lacks("torch's cells require 8-bit quantized weights with biases")
     target = CELLS[s.node.operator]
     if s.node.operator == "qfmt.RNNCell" and s.attribute("activation") == "relu":
         target = quantized.quantized_rnn_relu_cell_dynamic
     packed = [_derived(s, what, _parameters(s, *at)) for what, at in (("ih", (1, 3)), ("hh", (2, 4)))]
     states = [s.x(index) for index in range(5, 7 if s.node.operator == "qfmt.LSTMCell" else 6)]
     if any(state is None for state in states):
-        raise Lacks("begins with no state")
+        raise Lacks("has no initial state")
     result = s.call(target.default, s.x(0), states if len(states) > 1 else states[0], *packed, s.x(3), s.x(4))
     return result if len(states) == 1 else [s.call(_part, result, index) for index in range(2)]
 
@@ -149,10 +149,10 @@ def _table(s: Site) -> Any:
     tensor = s.tensor(0)
     q = tensor.quantization
     if tensor.data is None or q is None or q.axis != 0 or tensor.dtype not in ("uint8", "uint4"):
-        raise Lacks("torch's tables are of uint8 or uint4, quantized per row")
+        raise Lacks("torch supports only tables of uint8 or uint4, quantized per row")
     values, bits = s.constant(0).contiguous(), DTYPES[tensor.dtype].bits
     if bits == 4 and values.shape[1] % 2:
-        raise Lacks("torch packs rows of whole bytes")
+        raise Lacks("torch packs only rows of whole bytes")
     stored = values if bits == 8 else torch.from_numpy(pack(values.numpy(), 4))
     scales, points = torch.tensor(q.scale, dtype=torch.float32), torch.tensor(q.zero_point, dtype=torch.float32)
     kind = torch.quint8 if bits == 8 else torch.quint4x2
@@ -166,7 +166,7 @@ def _table(s: Site) -> Any:
 def _check_rule(s: Site) -> None:
     """torch keeps scales and offsets of 8-bit rows in float32, of 4-bit rows in float16."""
     if s.node.rule != ("lookup_float32" if s.tensor(0).dtype == "uint8" else "lookup_float16"):
-        raise Lacks(f"torch does not look up by {s.node.rule!r}")
+        raise Lacks(f"torch does not support lookups with the rule {s.node.rule!r}")
 
 
 def _embedding(s: Site) -> Any:
@@ -178,7 +178,7 @@ def _embedding(s: Site) -> Any:
 def _bag(s: Site) -> Any:
     _check_rule(s)
     if s.attribute("mode") != "sum" or s.attribute("padding_idx") != -1:
-        raise Lacks("torch's bags are sums of all their rows")
+        raise Lacks("torch supports only bags that sum all their rows")
     target = quantized.embedding_bag_byte if s.tensor(0).dtype == "uint8" else quantized.embedding_bag_4bit
     last = bool(s.attribute("include_last_offset"))
     return s.result(target.default, _table(s), s.x(1), s.x(2), False, 0, False, s.x(3), None, last)

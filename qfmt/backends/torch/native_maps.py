@@ -70,7 +70,7 @@ def _max_pool(s: Site) -> Any:
 
 
 def _kept(s: Site) -> Any:
-    """A mean, on the grid of its input: the kernel of real numbers takes quantized tensors, too."""
+    """A mean, on the grid of its input: the float kernel supports quantized tensors, too."""
     same_grid(s)
     return clamped(s, computed(s, Site.x))
 

@@ -1,8 +1,8 @@
 """oneDNN's kernels on plain uint8 and int8 tensors, with packed weights: fast, and without deprecated dtypes.
 
 Their arithmetic is the rule `affine`, up to rounding. `onednn.qadd` and `qmul` read uint8 as int8 (torch 2.13), so
-an addition is a 1 × 1 convolution with the identity that accumulates into its second input; it is taken only where
-all 65,536 pairs of integers give what the node's rule gives.
+an addition is a 1 × 1 convolution with the identity that accumulates into its second input; it is used only if
+all 65,536 pairs of integers give the result of the node's rule.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CONV = {1: onednn.qconv1d_pointwise, 2: onednn.qconv2d_pointwise, 3: onednn.qcon
 
 
 def _weight(s: Site) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
-    """Weight, scales and zero points as oneDNN takes them, and the bias in the graph."""
+    """Weight, scales and zero points in oneDNN's form, and the bias in the graph."""
     weight = s.tensor(1)
     q = weight.quantization
     if weight.data is None or q is None or weight.dtype != "int8" or any(q.zero_point):
-        raise Lacks("oneDNN takes constant int8 weights with zero point 0")
+        raise Lacks("oneDNN requires constant int8 weights with zero point 0")
     if s.grid(0).dtype != torch.uint8 or (s.out.quantization is not None and s.out_grid.dtype != torch.uint8):
-        raise Lacks("oneDNN takes uint8 here, and outputs uint8 or float32")
+        raise Lacks("oneDNN supports only uint8 inputs, and uint8 or float32 outputs, here")
     if overflows(s, "onednn"):
         reason = "can overflow 16 bits in oneDNN's kernels on this processor"
         if s.builder.engine.exact:
@@ -76,7 +76,7 @@ def _conv(s: Site) -> Any:
 
 
 def _channels_last(s: Site, rank: int, group: int) -> Any:
-    """torch 2.13 gets some grouped convolutions wrong where the channels of the input are not last in memory."""
+    """torch 2.13 computes some grouped convolutions incorrectly if the channels of the input are not last in memory."""
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
     if group == 1 or rank not in formats:
         return s.x(0)
@@ -98,9 +98,9 @@ def _linear(s: Site) -> Any:
 
 
 def _put_out(s: Site, target: Any, arguments: tuple[Any, ...], *, fuses: bool = True) -> Any:
-    """The call with what it says of the output: real numbers, or integers, with a ReLU if the kernel `fuses` one.
+    """The call with the form of its output: floats, or integers, with a ReLU if the kernel `fuses` one.
 
-    They are clamped where the output's range is another than the kernel's.
+    They are clamped if the output's range differs from the kernel's.
     """
     if s.out.quantization is None:
         return s.result(target, *arguments, 1.0, 0, torch.float32, "none", [], "")
@@ -128,7 +128,7 @@ def _add(s: Site) -> Any:
 
 
 def _channels(s: Site) -> int | None:
-    """The number of channels of two uint8 images of one shape; None if the inputs or the output are something else."""
+    """The number of channels of two uint8 images of one shape; None for other inputs or outputs."""
     first, second = s.tensor(0), s.tensor(1)
     shape = first.shape
     if shape is None or shape != second.shape or len(shape) != 4 or not isinstance(shape[1], int):
@@ -153,8 +153,8 @@ def _accumulation(a: Grid, b: Grid, y: Grid, parameters: list[Any], second: Any,
 
 
 def _exact_scales(a: Grid, b: Grid, y: Grid, rule: str) -> tuple[Grid, Grid, Grid] | None:
-    """Scales for the kernel with which every pair of integers gives what the rule gives: the grids' own, or ones that
-    differ in the last bits of float32, which moves a sum that lies next to a half. None if there are none near."""
+    """Scales for the kernel with which every pair of integers gives the rule's result: those of the grids, or ones
+    that differ in the last bits of float32, which moves a sum next to a half. None if there are none nearby."""
     every = torch.arange(256, dtype=torch.uint8)
     first, second = every.repeat_interleave(256).reshape(1, 1, 256, 256), every.repeat(256).reshape(1, 1, 256, 256)
     total = arithmetic.dequantize(first, a, rule) + arithmetic.dequantize(second, b, rule)
@@ -180,7 +180,7 @@ def _moved(grid: Grid, steps: int) -> Grid:
 
 
 def real(s: Site, index: int) -> Any:
-    """An input as real numbers, in memory of its own if it is quantized."""
+    """An input as floats, with its own memory if it is quantized."""
     if s.tensor(index).quantization is None:
         return s.x(index)
     x, rule = s.grid(index), s.node.rule
@@ -196,7 +196,7 @@ def real(s: Site, index: int) -> Any:
 
 
 def by_rule(s: Site, value: Any) -> Any:
-    """Real numbers as the output, by the quantize rule of the node; the value itself stays as it is."""
+    """Floats as the output, by the quantize rule of the node; the value itself is not modified."""
     y, rule = s.out_grid, s.node.rule
     if y.axis is not None or y.dtype.itemsize > 2 or rule not in QUANTIZE_RULES:
         raise Lacks(f"does not quantize to {s.out.dtype} by {rule!r}")
@@ -214,7 +214,7 @@ def by_rule(s: Site, value: Any) -> Any:
 
 
 def _integers(s: Site, rounded: Any) -> Any:
-    """Whole numbers, in memory of their own, as integers in the range of the output; NaN as its minimum."""
+    """Integral floats, with their own memory, as integers in the range of the output; NaN as its minimum."""
     y = s.out_grid
     numbers = s.call(aten.nan_to_num_.default, rounded, float(y.minimum))
     return s.result(aten.to.dtype, s.call(aten.clamp_.default, numbers, y.minimum, y.maximum), y.dtype)
@@ -246,7 +246,7 @@ def _mean(s: Site, axes: list[int], keepdims: bool) -> Any:
     """By the mean rules. Sums of n centred 8-bit integers are exact in float32 up to n = 65,793."""
     x, y, rule = s.grid(0), s.out_grid, s.node.rule
     if x.dtype.itemsize > 1 or x.axis is not None or (x.scale, x.zero_point) != (y.scale, y.zero_point):
-        raise Lacks("changes the grid")
+        raise Lacks("changes the quantization")
     centred = s.call(aten.sub.Scalar, s.call(aten.to.dtype, s.x(0), torch.float32), x.zero_point)
     if rule == "mean_divide_offset":
         value = s.call(aten.add.Scalar, s.call(aten.mean.dim, centred, axes, keepdims), y.zero_point)
@@ -278,7 +278,7 @@ def _relu(s: Site) -> Any:
 
 
 def _concat(s: Site) -> Any:
-    """Inputs on the output's grid are joined as they are; the others go through a table of 256 results."""
+    """Inputs on the output's grid are joined unchanged; the others go through a table of 256 results."""
     grids, y, axis = [s.grid(index) for index in range(len(s.node.inputs))], s.out_grid, s.attribute("axis")
     if any(grid.axis is not None or grid.dtype != y.dtype or grid.dtype.itemsize > 1 for grid in grids):
         raise Lacks("joins tensors of different types")

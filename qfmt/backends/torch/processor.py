@@ -1,6 +1,6 @@
-"""Whether torch's kernels are exact on this processor: asked of the kernels themselves, once in a process.
+"""Test whether torch's kernels are exact on this processor, once per process.
 
-Without VNNI they add up pairs of products of uint8 and int8 in 16 bits, with saturation (`qfmt.ops.overflow`).
+Without VNNI they sum pairs of products of uint8 and int8 in 16 bits, with saturation (`qfmt.ops.overflow`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .kernels import deprecated_dtypes, quantized_kernels
 onednn, quantized = torch.ops.onednn, torch.ops.quantized
 
 PRODUCTS = ("conv", "depthwise", "linear", "dynamic")
-"""The products for which an engine has kernels of their own."""
+"""The products for which an engine has separate kernels."""
 
 CHANNELS = 128
-"""Of a probe. `x86` takes fbgemm's kernels for more than 100 groups."""
+"""The channels of a probe. `x86` uses fbgemm's kernels for more than 100 groups."""
 
 
 @cache
@@ -70,7 +70,7 @@ def _plain_sum(product: str, weight: torch.Tensor) -> float:
 
 
 def _quantized_sum(product: str, weight: torch.Tensor, scale: float) -> float:
-    """The largest sum by kernels on quantized tensors, on a grid of this scale if the product gives integers."""
+    """The largest sum by kernels on quantized tensors, on a grid of this scale if the product outputs integers."""
     x = _activations(product)
     if product == "dynamic":
         return float(quantized.linear_dynamic(x.float(), quantized.linear_prepack(weight, None), False).max())
@@ -83,7 +83,7 @@ def _quantized_sum(product: str, weight: torch.Tensor, scale: float) -> float:
 
 
 def overflows(s: Site, kernels: str) -> bool:
-    """Whether a sum of this node can leave the 16 bits that these kernels have for a pair of products here."""
+    """Whether a sum of this node can exceed the 16 bits that these kernels have for a pair of products here."""
     if not saturates(kernels, _product(s)):
         return False
     found = (hazard.engines.get(kernels) for hazard in hazards_of(s.node, s.builder.model.tensors))
@@ -99,7 +99,7 @@ def _product(s: Site) -> str:
 
 @cache
 def convolves_whole_numbers() -> bool:
-    """Whether torch's convolutions of float32 are exact for whole numbers: Winograd's method is not."""
+    """Whether torch's convolutions of float32 are exact for integers: Winograd's method is not."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (16, 16, 16, 16), generator=generator).to(memory_format=torch.channels_last)
     weight = torch.randint(-128, 128, (16, 16, 3, 3), generator=generator)
@@ -112,7 +112,7 @@ _EXTREMES = ([-128, 127, -128, -127], [127, 127, 127, 127])
 
 @cache
 def multiplies_int8() -> bool:
-    """Whether torch._int_mm is there, and exact on this processor."""
+    """Whether torch._int_mm exists, and is exact on this processor."""
     if not hasattr(torch, "_int_mm"):
         return False
     mixed, most = (torch.tensor(each, dtype=torch.int8).repeat(64).expand(32, -1).contiguous() for each in _EXTREMES)

@@ -1,8 +1,8 @@
 """Convolutions and matrix products of integers less their zero points, as float32: exact sums, then the stated rule.
 
-A float sum is exact, in whatever order, as long as the type holds what its positive and what its negative terms add up
-to: float32 up to 2²⁴. Channels whose terms reach further are added up in parts, or in float64. That needs kernels that
-multiply and add: Winograd's do not.
+A float sum is exact, in any order, if the type represents the sum of its positive and that of its negative terms:
+float32 up to 2²⁴. Channels with larger sums are summed in parts, or in float64. That requires kernels that multiply
+and add: Winograd's do not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 from ...arithmetic import EXACT_IN_FLOAT32
 from ...model import DTYPES, numpy_dtype
 from ...ops import Operand
-from ...ops.accumulation import exact_dtype, in_units_of_sums, whole
+from ...ops.accumulation import exact_dtype, in_units_of_sums, scales_of_channels, whole
 from .arithmetic import REQUANTIZE, Step, after
 from .emit import CENTRED, Lacks, Site, Table
 from .processor import convolves_whole_numbers
@@ -27,19 +27,19 @@ mkldnn = torch.ops.mkldnn
 
 MOST_PARTS = 8
 LARGE = 1 << 15
-"""From so many weights on, a convolution keeps them as oneDNN wants them: to bring them there takes as long."""
+"""From this many weights, a convolution keeps them in oneDNN's layout: converting them takes as long."""
 
 # Sums
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 only while torch computes float32 products as such."""
+    """float32 only while torch computes float32 products in full precision."""
     return torch.float64 if _rounds() else dtype
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _rounds() -> bool:
-    """Whether float32 products are those of bfloat16 or TF32, or of NNPACK, which uses Winograd's method, where oneDNN
+    """Whether float32 products are those of bfloat16 or TF32, or of NNPACK, which uses Winograd's method, if oneDNN
     is switched off."""
     settings = [getattr(torch.backends.mkldnn, kind, None) for kind in ("conv", "matmul")]
     reduced = [getattr(each, "fp32_precision", "none") not in ("none", "ieee") for each in settings]
@@ -49,7 +49,7 @@ def _rounds() -> bool:
 
 
 class Weight:
-    """A large weight of a 2-d convolution, and as oneDNN wants it for the size of input that came last."""
+    """A large weight of a 2-d convolution, and its oneDNN layout for the latest input size."""
 
     def __init__(self, dense: Tensor) -> None:
         self.dense = dense
@@ -66,7 +66,7 @@ class Weight:
 
 
 def conv_sums(x: Tensor, weight: Tensor | Weight, geometry: Geometry, parts: int = 1) -> Tensor:
-    """Σ x · w; padding adds nothing. The channels of a group are added up in so many parts."""
+    """Σ x · w; padding adds nothing. The channels of a group are summed in that many parts."""
     rank, transposed = len(geometry.strides), geometry.output_padding is not None
     if not transposed and geometry.pads[:rank] != geometry.pads[rank:]:
         x, geometry = functional.pad(x, torch_pads(geometry.pads)), geometry._replace(pads=[0] * 2 * rank)
@@ -110,8 +110,8 @@ def torch_pads(pads: list[int]) -> list[int]:
 
 
 def float_weight(w: Any, x: Operand, group: int, *, transposed: bool = False) -> tuple[Tensor, int]:
-    """The weights of a convolution in a float type that holds their sums with integers of `x`, laid out for so many
-    parts of each group."""
+    """The weights of a convolution in a float type that represents their sums with integers of `x`, laid out for that
+    many parts of each group."""
     channels = w.shape[0] // group if transposed else w.shape[1]
     axes = (1 if transposed else 2, *range(3, w.ndim + 1))
     for parts in (count for count in range(1, MOST_PARTS + 1) if channels % count == 0):
@@ -134,7 +134,7 @@ def wide_weight(w: Any, x: Operand, axes: tuple[int, ...]) -> Tensor:
 
 
 def constant_weight(s: Site) -> tuple[Any, Operand]:
-    """The weight less its zero points, and what says which integers it is multiplied with."""
+    """The weight less its zero points, and the operand that determines the range of its factors."""
     x, w = s.tensor(0), s.tensor(1)
     if w.data is None or max(DTYPES[x.dtype].bits, DTYPES[w.dtype].bits) > 16:
         raise Lacks("sums products of integers that are not constant, or have more than 16 bits")
@@ -154,19 +154,20 @@ def linear(x: Tensor, weight: Tensor, steps: list[Step], low: int, high: int) ->
 
 
 def matmul(a: Tensor, b: Tensor, steps: list[Step], low: int, high: int) -> Tensor:
-    """In float64, which holds all sums of products of 16 bits."""
+    """In float64, which represents all sums of products of 16 bits."""
     return after(torch.matmul(a.double(), b.double()), steps).clamp_(low, high)
 
 
-def _finish(s: Site, along: list[int], repeat: int = 1) -> tuple[list[Any], int, int]:
+def _finish(s: Site, along: list[int]) -> tuple[list[Any], int, int]:
     """The steps that bring sums to the output less its zero point, with their numbers `along` the channels, and its
     range."""
-    x, w, y = s.grid(0), s.grid(1), s.out_grid
-    if s.node.rule not in REQUANTIZE:
+    x, w, y, weight = s.grid(0), s.grid(1), s.out_grid, s.tensor(1).quantization
+    if weight is None or s.node.rule not in REQUANTIZE:
         raise Lacks(f"does not support the rule {s.node.rule!r}")
     if x.axis is not None or y.axis is not None or y.dtype.itemsize > 2:
         raise Lacks("needs an input and an output quantized per tensor, to at most 16 bits")
-    scales = w.scales(0) if w.axis is None else torch.tensor(w.scale * repeat, dtype=torch.float32).reshape(along)
+    scales = torch.from_numpy(scales_of_channels(weight, s.node.attributes)).float()
+    scales = scales.reshape(() if w.axis is None else along)
     at = torch.tensor(x.scale, dtype=torch.float32) * scales
     bias, in_sums = _bias(s, along)
     steps = REQUANTIZE[s.node.rule](bias, at, y.scales(0), y.zero_points(0))
@@ -198,7 +199,7 @@ def _held(s: Site, step: Step) -> Any:
 
 
 def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
-    """The bias as real numbers, or else as integers in units of the sums."""
+    """The bias as floats, or else as integers in units of the sums."""
     none = torch.zeros(())
     if not s.has(2):
         return none, None
@@ -213,20 +214,19 @@ def _bias(s: Site, along: list[int]) -> tuple[Tensor, Tensor | None]:
 
 
 def is_added(s: Site) -> bool:
-    """Whether the bias is a real number, or integers in units of the sums."""
+    """Whether the bias is float, not integers in units of the sums."""
     bias, x, w = s.tensor(2), s.tensor(0).quantization, s.tensor(1).quantization
     if bias.quantization is None:
         return True
     if x is None or w is None:
         return False
-    groups = int(s.attribute("group")) if s.node.operator == "ConvTranspose" else 1
-    return in_units_of_sums(bias.quantization, x.scale[0], w.scale * groups) and bias.dtype == "int32"
+    return in_units_of_sums(bias.quantization, x, w, s.node.attributes) and bias.dtype == "int32"
 
 
 def real_bias(s: Site) -> Tensor | None:
-    """The bias in float32, for kernels that take no other: the buffer, or the value of integers in units of the sums.
+    """The bias in float32, for kernels that require it: the buffer, or the value of integers in units of the sums.
 
-    Lacks if it is computed, or on a grid of its own.
+    Lacks if it is computed, or has another grid.
     """
     if not s.has(2):
         return None
@@ -234,7 +234,7 @@ def real_bias(s: Site) -> Tensor | None:
     if bias.data is None or not is_added(s):
         raise Lacks("needs a bias that is constant, and in units of the sums")
     if bias.quantization is None and bias.dtype != "float32":
-        raise Lacks("takes float32 biases")
+        raise Lacks("requires float32 biases")
     real: Tensor = s.constant(2) if bias.quantization is None else torch.from_numpy(bias.dequantize())
     return real
 
@@ -251,7 +251,7 @@ def _conv(s: Site) -> Any:
     geometry = Geometry.of(s)
     transposed = geometry.output_padding is not None
     weight, parts = float_weight(*constant_weight(s), geometry.group, transposed=transposed)
-    finish = _finish(s, [-1, *(1 for _ in geometry.strides)], geometry.group if transposed else 1)
+    finish = _finish(s, [-1, *(1 for _ in geometry.strides)])
     return s.result(conv, s.x(0), held(s, weight), *finish, geometry, parts)
 
 

@@ -1,7 +1,7 @@
 """Every operator between dequantize and quantize, in operators that torch.export and Inductor know.
 
-The arithmetic is that of `quantized_decomposed`: real numbers in float32, rounded once per node. It is not bit for
-bit that of the integer kernels.
+The arithmetic is that of `quantized_decomposed`: float32, rounded once per node. It is not bit for bit that of the
+integer kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 
 def _decomposed() -> Any:
-    """The operators; they are defined when a module of torch.ao is imported, which announces its end."""
+    """The operators; they are defined when a module of torch.ao is imported, which is deprecated."""
     if not hasattr(torch.ops.quantized_decomposed, "quantize_per_tensor"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -40,9 +40,9 @@ def _decomposed() -> Any:
 
 
 def _real(s: Site, index: int) -> Any:
-    """An input as real numbers. Each reader dequantizes for itself: that is the form that Inductor looks for.
+    """An input as floats. Each reader dequantizes separately: Inductor matches that form.
 
-    Constants of other types, such as int32 biases, are real numbers from the start.
+    Constants of other types, such as int32 biases, are stored as floats.
     """
     tensor = s.tensor(index)
     if tensor.quantization is None:
@@ -62,7 +62,7 @@ def _real(s: Site, index: int) -> Any:
 
 PER_CHANNEL = (torch.uint8, torch.int8, torch.int16)
 PER_TENSOR = (*PER_CHANNEL, torch.uint16)
-"""The types of quantized_decomposed that float32 holds exactly; torch subtracts no zero points from uint16."""
+"""The types of quantized_decomposed that float32 represents exactly; torch subtracts no zero points from uint16."""
 
 
 def _check(grid: Grid) -> None:
@@ -71,7 +71,7 @@ def _check(grid: Grid) -> None:
 
 
 def _integers(s: Site, value: Any) -> Any:
-    """Real numbers as the output of the node; a fused ReLU is a ReLU again."""
+    """Floats as the output of the node; a fused ReLU becomes a ReLU again."""
     if s.out.quantization is None:
         return value
     y, limits = s.out_grid, DTYPES[s.out.dtype]
@@ -86,7 +86,7 @@ def _integers(s: Site, value: Any) -> Any:
 
 
 def _dynamic_linear(s: Site) -> Any:
-    """As PT2E has it: the grid is computed by an operator of its own; other grids than PT2E's by the stated rule."""
+    """As in PT2E: a separate operator computes the grid; grids other than PT2E's follow the stated rule."""
     if s.node.rule != "dynamic_reciprocal" or s.attribute("reduce_range") or s.attribute("per_token"):
         return dynamic_linear_by_rule(s)
     limits = (0, 255)

@@ -31,9 +31,9 @@ def scale_and_zero_point(s: Site) -> tuple[float, int]:
 
 
 def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **named: Any) -> Any:
-    """The call; its result clamped where the range of the output is not what torch's kernels clamp to.
+    """The call; its result is clamped if the range of the output is not that of torch's kernels.
 
-    `relu` says whether the kernel clamps at the zero point where the output does.
+    `relu`: whether the kernel clamps at the zero point if the output does.
     """
     grid, limits = s.out_grid, DTYPES[s.out.dtype]
     low = grid.zero_point if relu and is_relu(s) else limits.minimum
@@ -43,7 +43,7 @@ def within_range(s: Site, target: Any, *arguments: Any, relu: bool = True, **nam
 
 
 def clamped(s: Site, value: Any) -> Any:
-    """The value in the range of the output, on whose grid it is."""
+    """The value, which is on the output's grid, clamped to its range."""
     grid, limits = s.out_grid, DTYPES[s.out.dtype]
     if (grid.minimum, grid.maximum) == (limits.minimum, limits.maximum):
         return value
@@ -56,10 +56,10 @@ def _bounds(grid: Grid) -> list[float]:
 
 
 def same_grid(s: Site) -> None:
-    """torch keeps the grid of the input; Lacks where the model does not."""
+    """torch keeps the grid of the input; Lacks if the model does not."""
     x = s.tensor(0).quantization
     if x is None or not x.same_grid(s.out.quantization):
-        raise Lacks("torch keeps the grid of the input here")
+        raise Lacks("torch keeps the quantization of the input here")
     _check_bits(s)
 
 

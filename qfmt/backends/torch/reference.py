@@ -1,6 +1,6 @@
 """The stated rules on plain integer tensors: what `Model.run` computes, bit for bit.
 
-What torch computes in an order of its own (float sums, exp, erf …) is left to NumPy, so that it is bit for bit, too.
+NumPy computes what torch does not define to the last bit (float sums, exp, erf …), so that this is bit for bit, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...ops.geometry import bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
 from .emit import PLAIN, Emitter, Engine, Lacks, Site, Table
-from .floats import computed
+from .floats import bounds, computed
 from .integers import INTEGERS
 from .interpreted import LOOK_UP, NUMPY
 from .moves import MOVES
@@ -56,7 +56,7 @@ def _add(s: Site) -> Any:
 
 
 def reduce_mean(x: Tensor, axes: list[int] | None, keepdims: bool, grid: Grid, rule: str) -> Tensor:
-    """By a mean rule, over Σ (q - z) of the axes (None: the spatial ones)."""
+    """A mean rule, over Σ (q - z) of the axes (None: the spatial ones)."""
     over = list(range(2, x.dim())) if axes is None else axes
     sums = x.to(torch.int64).sum(over, keepdim=keepdims)
     count = prod(x.shape[axis] for axis in over)
@@ -73,7 +73,7 @@ def average_pool(
     grid: Grid,
     rule: str,
 ) -> Tensor:
-    """By a mean rule, over Σ (q - z) of the window; padding represents real zeros."""
+    """A mean rule, over Σ (q - z) of the window; padding represents real zeros."""
     values = centred(x, grid, torch.float64)
     ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)  # operators of torch only: the module can be traced
     inside = functional.pad(ones, torch_pads(pads + pads), value=1.0)
@@ -93,7 +93,7 @@ def window_sums(x: Tensor, kernel: list[int], strides: list[int], pads: list[int
 
 
 def adaptive_average_pool(x: Tensor, sizes: list[int], grid: Grid, rule: str) -> Tensor:
-    """By a mean rule, over Σ (q - z) of each bin: along a dimension from ⌊i · in / out⌋ to ⌈(i + 1) · in / out⌉."""
+    """A mean rule, over Σ (q - z) of each bin: along a dimension from ⌊i · in / out⌋ to ⌈(i + 1) · in / out⌉."""
     sums, counts = centred(x, grid, torch.float64), torch.ones(())
     for axis, size in zip(range(x.dim() - len(sizes), x.dim()), sizes, strict=True):
         lengths = [(part.start, part.stop - part.start) for part in bins(x.shape[axis], size)]
@@ -108,7 +108,7 @@ def _kept_grid(s: Site) -> Grid:
     if s.node.rule in QUANTIZE or s.is_float:
         raise Lacks("sums floats")
     if q is None or not q.same_grid(s.out.quantization) or q.is_per_channel:
-        raise Lacks("changes the grid")
+        raise Lacks("changes the quantization")
     if s.node.rule not in MEAN:
         raise Lacks(f"does not support the rule {s.node.rule!r}")
     return s.out_grid
@@ -156,7 +156,7 @@ def limited(x: Tensor, low: int, high: int) -> Tensor:
 
 
 def _clamping_grid(s: Site) -> Grid:
-    """The grid of an output to whose range integers are clamped."""
+    """The grid of an output whose range clamps integers."""
     if s.out_grid.axis is not None:
         raise Lacks("clamps a tensor that is quantized per channel")
     return s.out_grid
@@ -171,18 +171,18 @@ def _relu(s: Site) -> Any:
 
 def _clip(s: Site) -> Any:
     """Q(min) and Q(max), by the rule `reciprocal_offset`, are inside the range of the output."""
-    bounds = [s.scalar(index) if s.has(index) else None for index in (1, 2)]
+    given = bounds(s)
     if s.is_float:
-        return s.result(torch.ops.aten.clamp.default, s.x(0), *bounds) if any(b is not None for b in bounds) else s.x(0)
+        return s.result(torch.ops.aten.clamp.default, s.x(0), *given) if given != [None, None] else s.x(0)
     y = _clamping_grid(s)
     low, high = (
         limit if bound is None else int(quantize(torch.tensor(bound, dtype=torch.float32), y, "reciprocal_offset"))
-        for bound, limit in zip(bounds, (y.minimum, y.maximum), strict=True)
+        for bound, limit in zip(given, (y.minimum, y.maximum), strict=True)
     )
     return s.result(limited, s.x(0), low, high)
 
 
-# Dequantize, compute, quantize: what IEEE 754 fixes to the last bit
+# Dequantize, compute, quantize: operations that IEEE 754 defines to the last bit
 
 aten = torch.ops.aten
 
@@ -191,14 +191,14 @@ EXACT = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Neg", "Abs", "Round", "Recip
 
 
 def real(s: Site, index: int) -> Any:
-    """An input as real numbers."""
+    """An input as floats."""
     if s.tensor(index).quantization is None:
         return s.x(index)
     return s.call(dequantize, s.x(index), s.grid(index), s.node.rule)
 
 
 def rounded(s: Site, value: Any) -> Any:
-    """Real numbers as the output of the node."""
+    """Floats as the output of the node."""
     if s.out.quantization is None:
         return value
     if s.node.rule not in QUANTIZE:

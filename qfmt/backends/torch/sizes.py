@@ -1,4 +1,4 @@
-"""Sizes of tensors are Python integers in the generated code, so that torch.export sees what depends on the batch."""
+"""Sizes of tensors are Python integers in the generated code: torch.export sees their dependence on the batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def over(a: list[int], b: list[int]) -> list[int]:
 
 
 def _pairs(a: list[int], b: list[int]) -> list[tuple[int, int]]:
-    """Elements side by side; a vector of one element goes with every other."""
+    """Pairs of elements; a vector of one element broadcasts."""
     length = max(len(a), len(b))
     return list(zip(a * (length // len(a)), b * (length // len(b)), strict=True))
 
@@ -63,4 +63,4 @@ EMITTERS: dict[str, Callable[[Site], Any]] = {
     "Mul": _of_all(times),
     "Div": _of_all(over),
 }
-"""Operators on sizes; what they give is a list of integers."""
+"""Operators on sizes; they return a list of integers."""

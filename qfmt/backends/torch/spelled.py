@@ -1,4 +1,4 @@
-"""Kernels of torch that the table of operators spells: their arguments are inputs, attributes and the output's grid."""
+"""Kernels of torch that the table of operators names: their arguments are inputs, attributes and the output's grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .emit import Site
 
 
 class Kernel(NamedTuple):
-    """One call of torch, and what each of its parameters means for the operator."""
+    """One call of torch, and the operator's meaning of each parameter."""
 
     target: Any
     operator: Operator
@@ -21,15 +21,15 @@ class Kernel(NamedTuple):
 
     @property
     def has_grid(self) -> bool:
-        """Whether it takes the scale and the zero point of its output."""
+        """Whether it has the scale and the zero point of its output as parameters."""
         return any(each.target == "$scale" for each in self.parameters.values())
 
     def arguments(self, s: Site, x: Sequence[Any], grid: tuple[float, int] | None = None) -> tuple[list[Any], Any]:
-        """Those by place, and those by name, of the inputs `x`."""
+        """The positional and the named arguments for the inputs `x`."""
         known = dict(zip((each.name for each in self.operator.inputs), x, strict=False))
         if grid is not None:
             known |= {"$scale": grid[0], "$zero_point": grid[1]}
-        skipped = False  # what follows a default is given by name
+        skipped = False  # arguments after a default are passed by name
         places: list[Any] = []
         named: dict[str, Any] = {}
         for argument in self.target._schema.arguments:
@@ -51,7 +51,7 @@ class Kernel(NamedTuple):
 
 
 def spelled(namespace: str) -> dict[str, Kernel]:
-    """Operator → the first kernel of `aten` or `quantized` that is the operator."""
+    """Operator → the first kernel of `aten` or `quantized` that is equal to the operator."""
     found: dict[str, Kernel] = {}
     for name, forms in spellings().items():
         prefix, _, last = name.partition("::")

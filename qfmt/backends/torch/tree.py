@@ -1,4 +1,4 @@
-"""The constants of a Model in a tree of modules: each a buffer where its name says, and back from there."""
+"""The constants of a Model as a tree of modules, each a buffer at the path of its name; and the inverse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .values import to_array, to_tensor
 
 
 class Layer(nn.Module):
-    """A module of the source: it holds parameters, and says the outputs of the nodes that came from it."""
+    """A module of the source: it contains parameters, and its repr lists the outputs of its nodes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Layer(nn.Module):
 
 
 class Paths:
-    """Where in a tree of modules each constant becomes a buffer: at its name, or what comes nearest to it."""
+    """The path in a tree of modules at which each constant becomes a buffer: its name, or a similar one."""
 
     def __init__(self, root: nn.Module) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Paths:
         return self._layers[name]
 
     def buffer(self, name: str, value: torch.Tensor, **beside: torch.Tensor) -> str:
-        """Register a buffer under a dotted name, and those of `beside` as NAME_KEY; the path where it is."""
+        """Register a buffer under a dotted name, and those of `beside` as NAME_KEY; returns its path."""
         parent_name, last = _split(name)
         path, parent = self.layer(parent_name)
         last = self._free(parent, last, beside)
@@ -56,9 +56,9 @@ class Paths:
 
     @staticmethod
     def _free(module: nn.Module, name: str, beside: Iterable[str] = ()) -> str:
-        """The name, or one like it that the module does not use for something else.
+        """The name, or a similar one that the module does not already use.
 
-        fx writes names into the code of `forward` as they are: what a file calls a tensor must stay a name there.
+        fx writes names verbatim into the code of `forward`: the name of a tensor must stay a name there.
         """
         known = unicodedata.normalize("NFKC", name)
         name = "".join("_" if c in FORBIDDEN or not c.isprintable() else c for c in known) or "_"
@@ -68,10 +68,10 @@ class Paths:
 
 
 FORBIDDEN = '"\\.'
-"""What ends a string in Python, and what parts names."""
+"""Characters that end a string in Python or separate names."""
 
 DEPTH = 64
-"""Modules within modules; a name of more parts is one name."""
+"""The deepest nesting of modules; a name with more parts is one name."""
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def register(paths: Paths, tensor: Tensor) -> str:
-    """The path of the buffer that a constant becomes; its scales and zero points lie beside it."""
+    """The path of the buffer of a constant; its scales and zero points are next to it."""
     values = to_tensor(tensor.array, tensor.dtype)
     if tensor.quantization is None:
         return paths.buffer(tensor.name, values)
@@ -102,7 +102,7 @@ def _parameters(q: Quantization) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _quantization(q: Quantization, tensor: Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> Quantization:
-    """The inverse: `q`, which the tensor had, with the numbers of these buffers."""
+    """The inverse: the tensor's quantization `q` with the numbers of these buffers."""
     if q.blocks is None:
         scales, points = (values.reshape(-1).tolist() for values in (scale, zero_point))
         return replace(q, scale=tuple(map(float, scales)), zero_point=tuple(points))
@@ -123,7 +123,7 @@ def _point_dtype(q: Quantization) -> torch.dtype:
 
 
 def from_buffers(tensor: Tensor, path: str, buffers: Mapping[str, torch.Tensor]) -> Tensor:
-    """The inverse of `register`: the tensor with the numbers that the buffers hold now."""
+    """The inverse of `register`: the tensor with the current values of the buffers."""
     q = tensor.quantization
     if q is not None:
         q = _quantization(q, tensor, buffers[f"{path}_scale"], buffers[f"{path}_zero_point"])
@@ -139,7 +139,7 @@ def describe(paths: Paths, model: Model) -> None:
 
 
 def _line(node: Node, model: Model) -> str:
-    if not node.outputs:  # of an operator that is not known
+    if not node.outputs:  # of an unknown operator
         return node.operator
     out = model.tensors[node.outputs[0]]
     said = [node.operator.removeprefix("qfmt."), out.dtype]

@@ -1,4 +1,4 @@
-"""Tensors across the border: dtypes, arrays, and the check of what a module is called with."""
+"""Convert tensors: dtypes, arrays, and the check of a module's arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...model import DTYPES, numpy_dtype
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype that holds an element type of a Model; values of less than 8 bits take a byte each."""
+    """The torch dtype that holds an element type of a Model; values of less than 8 bits have a byte each."""
     bits, kind = DTYPES[name].bits, DTYPES[name].kind
     if bits < 8:
         return torch.int8 if kind == "i" else torch.uint8
@@ -24,7 +24,7 @@ def _is_foreign(dtype: str) -> bool:
 
 
 def to_tensor(array: Any, dtype: str) -> torch.Tensor:
-    """An array of one of the Model's element types, in memory of its own."""
+    """An array of one of the Model's element types, with its own memory."""
     if _is_foreign(dtype):
         return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(torch_dtype(dtype))
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
@@ -45,7 +45,7 @@ def check_input(
     shape: list[int | str | None] | None,
     grid: tuple[float, float] | None = None,
 ) -> torch.Tensor:
-    """What a module is called with, as the tensor that it takes; RunError, placed at the input, if it is none.
+    """An argument of a module as the tensor that it expects; RunError, at the input, if it is not one.
 
     A torch tensor that is quantized itself, on the `grid` (scale, zero point) of the input, represents its integers.
     Nothing is checked while torch compiles or traces.
@@ -55,19 +55,19 @@ def check_input(
     if not isinstance(value, torch.Tensor):
         nested = isinstance(value, tuple | list | dict)
         hint = "pass its tensors one by one: each is a separate input" if nested else ""
-        raise RunError(f"takes a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
+        raise RunError(f"expects a torch.Tensor, not {type(value).__name__}", where=f"input {name}", hint=hint)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return value
     if value.is_quantized:
         value = _integers(value, name, grid)
     if value.dtype != dtype:
         if not (dtype.is_floating_point and value.dtype.is_floating_point):
-            raise RunError(f"takes {dtype}, not {value.dtype}", where=f"input {name}")
+            raise RunError(f"expects {dtype}, not {value.dtype}", where=f"input {name}")
         value = value.to(dtype)
     checked: torch.Tensor = value
     if shape is not None:
         if value.dim() != len(shape):
-            raise RunError(f"takes {len(shape)} dimensions, not {value.dim()}", where=f"input {name}")
+            raise RunError(f"expects {len(shape)} dimensions, not {value.dim()}", where=f"input {name}")
         for axis, (size, wanted) in enumerate(zip(value.shape, shape, strict=True)):
             if isinstance(wanted, int) and size != wanted:
                 raise RunError(f"dimension {axis} is {size}, must be {wanted}", where=f"input {name}")
@@ -76,9 +76,9 @@ def check_input(
 
 def _integers(value: torch.Tensor, name: str, grid: tuple[float, float] | None) -> torch.Tensor:
     if grid is None:
-        raise RunError("takes real numbers, not a quantized tensor", where=f"input {name}", hint="dequantize it")
+        raise RunError("expects floats, not a quantized tensor", where=f"input {name}", hint="dequantize it")
     per_tensor = value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
     if not per_tensor or (value.q_scale(), value.q_zero_point()) != grid:
-        what = f"takes integers of scale {grid[0]!r} and zero point {grid[1]!r}, not those of another grid"
+        what = f"expects integers with scale {grid[0]!r} and zero point {grid[1]!r}, not with another quantization"
         raise RunError(what, where=f"input {name}")
     return torch.int_repr(value)

@@ -36,7 +36,7 @@ def real_constant(s: Site, index: int) -> Any:
 
 def _on_weights(s: Site) -> Any:
     if s.is_float or s.out.quantization is not None:
-        raise Lacks("is quantized, but not in its weights")
+        raise Lacks("is quantized, but its weights are not")
     return computed(s, _real)
 
 

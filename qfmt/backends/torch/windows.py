@@ -1,4 +1,4 @@
-"""Windows as torch takes them: those of convolutions, and those of pools."""
+"""Windows in torch's form: those of convolutions, and those of pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .emit import Lacks, Site
 
 
 class Geometry(NamedTuple):
-    """The windows of a convolution, as they stand in generated code; a transposed one has `output_padding`."""
+    """The windows of a convolution in generated code; a transposed one has `output_padding`."""
 
     strides: list[int]
     pads: list[int]
@@ -20,11 +20,11 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, s: Site) -> Geometry:
-        """Those of a node; Lacks where torch has no such windows: it pads both sides of a transposed one equally."""
+        """The windows of a node; Lacks if torch has no such windows: it pads both sides of a transposed one equally."""
         transposed = "output_padding" in s.node.attributes
         made = cls(*(s.attribute(name) for name in cls._fields[: 4 + transposed]))
         if len(made.strides) > 3:
-            raise Lacks("torch has windows of at most three dimensions")
+            raise Lacks("torch supports windows of at most three dimensions")
         return made.even() if transposed else made
 
     def even(self) -> Geometry:
@@ -35,7 +35,7 @@ class Geometry(NamedTuple):
         return self
 
     def arguments(self, parts: int = 1) -> tuple[Any, ...]:
-        """Torch's, of windows that are padded equally, each group in so many parts."""
+        """Torch's convolution of windows that are padded equally, each group in that many parts."""
         pads, group = self.pads[: len(self.strides)], self.group * parts
         if self.output_padding is None:
             return self.strides, pads, self.dilations, group
@@ -43,7 +43,7 @@ class Geometry(NamedTuple):
 
 
 def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
-    """Kernel, strides, pads, dilations and ceil_mode of a pool as torch takes them; Lacks where it does not."""
+    """Kernel, strides, pads, dilations and ceil_mode of a pool in torch's form; Lacks if there is none."""
     kernel, pads = s.attribute("kernel_shape"), s.attribute("pads")
     rank = len(kernel)
     halves = all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
@@ -53,7 +53,7 @@ def window(s: Site) -> tuple[list[int], list[int], list[int], list[int], bool]:
 
 
 def plain_window(s: Site) -> tuple[list[int], list[int], list[int], bool]:
-    """The same of an average, which torch takes without dilations."""
+    """The same for an average pool, which torch supports without dilations."""
     kernel, strides, pads, dilations, ceil = window(s)
     if any(step != 1 for step in dilations):
         raise Lacks("torch does not support this window")

@@ -20,14 +20,12 @@ from typing import IO, Any, Protocol
 from ...errors import MissingPackageError, QfmtError, first_line
 from . import wire
 
-MODULES = {"torch": "qfmt.frontends.torch.execution", "onnx": "qfmt.frontends.onnx.runtime"}
-
 BASE, FACTOR = 4 << 30, 256
 """Bytes that a run may take: so many, and so many times what the engine was given. Networks need far less."""
 
 
 class Engine(Protocol):
-    """Made of a program, by the class `Engine` of a module of MODULES. RunError if it cannot be."""
+    """Made of a program, by the class `Engine` of `execution` of a frontend. RunError if it cannot be."""
 
     version: str
 
@@ -43,7 +41,7 @@ def main(kind: str) -> None:
         os.dup2(nowhere, descriptor)
     warnings.simplefilter("ignore")
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    server = Server(import_module(MODULES[kind]).Engine, target)
+    server = Server(import_module(f"qfmt.frontends.{kind}.execution").Engine, target)
     with suppress(wire.Closed):
         while True:
             server.serve(*wire.read(source))

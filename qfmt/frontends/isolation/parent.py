@@ -138,7 +138,7 @@ class Worker:
             when = f"while running {what}" if what else "before its first call"
             raise EngineDied(f"{session.name} died ({self._end()}) {when}", where=where) from None
         except MemoryError:
-            raise RunError(f"what {session.name} computes does not fit into memory") from None
+            raise RunError(f"the results of {session.name} do not fit into memory") from None
         finally:
             if not answered:  # the pipes may hold the rest of a message
                 self.stop()
@@ -183,8 +183,8 @@ def _worker(kind: str) -> Worker:
 
 
 def _path() -> list[str]:
-    """Where the worker imports from: where this process does, but not from the working directory, which may hold a
-    stranger's files; qfmt is where this one came from."""
+    """Where the worker imports from: where this process does, but not from the working directory, which may contain
+    untrusted files; qfmt is where this one came from."""
     package = str(Path(__file__).parents[3])
     entries = [entry for entry in sys.path if Path(entry).is_absolute() and not _is_here(entry)]
     return entries if package in entries else [package, *entries]

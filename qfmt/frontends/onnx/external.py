@@ -80,7 +80,7 @@ def open_proto(path: Path, files: Files | None = None) -> Any:
     try:
         proto = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError:
-        raise SourceError("is not a whole ONNX model", hint="it was cut off or damaged; download it again") from None
+        raise SourceError("is not a complete ONNX model", hint="truncated or damaged; download it again") from None
     except OSError as error:
         raise refusal(error, SourceError) from None
     external = [(tensor, where) for tensor, where in tensors_within(proto) if is_external(tensor)]
@@ -213,7 +213,7 @@ class _Folder:
             raise SourceError("the offset or length of its external data is not a number") from None
         if not 0 <= offset <= offset + length <= size:
             what = f"refers to bytes {offset} to {offset + length} of {location!r}, which has {size} bytes"
-            raise SourceError(what, hint="the file was cut off; download it again")
+            raise SourceError(what, hint="the file is truncated; download it again")
         if length != needed:
             what = f"has {length} bytes, but its shape needs {needed}"
             raise SourceError(what, hint="the file is damaged; download it again")

@@ -6,13 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...arrays import Array
 from ...budget import Budget
 from ...errors import QfmtError, SourceError
 from ...model import Attribute, Graph, Node, Shape, Tensor
-from ...ops import OPERATORS
+from ...ops import OPERATORS, Inference, UnknownRank
 from ...ops.registry import ByName
-from .emitting import Call, Emitter
-from .tensors import described, dtype_by_schema, dtype_of, stored
+from ...ops.shapes import tells_sizes
+from ...passes.constants import unused
+from .calls import Call, attribute_of, check_arity
+from .folding import folded
+from .tensors import described, dtype_by_schema, shape_of, stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,15 +34,25 @@ DOMAINS = {"": "", "ai.onnx": ""}
 """The default domain under both of its names."""
 
 
-class Importer(Emitter):
+class Importer:
     """Collects nodes and tensors under the names that ONNX gave them."""
 
     def __init__(self, model: ir.Model, budget: Budget, shapes: Mapping[str, Shape] | None = None) -> None:
         graph = model.graph
         taken = {value.name or "" for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
         taken |= {value.name or "" for value in graph.inputs} | set(graph.initializers)
-        super().__init__({value.name or "" for value in graph.outputs}, taken, budget)
         self.model = model
+        self.budget = budget
+        self.outputs = {value.name or "" for value in graph.outputs}
+        self._taken = taken
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.values: dict[str, ir.Value] = {}
+        """Values of onnx-ir by name, for the types and shapes that the model states."""
+        self.preferred: dict[str, str] = {}
+        """New tensors → the names of the file that they take if nothing else has these in the end."""
+        self.call_ = Call("", "", 1, (), (), {}, "")
+        """The node of ONNX that nodes are emitted for."""
         self.opsets = {DOMAINS.get(domain, domain): version for domain, version in model.opset_imports.items()}
         self._assumed: list[str] = []
         self.names: dict[str, str] = {}
@@ -175,6 +191,72 @@ class Importer(Emitter):
             raise SourceError("its input is absent")
         self.names[call.outputs[0]] = source
 
+    def emit(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str] | str = "",
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> str:
+        """Add a node; the name of its first output. `outputs` are names, or the start of a new one.
+
+        A node over constants is computed now, but for what dequantizes.
+        """
+        self.budget.node(len(inputs))
+        self.budget.tensor(0 if isinstance(outputs, str) else len(outputs) - 1)
+        entry = OPERATORS[operator]
+        inputs = list(inputs)
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        check_arity(entry, inputs)
+        names = [self.fresh(outputs or operator.lower())] if isinstance(outputs, str) else list(outputs)
+        names = [name or self.fresh(f"{operator.lower()}_unused") for name in names]
+        complete = entry.complete(attributes or {})
+        shapes = self._infer(operator, inputs, complete)
+        for position, name in enumerate(names):
+            dtype = self._dtype(operator, inputs, complete, position)
+            shape = shapes[min(position, len(shapes) - 1)]
+            self.tensors[name] = Tensor(name, dtype, self._refined(name, shape))
+        node = Node(
+            operator=operator,
+            inputs=tuple(inputs),
+            outputs=tuple(names),
+            attributes=complete,
+            name=self.call_.name,
+            version=entry.version,
+            source_operator=f"{self.call_.domain}.{self.call_.operator}".lstrip("."),
+        )
+        constants = [] if self.outputs.intersection(names) else folded(node, self.tensors, self.budget)
+        self.tensors.update((tensor.name, tensor) for tensor in constants)
+        if not constants:
+            self.nodes.append(node)
+        return names[0]
+
+    def constant(self, array: Any, name: str, dtype: str = "", aliases: Sequence[str] = ()) -> str:
+        """A new constant, of that name or one like it; `dtype` where it is not that of the array."""
+        own, array = self.fresh(name), np.asarray(array)
+        self.budget.allocate(array.nbytes)
+        self.tensors[own] = Tensor.constant(own, array, dtype=dtype or None, aliases=tuple(aliases))
+        return own
+
+    def value(self, name: str) -> Array | None:
+        """The array of a constant; None if the tensor is computed or absent."""
+        tensor = self.tensors.get(name)
+        return tensor.array if tensor is not None and tensor.data is not None else None
+
+    def shape(self, name: str) -> Shape:
+        return self.tensors[name].shape
+
+    def rank(self, name: str) -> int | None:
+        shape = self.tensors[name].shape
+        return None if shape is None else len(shape)
+
+    def fresh(self, base: str) -> str:
+        """A name that no tensor has."""
+        name = unused(base, self._taken)
+        self._taken.add(name)
+        return name
+
     # -- within ----------------------------------------------------------------------------------------------
 
     def _of_unknown_type(self, name: str, call: Call) -> Tensor:
@@ -190,16 +272,24 @@ class Importer(Emitter):
             dtype = next((each for each in types if each), "float32")
         return Tensor(name, dtype, None)
 
+    def _infer(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> list[Shape]:
+        missing = [None] * (len(OPERATORS[operator].inputs) - len(inputs))
+        shapes = [self.tensors[name].shape if name else None for name in inputs]
+        arrays = [self.value(name) if name and tells_sizes(self.tensors[name]) else None for name in inputs]
+        try:
+            return OPERATORS[operator].infer(Inference([*shapes, *missing], attributes, [*arrays, *missing]))
+        except UnknownRank:
+            return [None]
 
-def attribute_of(value: Any, kind: str) -> Attribute | None:
-    """A value of ONNX as an attribute of the kind that the operator's table states; None if it is not of that kind."""
-    if len(kind) == 2:
-        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-            return None
-        items: Any = tuple(attribute_of(item, kind[0]) for item in value)
-        return None if None in items else items
-    if kind == "s" and isinstance(value, int):
-        return dtype_of(value)  # ONNX numbers the element types, qfmt names them
-    if isinstance(value, bool | int | float) and kind != "s":
-        return int(value) if kind == "i" else float(value)
-    return value if isinstance(value, str) and kind == "s" else None
+    def _refined(self, name: str, shape: Shape) -> Shape:
+        """An inferred shape, and where that knows nothing what the model says of the value."""
+        value = self.values.get(name)
+        stated = None if value is None else shape_of(value)
+        if shape is None or stated is None or len(shape) != len(stated):
+            return stated if shape is None else shape
+        return tuple(b if a is None else a for a, b in zip(shape, stated, strict=True))
+
+    def _dtype(self, operator: str, inputs: Sequence[str], attributes: Mapping[str, Any], position: int) -> str:
+        dtypes = [self.tensors[name].dtype if name else None for name in inputs]
+        first = next((dtype for dtype in dtypes if dtype), "float32")
+        return OPERATORS[operator].output_dtype(position, dtypes, attributes) or first

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import INT32
-from .emitting import Call
+from .calls import Call
 from .importer import Importer, imports
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.shapes import axis_of
-from .emitting import Call
+from .calls import Call
 from .importer import Importer, imports
 
 

@@ -86,7 +86,7 @@ def _original(name: str, value: Attribute) -> Any:
         proto = onnx.AttributeProto.FromString(base64.b64decode(value.removeprefix(ENCODED), validate=True))
         proto.name = name
         made = ir.from_proto(proto)
-    except Exception as error:  # a stranger's bytes: protobuf and onnx-ir may raise anything
+    except Exception as error:  # untrusted bytes: protobuf and onnx-ir may raise anything
         raise QfmtError(f"its attribute {name!r} is not an AttributeProto ({type(error).__name__})") from None
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(proto)):
         raise QfmtError(f"its attribute {name!r} refers to another file for its values")

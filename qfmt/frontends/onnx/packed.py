@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, unpack
-from .emitting import Call
+from .calls import Call
 from .importer import Importer, imports
 from .quantized import DEQUANTIZE
 
@@ -94,7 +94,7 @@ def _middle(im: Importer, data: str, bits: int, counts: Sequence[int]) -> str:
 def _unpacked(im: Importer, name: str, bits: int, stored: tuple[int, ...], columns: int) -> str | None:
     """Bytes that hold values of some bits, as a tensor of those values: the same data where no row is filled up.
 
-    None for what is computed while the network runs.
+    None for what is computed at run time.
     """
     tensor = im.tensors[name]
     if tensor.data is None:

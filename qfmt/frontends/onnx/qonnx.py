@@ -9,7 +9,7 @@ import numpy as np
 
 from ...arrays import Array
 from ...model import DTYPES, Attribute, first_holding, numpy_dtype
-from .emitting import Call
+from .calls import Call
 from .importer import Importer, imports
 from .quantized import DEQUANTIZE, QUANTIZE
 

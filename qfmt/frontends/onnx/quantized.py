@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import SourceError
 from ...model import Attribute, numpy_dtype
-from .emitting import Call
+from .calls import Call
 from .importer import Importer, imports
 from .tensors import dtype_of
 

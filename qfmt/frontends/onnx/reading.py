@@ -49,7 +49,7 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
     else:
         model, budget = _from_proto(source), Budget(None)
     if not model.opset_imports and model.ir_version >= OPSETS_SINCE:
-        raise SourceError("is an ONNX model that states no opset", hint="it was cut off or damaged; download it again")
+        raise SourceError("is an ONNX model that states no opset", hint="it is truncated or damaged; download it again")
     opset = model.opset_imports.get("", 1)
     if opset > NEWEST_OPSET:
         raise SourceError(
@@ -64,7 +64,7 @@ def read(source: str | PathLike[str] | Any) -> tuple[ir.Model, Budget]:
         except Exception as error:  # whatever the library meets
             raise SourceError(f"its functions cannot be inlined: {_root(error)}") from None
     if not model.graph.outputs:
-        raise SourceError("is an ONNX model without outputs", hint="declare what it computes as outputs of the graph")
+        raise SourceError("is an ONNX model without outputs", hint="declare its results as outputs of the graph")
     _check_links(model.graph)
     return model, budget
 
@@ -101,7 +101,7 @@ def _count_calls(model: ir.Model, budget: Budget) -> Set[ir.OperatorIdentifier]:
             return 0
         if function in calls or len(calls) == DEEPEST:
             what = (
-                "call each other in a circle"
+                "call each other recursively"
                 if function in calls
                 else f"call each other more than {DEEPEST} levels deep"
             )
@@ -136,7 +136,7 @@ def _from_checked(proto: Any) -> ir.Model:
     if len(proto.graph.sparse_initializer):
         raise SourceError("has sparse initializers", hint="make them dense")
     if not all(isinstance(text, str) for text in (proto.producer_name, proto.producer_version, *_texts(proto.graph))):
-        raise SourceError("holds names that are not text", hint="the file is damaged; download it again")
+        raise SourceError("contains names that are not text", hint="the file is damaged; download it again")
     _check_names(proto.graph)
     quiet()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import SourceError
 from ...model import Graph, Model
@@ -20,10 +20,8 @@ from ..options import Options
 from . import integer, older, packed, qonnx, quantized, standard  # noqa: F401  (they register what they import)
 from .importer import Importer
 from .reading import read
-
-if TYPE_CHECKING:
-    from .witness import Witness
 from .real_numbers import on_real_numbers
+from .witness import Witness
 
 
 def convert(path: Path, options: Options) -> Model:
@@ -31,9 +29,12 @@ def convert(path: Path, options: Options) -> Model:
 
 
 def witness(path: Path, file: Model, engine: str | None = None) -> Witness:
-    from .witness import Witness
-
-    return Witness(path, file, engine)
+    """The source converted as the file was; without its shapes of inputs where they do not go."""
+    try:
+        model = convert(path, Options.like(file, file.graph.inputs))
+    except SourceError:
+        model = convert(path, Options(file.engine))
+    return Witness(path, model, engine)
 
 
 def convert_object(source: Any, options: Options, example_inputs: Any, prepared: Any) -> Model:

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import SourceError
 from ...model import Attribute, Tensor
 from ...ops.shapes import axis_of
-from .emitting import Call
+from .calls import Call
 from .importer import Importer, imports
 from .tensors import dtype_of, stored
 

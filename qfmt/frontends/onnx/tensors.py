@@ -79,7 +79,7 @@ def stored(name: str, tensor: Any) -> Tensor:
         raise error.at(where) from None
     if found != needed:
         hint = (
-            "its weights were stripped; download the whole model"
+            "its weights were stripped; download the complete model"
             if not found
             else "the file is damaged; download it again"
         )

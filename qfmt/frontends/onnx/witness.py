@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -13,16 +12,16 @@ import numpy as np
 
 from ...arithmetic import dequantize
 from ...arrays import Array
-from ...errors import MissingPackageError, RunError, SourceError
-from ...model import Model, Quantization, Tensor, numpy_dtype
+from ...engines import RUNTIMES
+from ...errors import MissingPackageError, RunError
+from ...model import Model, Tensor, numpy_dtype
 from ...ops import OPERATORS, Trait, has
-from .. import RUNTIMES
+from ...ops.accumulation import int32_bias
+from ...passes.same_types import with_same_types
 from ..isolation.parent import Session, is_installed
-from ..options import Options
 from ..witness import Computed, integers_of, is_array
+from .execution import REFERENCE
 from .external import Files, open_proto, take_large
-from .runtime import REFERENCE
-from .source import convert
 from .spelled import in_standard_operators
 
 OUTPUT = -1
@@ -61,12 +60,12 @@ class Witness:
 
     name = "onnx"
 
-    def __init__(self, path: Path, file: Model, engine: str | None = None) -> None:
+    def __init__(self, path: Path, model: Model, engine: str | None = None) -> None:
         self.engine = engine or (RUNTIMES[0] if is_installed("onnxruntime") else REFERENCE)
         if self.engine not in RUNTIMES:
             raise RunError(f"{engine} cannot run ONNX", hint=f"use one of {', '.join(RUNTIMES)}")
         self.package = "onnx" if self.engine == REFERENCE else "onnxruntime"
-        self.model = _like(path, file)
+        self.model = model
         files: Files = {}
         proto = open_proto(path, files)
         self.arrays = take_large(proto, files)
@@ -220,34 +219,23 @@ class Witness:
         return moved - kept
 
 
-def _like(path: Path, file: Model) -> Model:
-    """The source converted as the file was; without its shapes of inputs where they do not go."""
-    try:
-        return convert(path, Options.like(file, file.graph.inputs))
-    except SourceError:
-        return convert(path, Options(file.engine))
-
-
-def in_terms_of_onnx(file: Model) -> Model:
-    """A network of another source as ONNX has it: scales are float32, and a bias that the rule of its node rounds to
-    int32 is that."""
+def in_terms_of_onnx(file: Model, source: Model) -> Model:
+    """A network of another source as the ONNX model has it: scales are float32, a bias that the rule of its node rounds
+    to int32 is that, and activations are uint8 if they became so in ONNX (`--same-types`)."""
+    others = (source.tensors.get(tensor.name) for tensor in file.tensors.values() if tensor.dtype == "int8")
+    if any(other is not None and not other.is_constant and other.dtype == "uint8" for other in others):
+        file = with_same_types(file)
     tensors = dict(file.graph.tensors)
     for name, tensor in tensors.items():
         grid = tensor.quantization
         if grid is not None and grid.scale_dtype == "float64" and grid.blocks is None:
             scale = tuple(float(np.float32(each)) for each in grid.scale)
             tensors[name] = replace(tensor, quantization=replace(grid, scale=scale, scale_dtype="float32"))
-    readers = Counter(name for node in file.nodes for name in node.inputs)
+    readers = file.graph.readers()
     for node in file.nodes:
-        if node.rule == "integer_bias" and len(node.inputs) > 2 and readers[node.inputs[2]] == 1:
+        if node.rule == "integer_bias" and len(node.inputs) > 2 and len(readers.get(node.inputs[2], ())) == 1:
             x, weight, bias = (tensors[name] for name in node.inputs[:3])
-            if bias.is_constant and bias.quantization is None and x.quantization and weight.quantization:
-                at = np.float32(x.quantization.scale[0]) * np.array(weight.quantization.scale, np.float32)
-                whole = np.rint(bias.array.astype(np.float32) / at).astype(np.int32)
-                axis = 0 if at.size > 1 else None
-                limits = np.iinfo(np.int32)
-                grid = Quantization(tuple(at.tolist()), (0,) * at.size, int(limits.min), int(limits.max), axis)
-                tensors[bias.name] = Tensor.constant(bias.name, whole, grid, aliases=bias.aliases)
+            tensors[bias.name] = int32_bias(node, x, weight, bias) or bias
     return file.replace(graph=replace(file.graph, tensors=tensors))
 
 

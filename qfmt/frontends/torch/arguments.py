@@ -1,4 +1,4 @@
-"""What the arguments of torch calls say: numbers, quantized tensors, and the grids of results."""
+"""Interpret the arguments of torch calls: numbers, quantized tensors, and the grids of results."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .values import Refine, TensorValue, narrowest
 
 
 def number(lift: Builder, value: Any) -> int | float:
-    """A scalar that is known now: a number, or a stored tensor of one element."""
+    """A scalar that is already known: a number, or a stored tensor of one element."""
     if isinstance(value, StoredTensor):
         value = value.item()
     if isinstance(value, TensorValue) and lift.is_constant(value):
         value = lift.tensors[value.key].array.reshape(-1)[0].item()
     if isinstance(value, bool | int | float):
         return value
-    raise SourceError(f"{lift.target} takes a number here that is known only at run time")
+    raise SourceError(f"{lift.target} has a number argument that is known only at run time")
 
 
 def whole(lift: Builder, value: Any) -> int:
-    """A whole number that is known now."""
+    """An integer that is already known."""
     known = number(lift, value)
     if known != known or abs(known) == float("inf") or int(known) != known:
         raise SourceError(f"{lift.target} is called with {known} where an integer is needed")
@@ -35,12 +35,12 @@ def whole(lift: Builder, value: Any) -> int:
 
 
 def flag(lift: Builder, value: Any) -> int:
-    """A truth value that is known now, as the attribute of an operator: 0 or 1."""
+    """A bool that is already known, as the attribute of an operator: 0 or 1."""
     return int(bool(number(lift, value)))
 
 
 def quantized(lift: Builder, value: Any) -> tuple[TensorValue, Quantization]:
-    """An argument that has to be quantized, and its quantization."""
+    """An argument that must be quantized, and its quantization."""
     x = lift.tensor(value)
     if x.quantization is not None:
         return x, x.quantization
@@ -53,14 +53,14 @@ def quantized(lift: Builder, value: Any) -> tuple[TensorValue, Quantization]:
 
 
 def indices(lift: Builder, value: Any) -> TensorValue:
-    """An argument that counts rows or elements: integers. An input becomes int64 by that."""
+    """An argument of integers that count rows or elements. An input becomes int64."""
     x = lift.tensor(value)
     if DTYPES[x.dtype].is_integer and x.quantization is None:
         return x
     source = _before_moves(lift, x.key)
     if source in lift.inputs:
         raise Refine(lift.wanted[source], lift.tensors[source].shape, dtype="int64")
-    raise SourceError(f"gets {x.dtype} where integers are needed to count with")
+    raise SourceError(f"gets {x.dtype} where integer counts are required")
 
 
 def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue:
@@ -73,14 +73,14 @@ def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue
 
 
 def quantization(lift: Builder, scale: Any, zero_point: Any, dtype: str) -> Quantization:
-    """Of an output, with the fused ReLU of the present call as its quant_min."""
+    """The quantization of an output, with the fused ReLU of the current call as its quant_min."""
     scale, zero_point = float(number(lift, scale)), int(number(lift, zero_point))
     low = zero_point if lift.fused_relu else None
     return Quantization.per_tensor(scale, zero_point, dtype, quant_min=low, scale_dtype=narrowest(scale))
 
 
 def grid(value: TensorValue) -> Quantization | None:
-    """The grid of a tensor for a result that is put on it: over the whole range, whatever ReLU it had."""
+    """The grid of a tensor for a result on it: the whole range, without the tensor's ReLU."""
     if value.quantization is None:
         return None
     limits = DTYPES[value.dtype]
@@ -88,7 +88,7 @@ def grid(value: TensorValue) -> Quantization | None:
 
 
 def _before_moves(lift: Builder, key: str) -> str:
-    """The tensor whose elements these are: followed back through operators that only move them."""
+    """The tensor that these elements come from, through operators that only move them."""
     while key in lift.makers and has(lift.makers[key], Trait.ANY_MOVE):
         lift.budget.spend()
         key = lift.makers[key].inputs[0]

@@ -1,4 +1,4 @@
-"""Nodes and tensors of a Model that is being made of torch calls."""
+"""Nodes and tensors of a Model that is being built from torch calls."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _COSTLY = {
     "convolution", "dynamic", "integer_products", "pooling", "resize", "sampling", "recurrent", "onnx_recurrent",
     "attention",
 }  # fmt: skip
-"""Families of operators that stay nodes even where all is known: they take more than their inputs and outputs tell."""
+"""Families of operators that are never folded: they cost more than their inputs and outputs indicate."""
 
 
 class Builder:
-    """Collects nodes and tensors; what is known of constants and shapes is worked out at once."""
+    """Collects nodes and tensors; known constants and shapes are computed immediately."""
 
     def __init__(self, engine: str, assumed_rank: int, budget: Budget) -> None:
         self.engine = engine
         self.budget = budget
         self.assumed_rank = assumed_rank
-        """Of an input of unknown rank, where something depends on it."""
+        """The assumed rank of an input of unknown rank that a call depends on."""
         self.confirmed: set[str] = set()
-        """Inputs whose rank a call did require."""
+        """Inputs whose rank a call required."""
         self.nodes: list[Node] = []
         self.makers: dict[str, Node] = {}
         """Keys of tensors → the nodes that compute them."""
@@ -44,15 +44,15 @@ class Builder:
         self.inputs: list[str] = []
         self.place = Place("", "", 0, "")
         self.target = ""
-        """The call that nodes are emitted for, and where it stands."""
+        """The call that nodes are emitted for, and its place."""
         self.fused_relu = False
         """Whether that call ends in a ReLU, as "quantized::conv2d_relu" does."""
         self.dynamic: dict[str, Value] = {}
-        """Keys of tensors that were quantized on a grid of the moment → that grid: see `operators.runtime_grids`."""
+        """Keys of tensors that were quantized on a run-time grid → that grid: see `operators.runtime_grids`."""
         self.unsupported_calls: dict[str, list[str]] = {}
-        """Calls without a meaning → where they stand."""
+        """Unsupported calls → their places."""
         self.wanted: dict[str, str] = {}
-        """Keys of tensors → the names that the source gave them."""
+        """Keys of tensors → their names in the source."""
         self.examples: dict[str, tuple[int, ...]] = {}
         """Key of an input → its shape in the trace."""
         self._stored: dict[tuple[int, str, Quantization | None], TensorValue] = {}
@@ -82,9 +82,9 @@ class Builder:
     ) -> Any:
         """Add a node. Inputs may be TensorValue, StoredTensor, array, number or None (absent).
 
-        Its rounding rule, where it has one, is that of the engine for the operator, or for the operator `like`, or
+        Its rounding rule, if it has one, is that of the engine for the operator, or for the operator `like`, or
         `rule`.
-        The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now, but with
+        The result is a TensorValue, or a list of `outputs` of them. Nodes over constants are computed now, unless
         `fold=False`.
         """
         self.budget.node(len(inputs) + outputs)
@@ -121,7 +121,7 @@ class Builder:
         return results if outputs > 1 else results[0]
 
     def tensor(self, value: Any) -> TensorValue:
-        """Anything that a torch call takes for a tensor, as a tensor of the graph."""
+        """Anything that a torch call accepts as a tensor, as a tensor of the graph."""
         if isinstance(value, TensorValue):
             return value
         if isinstance(value, StoredTensor):
@@ -131,7 +131,7 @@ class Builder:
         raise SourceError(f"{self.target} is called with {type(value).__name__} where a tensor is needed")
 
     def constant(self, value: Any, quantization: Quantization | None = None) -> TensorValue:
-        """A constant that the lifter makes itself; Python floats become float32, integers int64."""
+        """A constant that the lifter creates; Python floats become float32, integers int64."""
         array = np.asarray(value)
         if isinstance(value, float):
             array = array.astype(np.float32)
@@ -149,7 +149,7 @@ class Builder:
     ) -> TensorValue:
         """A tensor of the archive as a constant of the graph, once, however often it is used; `dtype` narrows it.
 
-        `quantization` is what its integers mean, where the archive itself does not say.
+        `quantization` defines its integers if the archive itself does not.
         """
         key = (id(value), dtype, quantization)
         if key in self._stored:
@@ -169,7 +169,7 @@ class Builder:
         return result
 
     def name_like(self, value: TensorValue, source: TensorValue) -> None:
-        """A constant that was computed from a tensor of the source takes over its name and its aliases."""
+        """Give a constant that was computed from a tensor of the source its name and its aliases."""
         self.wanted[value.key] = self.wanted.get(source.key, "")
         self.tensors[value.key] = replace(self.tensors[value.key], aliases=self.tensors[source.key].aliases)
 
@@ -184,19 +184,19 @@ class Builder:
         return value
 
     def alias(self, value: TensorValue) -> TensorValue:
-        """Another handle on the same tensor: an in-place operator on the one leaves the other alone."""
+        """Another handle on the same tensor: an in-place operator on one does not change the other."""
         return TensorValue(value.key, value.dtype, value.shape, value.quantization, value.origin)
 
     def is_constant(self, value: TensorValue) -> bool:
         return self.tensors[value.key].data is not None
 
     def within(self, module: str) -> None:
-        """The present call is that of `module`, though the source, flattened, does not say so."""
+        """Attribute the current call to `module`, which the flattened source does not state."""
         if module.startswith(self.place.scope):
             self.place = self.place._replace(scope=module)
 
     def unsupported(self, target: str) -> Unsupported:
-        """Note a call without a meaning; all of them are reported together in the end."""
+        """Record an unsupported call; all of them are reported together at the end."""
         self.unsupported_calls.setdefault(target, []).append(self.place.where)
         return Unsupported()
 
@@ -223,7 +223,7 @@ class Builder:
         return OPERATORS[operator].output_dtype(index, dtypes, attributes) or known
 
     def _fold(self, node: Node) -> list[TensorValue] | None:
-        """The outputs of a node all of whose inputs are constants, as constants."""
+        """The outputs, as constants, of a node whose inputs are all constants."""
         tensors = [self.tensors[key] if key else None for key in node.inputs]
         if not tensors or any(tensor is not None and tensor.data is None for tensor in tensors):
             return None
@@ -243,7 +243,7 @@ class Builder:
         return folded
 
     def _charge(self, node: Node, inputs: Sequence[Tensor]) -> None:
-        """Count what folding a node takes, before it is computed."""
+        """Count the cost of folding a node, before it is computed."""
         outputs = [self.tensors[key] for key in node.outputs]
         read, written = (sum(_elements(tensor) or 0 for tensor in tensors) for tensors in (inputs, outputs))
         terms = max((size for tensor in inputs for size in static_shape(tensor)), default=1)
@@ -257,5 +257,5 @@ def _elements(tensor: Tensor) -> int | None:
 
 
 def _itemsize(tensor: Tensor) -> int:
-    """Bytes of an element in an array, where even those of 4 bits have one."""
+    """Bytes of an element in an array; elements of 4 bits have one, too."""
     return max(DTYPES[tensor.dtype].bits // 8, 1)

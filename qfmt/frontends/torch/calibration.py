@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 UNNAMED = "observer"
-"""What to call an observer whose class is not known: a state_dict has its numbers only."""
+"""The name of an observer whose class is not known: a state_dict has only its numbers."""
 
 _RANGES = {"uint8": ((0, 127), (0, 255)), "int8": ((-128, 127), (-127, 127), (-64, 63))}
 """The integers that PyTorch's configurations calibrate for, those of fbgemm (`reduce_range`) first."""
 
 TOLERANCE = 1e-6
-"""Between this formula and the fused kernel that calibrates fake quantizers; neighbouring ranges differ by 0.8 %."""
+"""The tolerance between this formula and the fused kernel of fake quantizers; neighbouring ranges differ by 0.8 %."""
 
 
 class Seen(NamedTuple):
-    """What a saved observer saw: arrays of one element, or one for each channel; the bins of a histogram, or 0."""
+    """The numbers of a saved observer: arrays of one element, or one per channel; the bins of a histogram, or 0."""
 
     low: Floats
     high: Floats
     bins: int = 0
 
     def observed(self, quantization: Quantization, dtype: str, tolerance: float = 0.0) -> Observed | None:
-        """What gives these scales and zero points, with its range where only one does; None if nothing does."""
+        """The observer that gives these scales and zero points, with its range if only one does; None if none does."""
         scale, zero_point = np.asarray(quantization.scale, np.float32), np.asarray(quantization.zero_point)
         if scale.size != self.low.size:
             return None
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
         return Observed(name, tuple(self.low.tolist()), tuple(self.high.tolist()), quant_min, quant_max, qscheme)
 
     def _candidates(self, scale: Floats, quant_min: int, quant_max: int, dtype: str) -> Iterator[tuple[str, Any, Any]]:
-        """(mapping, scales, zero points), a row for each range that may have given this scale."""
+        """(mapping, scales, zero points), one row for each range that may have given this scale."""
         zero, steps = np.float32(0), np.float32(quant_max - quant_min)
         epsilon = np.finfo(np.float32).eps
         low, high = self._ranges(scale * steps) if self.bins else (self.low[None], self.high[None])
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
         return edges[:, None]
 
     def _ranges(self, width: Floats) -> tuple[Floats, Floats]:
-        """For each bin as the first: the range from there whose end is nearest to the width, with 0 in it."""
+        """For each bin as the first: the range that starts there, contains 0, and is nearest to the width."""
         edges = self._edges
         ends = np.minimum(edges[:-1], 0) + width
         bin_width = np.maximum((self.high - self.low) / np.float32(self.bins), np.finfo(np.float32).tiny)

@@ -1,7 +1,7 @@
-"""What every PyTorch front end hands to the lifter: a stream of operator calls on symbolic values.
+"""The interface between PyTorch front ends and the lifter: a stream of operator calls on symbolic values.
 
-A TorchScript evaluator, an FX walk, a module hook: each of them drives a `Recorder`, and gets back
-concrete Python values where the recorder knows them, or `Value`s where only a run could tell.
+A TorchScript evaluator, an FX walk, a module hook: each of them drives a `Recorder`, which returns
+concrete Python values if it knows them, or `Value`s that are known only at run time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...errors import SourceError
 from ..stored import StoredTensor
 
 MEANINGLESS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
-"""What Python raises where the values of a source are of another type, or out of another range, than any network's."""
+"""Python's exceptions for values of a source that have the wrong type or are out of range."""
 
 
 PYTHON = {
@@ -27,16 +27,16 @@ PYTHON = {
 
 
 def meaningless(target: str, error: Exception) -> SourceError:
-    """For a call with such values."""
+    """The error for a call with such values."""
     what = f"{target} gets invalid arguments ({type(error).__name__}: {str(error)[:100]})"
     return SourceError(what, hint="the file is damaged")
 
 
 class Place(NamedTuple):
-    """Where a call stands in its source.
+    """The place of a call in its source.
 
     `scope` is the module path of the current `self` ("features.0.0", "" for the root), `variable` the
-    name the result is assigned to ("a, b" for several, "" for none).
+    name the result is assigned to ("a, b" for more than one, "" for none).
     """
 
     scope: str
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
     @property
     def where(self) -> str:
-        """As errors say it."""
+        """The place in error messages."""
         position = f"{self.file}:{self.line}" if self.file else ""
         return f"module {self.scope} ({position})" if self.scope and position else self.scope or position
 
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 
 class Value:
-    """Something known only at run time: a tensor, a number, a list of unknown length.
+    """A value known only at run time: a tensor, a number, a list of unknown length.
 
     Recorders subclass it; evaluators pass it around and never look inside.
     """
@@ -64,18 +64,18 @@ class Value:
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a symbolic value has no truth")
+        raise TypeError("a symbolic value has no truth value")
 
 
 @dataclass(slots=True, eq=False)
 class Packed:
     """The parameters of one quantized convolution, linear or embedding, as PyTorch packs them.
 
-    `kind` is "conv" (1d to 3d: the lengths of `stride` and the weight's rank tell; PyTorch keeps a 1d
+    `kind` is "conv" (1d to 3d, by the length of `stride` and the weight's rank; PyTorch stores a 1d
     convolution as a 2d one of height 1), "linear", "linear_fp16" (float32 weight), "embedding" (`bits`
     4 or 8). `weight` is `[out, in/groups, *kernel]`, transposed `[in, out/groups, *kernel]`.
-    `version` is that of the stored state, 0 where the code of the archive packed it.
-    `path` is where it was found in the module tree ("fc._packed_params._packed_params"), `aliases` every
+    `version` is that of the stored state, 0 if the code of the archive packed it.
+    `path` is its place in the module tree ("fc._packed_params._packed_params"), `aliases` every
     other name.
     """
 
@@ -96,7 +96,7 @@ class Packed:
 
 @dataclass(slots=True, eq=False)
 class PackedState:
-    """A packed object without a record of its own here: its TorchScript class, and its state as stored.
+    """A packed object without a specific record here: its TorchScript class, and its stored state.
 
     `class_name` is "rnn.CellParamsBase", "sparse.LinearPackedParamsBase", "xnnpack.Conv2dOpContext"…;
     packed objects within `state` are `Packed` already.
@@ -112,7 +112,7 @@ class Recorder(Protocol):
     """Receives every call that cannot be finished on concrete values."""
 
     def call(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
-        """Record one call, and return its result: concrete values where they are known, else `Value`s.
+        """Record one call, and return its result: concrete values if they are known, else `Value`s.
 
         Arguments are Python numbers, strings, None, lists, tuples, dicts, `StoredTensor`, `Packed`,
         `PackedState` and `Value`s, nested. Targets are "namespace::name": `ops.quantized.conv2d` is

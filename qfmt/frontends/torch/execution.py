@@ -1,4 +1,4 @@
-"""Torch carries out a program, in a worker process. The only code that runs is torch's own: operators that the lifter
+"""Torch executes a program, in a worker process. The only code that runs is torch's own: operators that the lifter
 knows by name, on arguments that fit their schemas."""
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Engine:
                 values.pop(key, None)
 
     def _result(self, call: Call, values: Mapping[str | int, Any]) -> Any:
-        """What torch makes of a call. RunError, placed, where it refuses."""
+        """The result of a call in torch. RunError, at its place, if torch fails."""
         try:
             args = [self._resolved(arg, values) for arg in call.args]
             kwargs = {name: self._resolved(value, values) for name, value in call.kwargs.items()}
             if call.target in _CREATIONS or _has_tensor((*args, *kwargs.values())):
                 return apply(call.target, args, kwargs)
             return fold(on_values, call.target, args, kwargs)
-        except Exception as error:  # whatever torch raises for arguments that do not go together
+        except Exception as error:  # any exception of torch for incompatible arguments
             raise RunError(f"torch cannot run {call.target}: {first_line(error)}", where=call.place) from None
 
     def _resolved(self, value: Any, values: Mapping[str | int, Any]) -> Any:
@@ -84,12 +84,12 @@ class Engine:
 
 def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The result of an operator. ValueError for one that the lifter does not know, and for arguments against its
-    schema: torch itself takes any integer for an element type, and reads beyond its tables."""
+    schema: torch itself accepts any integer as an element type, and reads beyond its tables."""
     if target in _QUERIES:
         return _QUERIES[target](*args)
     namespace, _, name = target.partition("::")
     if namespace not in ("aten", "quantized", "quantized_decomposed") or not (is_known(target) or target in _PACKING):
-        raise ValueError("it is not on the list of operators that qfmt runs")
+        raise ValueError("it is not on the list of operators that qfmt can run")
     import torch
 
     if namespace == "quantized_decomposed":
@@ -103,7 +103,7 @@ def apply(target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _checked(argument: Any, value: Any) -> Any:
-    """An argument whose type in the schema is an enumeration, which archives write as an integer, as torch takes it."""
+    """An argument whose type in the schema is an enumeration, which archives write as an integer, as torch's object."""
     kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
     if value is None or kind not in _ENUMERATIONS:
         return value
@@ -134,7 +134,7 @@ _ENUMERATIONS: Mapping[str, Callable[[Any], Any]] = {
     "Layout": lambda code: _strided() if code == 0 else None,
     "Device": lambda name: "cpu",
 }
-"""Type of a schema → what of torch a value of an archive is; None for one that is nothing. All devices are this one."""
+"""Type of a schema → the torch class of a value of an archive; None for none. All devices are the CPU."""
 
 
 def _strided() -> Any:
@@ -179,7 +179,7 @@ def _has_tensor(value: Any) -> bool:
 
 
 _CREATIONS = ("aten::zeros", "aten::ones", "aten::full", "aten::arange")
-"""What makes tensors of numbers alone."""
+"""Functions that make tensors from numbers only."""
 
 _PACKING = frozenset(
     (
@@ -190,7 +190,7 @@ _PACKING = frozenset(
         "quantized::make_quantized_cell_params_fp16",
     )
 )
-"""What makes packed parameters."""
+"""Functions that make packed parameters."""
 
 _QUERIES: Mapping[str, Callable[..., Any]] = {
     "prim::ListUnpack": lambda value, count: list(value),
@@ -210,14 +210,14 @@ _QUERIES: Mapping[str, Callable[..., Any]] = {
 
 
 def made(constant: Any) -> Any:
-    """The torch object of a constant: packed by the engine of now."""
+    """The torch object of a constant, packed by the current engine."""
     if isinstance(constant, Made):
         return apply(constant.target, [made(arg) for arg in constant.args], {})
     return tensor(constant) if isinstance(constant, Stored) else constant
 
 
 def tensor(stored: Stored) -> torch.Tensor:
-    """A tensor as torch has it: plain, or quantized per tensor or per channel."""
+    """A torch tensor: plain, or quantized per tensor or per channel."""
     import torch
 
     plain, scale, zero_point = _plain(stored.array), stored.scale, stored.zero_point
@@ -226,7 +226,7 @@ def tensor(stored: Stored) -> torch.Tensor:
     if stored.axis is None:
         return torch._make_per_tensor_quantized_tensor(plain, scale, zero_point)
     scales, zero_points = _plain(scale), _plain(zero_point)
-    if stored.dtype == "uint4":  # torch makes such tensors by quantizing only
+    if stored.dtype == "uint4":  # torch creates such tensors only by quantizing
         reals = (plain - zero_points[:, None]) * scales[:, None]
         return torch.quantize_per_channel(reals, scales, zero_points, stored.axis, torch.quint4x2)
     return torch._make_per_channel_quantized_tensor(plain, scales, zero_points, stored.axis)
@@ -246,7 +246,7 @@ def computed(value: torch.Tensor) -> Computed:
 
 
 def _plain(array: Array) -> torch.Tensor:
-    """A tensor of an array, also of types that only one of the two has under its own name."""
+    """A tensor of an array, also for types whose names differ."""
     import torch
 
     if array.dtype.isbuiltin == 1:

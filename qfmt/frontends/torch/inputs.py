@@ -1,7 +1,7 @@
-"""Lifting the calls of a network about whose inputs not everything is known: learn, and start again.
+"""Lift the calls of a network whose inputs are not fully known: learn, and start again.
 
-A front end says how its `forward` is evaluated on a recorder; here the inputs are made, and the lift is
-restarted whenever a call reveals more about the rank or the sizes of one.
+A front end evaluates its `forward` on a recorder; this module makes the inputs, and restarts the lift
+whenever a call reveals more about the rank or the sizes of one.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from .lifter import Lifter
 from .values import InputSpec, Refine, TensorValue, narrowest
 
 LIKELY_RANKS = (4, 2, 3, 5, 1)
-"""Tried in this order where the code asks for the rank of an input before anything tells it."""
+"""Ranks that are tried in this order if the code reads the rank of an input before it is known."""
 
 REFINEMENTS = 32
 """More restarts than any network needs: each one learns the rank or a size of an input."""
 
 Evaluate = Callable[[Recorder, Mapping[str, TensorValue]], Any]
-"""Runs `forward`: every call to the recorder, the inputs by name; gives what `forward` returns."""
+"""Runs `forward`: passes every call to the recorder, gets the inputs by name, and returns the result of `forward`."""
 
 
 class Lifted(NamedTuple):
-    """A network whose calls were lifted: the lifter, the listener, and what `forward` returned."""
+    """A network whose calls were lifted: the lifter, the listener, and the result of `forward`."""
 
     lifter: Lifter
     recorder: Recorder
     outputs: list[Value | StoredTensor]
     assumed: Mapping[str, int]
-    """Ranks of inputs that were assumed, and that nothing in the network confirmed."""
+    """Ranks of inputs that were assumed, and not confirmed by the network."""
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the file should say of that: docs/spec/conversions.md, "Source keys"."""
+        """The source keys for them: docs/spec/conversions.md, "Source keys"."""
         ranks = ", ".join(f"{name}={rank}" for name, rank in self.assumed.items())
         return {"assumed_ranks": ranks} if ranks else {}
 
 
 def with_options(specs: Sequence[InputSpec], options: Options) -> list[InputSpec]:
-    """The inputs, with what the user says about them."""
+    """The inputs, with the user's options."""
     options.check_names([spec.name for spec in specs])
     return [_stated(spec, options) for spec in specs]
 
@@ -77,8 +77,8 @@ def lift(
 ) -> Lifted:
     """Evaluate and lift; `recorder` may put a listener before the lifter.
 
-    Where a rank had to be assumed and that led to a contradiction, another is assumed. If none leads through,
-    the error of the attempt that came furthest is the telling one.
+    If an assumed rank leads to a contradiction, another is assumed. If all fail, the error of the attempt that
+    came furthest is raised.
     """
     errors: list[tuple[int, SourceError]] = []
     for rank in LIKELY_RANKS:
@@ -106,7 +106,7 @@ def lift(
 
 
 def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpec]:
-    """The inputs, with what was learnt of one."""
+    """The inputs, with new knowledge of one."""
     known = specs[more.name]
     numbers = _numbers(known, more.shape)
     specs = {name: replace(spec, shape=_numbered(spec.shape, numbers)) for name, spec in specs.items()}
@@ -116,7 +116,7 @@ def _refined(specs: Mapping[str, InputSpec], more: Refine) -> dict[str, InputSpe
 
 
 def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:
-    """Which names of sizes turned out to be which numbers."""
+    """Names of sizes → their numbers, as found."""
     numbers: dict[str, int] = {}
     for name, size in zip(known.shape or (), learnt or (), strict=False):
         if isinstance(name, str) and isinstance(size, int) and numbers.setdefault(name, size) != size:
@@ -125,12 +125,12 @@ def _numbers(known: InputSpec, learnt: Shape) -> dict[str, int]:
 
 
 def _numbered(shape: Shape, numbers: Mapping[str, int]) -> Shape:
-    """Sizes of one name are equal: where one is a number now, all of them are."""
+    """Sizes of one name are equal: if one is a number now, all of them are."""
     return None if shape is None else tuple(numbers.get(d, d) if isinstance(d, str) else d for d in shape)
 
 
 def own_names(name: str, shape: tuple[Dimension, ...], inputs: int) -> tuple[Dimension, ...]:
-    """Sizes of different inputs need not be equal, so with several inputs each has its own names."""
+    """Sizes of different inputs need not be equal, so with multiple inputs each has its own names."""
     if inputs == 1:
         return shape
     return tuple(f"{name}.{d}" if isinstance(d, str) and not d.startswith(f"{name}.") else d for d in shape)

@@ -5,8 +5,8 @@ source as calls `(target, arguments, place)`. A call is looked up in this order:
 with `@lifts` (the modules of `operators`), then the spellings of the operators. While lifting, every
 tensor has a number; names are given at the end, when it is known which module made which calls.
 
-A registered function gets the `building.Builder`, which adds nodes and tensors, and with it asks `arguments` for what a
-call was given, and `shapes` for what is known of shapes.
+A registered function gets the `building.Builder`, which adds nodes and tensors. `arguments` interprets the arguments
+of a call, and `shapes` knows shapes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .views import VIEWS, check_unchanged, share
 
 
 class Lifter:
-    """Gives calls their meaning; implements `calls.Recorder`.
+    """Translates calls into nodes; implements `calls.Recorder`.
 
-    `builder` holds what they became; `names` maps keys of its tensors to names, once finished; `calls` are counted.
+    `builder` has the result; `names` maps keys of its tensors to names, once finished; `calls` are counted.
     """
 
     def __init__(self, engine: str, assumed_rank: int = 4, budget: Budget | None = None) -> None:
@@ -60,10 +60,10 @@ class Lifter:
             raise meaningless(target, error).at(place.where) from None
         except RecursionError:
             what = f"{target} gets lists that are nested too deeply"
-            raise SourceError(what, where=place.where, hint="the file is hostile or damaged") from None
+            raise SourceError(what, where=place.where, hint="the file is malicious or damaged") from None
 
     def finish(self, outputs: Sequence[Any], **description: Any) -> Model:
-        """The model: names given, what no output needs dropped. Raises UnsupportedOperatorsError, all at once."""
+        """The model, with names and without unused nodes. Raises one UnsupportedOperatorsError for all."""
         lift = self.builder
         if lift.unsupported_calls:
             hint = "`qfmt ops` lists what is supported"
@@ -85,7 +85,7 @@ class Lifter:
         return Model(graph, engine=lift.engine, **description)
 
     def _distinct(self, outputs: Sequence[Any]) -> tuple[str, ...]:
-        """The keys of the outputs; one that is an output already is copied, and has a name of its own."""
+        """The keys of the outputs; one that is listed twice is copied, with a new name."""
         lift, keys = self.builder, dict[str, None]()
         lift.place, lift.target = Place("", "", 0, ""), "output"
         for value in outputs:
@@ -137,7 +137,7 @@ class Lifter:
 
 
 def _spelled(lift: Builder, operator: Operator, bound: dict[str, Any]) -> Any:
-    """A call that is the operator with the same arguments under other names."""
+    """A call that equals the operator, with other names of arguments."""
     inputs = [bound.get(parameter.name) for parameter in operator.inputs]
     if operator.inputs[-1].variadic:
         inputs = bound[f"{operator.inputs[-1].name}*"]
@@ -158,12 +158,12 @@ def _spelled(lift: Builder, operator: Operator, bound: dict[str, Any]) -> Any:
 
 
 def _attribute(value: Any, kind: str) -> Attribute:
-    """A torch argument as an attribute of the kind that the operator's table says."""
+    """A torch argument as an attribute of the kind in the operator's table."""
     if len(kind) == 2:
         items = value if isinstance(value, list | tuple) else (value,)
         return tuple(_attribute(item, kind[0]) for item in items)  # type: ignore[return-value]
     if isinstance(value, Value):
-        raise SourceError("takes a parameter that is known only at run time")
+        raise SourceError("has a parameter that is known only at run time")
     match kind, value:
         case "s", str():
             return value
@@ -171,11 +171,11 @@ def _attribute(value: Any, kind: str) -> Attribute:
             return int(value)
         case "f", int() | float():
             return float(value)
-    raise SourceError(f"takes a {type(value).__name__} where another type is needed")
+    raise SourceError(f"gets a {type(value).__name__} where another type is required")
 
 
 def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValue:
-    """What an in-place operator returns: the handle that it was given. Other views of it must not be read any more."""
+    """The result of an in-place operator: the given handle. Other views of it must not be read any more."""
     if target.removesuffix("_") not in VIEWS and result.key != value.key:
         value.memory.changed_by = target
     value.become(result)
@@ -183,7 +183,7 @@ def _changed(value: TensorValue, result: TensorValue, target: str) -> TensorValu
 
 
 def is_known(target: str) -> bool:
-    """Whether a call has a meaning here, in some form of its arguments at least."""
+    """Whether a call is supported, at least for some forms of its arguments."""
     return any(name in LIFTS or name in spellings() for name, _ in _variants(target))
 
 

@@ -1,4 +1,4 @@
-"""The table of what torch's calls mean, which the modules of `operators` fill."""
+"""The table of torch's calls and their lifts, which the modules of `operators` fill."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .signatures import check_arguments
 
 
 class Meaning(NamedTuple):
-    """A function (builder, *variant, arguments) → result. It takes the arguments as its own, or all in one object, as
-    `parameters` name them.
+    """A function (builder, *variant, arguments) → result. It gets the arguments as its own, or all in one object, named
+    by `parameters`.
     """
 
     function: Callable[..., Any]
@@ -37,7 +37,7 @@ def lifts(*targets: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]], C
     """Register a function as the meaning of torch calls, as "aten::relu" if its parameters carry torch's names, or
     with these, as "aten::celu(self, alpha=1.0)", if it takes one object of arguments.
 
-    Where one function is several calls, a mapping gives what it gets before their arguments to tell them apart.
+    If one function lifts multiple calls, a mapping has the first arguments that distinguish them.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Names for what was lifted, given when it is known which module made which calls."""
+"""Names of lifted tensors, assigned when the module of each call is known."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...passes.constants import unused
 
 
 def name_tensors(nodes: Sequence[Node], used: set[str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Key → name. A tensor is called after the module that made it, if the module made one call only; else
-    after module and call. Constants and inputs keep the names that the source gave them (`wanted`)."""
+    """Key → name. A tensor is named after the module that computed it, if the module made only one call; else
+    after module and call. Constants and inputs keep their names in the source (`wanted`)."""
     calls = Counter(node.scope for node in nodes)
     names: dict[str, str] = {"": ""}
     taken: set[str] = set()

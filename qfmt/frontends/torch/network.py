@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...budget import Budget
+from ...engines import TORCH_ENGINES
 from ...model import Model
 from ...passes.fold import fold_sandwiches
 from ...passes.hoisting import hoist_quantizers
-from .. import TORCH_ENGINES
 from ..options import Options
 from .calls import Recorder
 from .inputs import Evaluate, Lifted, lift, with_options
@@ -21,8 +21,8 @@ from .values import InputSpec
 class Network(NamedTuple):
     """`run` evaluates `forward` on a recorder, any number of times; `source` are the source keys of the file.
 
-    `is_decomposed`: integers are plain tensors to the network, and calls that quantize and dequantize say what they
-    mean, as PT2E writes them; such pairs are folded.
+    `is_decomposed`: integers are plain tensors in the network, and quantize and dequantize calls define their
+    quantization, as in PT2E; such pairs are folded.
     """
 
     inputs: Sequence[InputSpec]
@@ -33,7 +33,7 @@ class Network(NamedTuple):
 
     @property
     def engine(self) -> str:
-        """Whose rounding the nodes state if nobody says otherwise."""
+        """The default engine, whose rounding the nodes state."""
         return "pt2e" if self.is_decomposed else TORCH_ENGINES[0]
 
     def lift(self, options: Options, recorder: Callable[[Lifter], Recorder] = lambda lifter: lifter) -> Lifted:

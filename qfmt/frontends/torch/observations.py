@@ -1,7 +1,7 @@
-"""What observers saw, put beside the tensors that they watched.
+"""Assign observations to the tensors that were observed.
 
-An observer belongs to what a module outputs (`activation_post_process`), or in FX to what a node outputs. It is taken
-for the one of a tensor only if it gives exactly the scale and zero point that the tensor has.
+An observer belongs to the output of a module (`activation_post_process`), or in FX to that of a node. It is assigned
+to a tensor only if it gives exactly the scale and zero point of the tensor.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from ...model import Model, Node, Observed, Tensor
 
 
 class Observation(Protocol):
-    """What an observer saw. `scope` is the module whose output it watched, "" where a function made it."""
+    """An observation. `scope` is the module whose output was observed, "" for a function."""
 
     @property
     def scope(self) -> str: ...
 
     def of(self, tensor: Tensor) -> Observed | None:
-        """What it saw, if that gives the scale and zero point of the tensor."""
+        """The observed range, if it gives the scale and zero point of the tensor."""
 
 
 def with_observations(
     model: Model, seen: Sequence[Observation], of_weight: Callable[[Tensor], Observed | None]
 ) -> Model:
-    """The model with `observed` wherever observations tell; SourceError if there are some, and none fits."""
+    """The model with `observed` from the observations; SourceError if there are some, and none fits."""
     found = {name: observed for node in model.nodes for name, observed in _of_node(model, node, seen)}
     for tensor in model.graph.constants():
         if tensor.quantization is not None and (observed := of_weight(tensor)):
@@ -54,10 +54,10 @@ def _observed(tensor: Tensor, observed: Observed | None) -> Tensor:
 
 
 def _of_node(model: Model, node: Node, seen: Sequence[Observation]) -> Iterator[tuple[str, Observed]]:
-    """The observation of each output of a node, if there is one beyond doubt.
+    """The observation of each output of a node, if it is unambiguous.
 
     An observer of the node's own module decides. Else the tensor has to be on a grid that none of the node's
-    inputs has: what only moves values was not watched.
+    inputs has: nodes that only move values are not observed.
     """
     inputs = [model.tensors[name].quantization for name in node.inputs if name]
     for name in node.outputs:

@@ -1,4 +1,4 @@
-"""The calls of a network as plain data, made of what qfmt read: torch can carry them out without the source."""
+"""The calls of a network as plain data that qfmt read: torch can execute them without the source."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ record(Slot)
 
 @record
 class Constant(NamedTuple):
-    """The constant at this place among those of the program."""
+    """The index of a constant of the program."""
 
     place: int
 
 
 @record
 class Stored(NamedTuple):
-    """A tensor: its elements, one a byte where they are narrower, and of a quantized one scale and zero point.
+    """A tensor: its elements, one a byte if they are narrower, and scale and zero point if it is quantized.
 
     These are numbers for one per tensor, arrays along `axis` for others. `dtype` is the element type in torch.
     """
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
 
 @record
 class Made(NamedTuple):
-    """Packed parameters: what an operator of torch that packs makes of its arguments."""
+    """Packed parameters: the result of a packing operator of torch."""
 
     target: str
     args: Sequence[Any]
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 @record
 class Program(NamedTuple):
-    """What the worker is given. `engine` is that of quantized operators, "" for any; `wanted` are keys of tensors."""
+    """The input of the worker. `engine` is that of quantized operators, "" for any; `wanted` are keys of tensors."""
 
     engine: str
     constants: Sequence[Stored | Made]
@@ -71,7 +71,7 @@ class Program(NamedTuple):
 
 
 def program(tape: Tape, engine: str, wanted: Sequence[str]) -> Program:
-    """The calls on a tape. RunError, placed, for packed parameters that cannot be made here."""
+    """The calls on a tape. RunError, at its place, for packed parameters that cannot be made here."""
     constants: list[Stored | Made] = []
     known: dict[int, Constant] = {}
 
@@ -98,14 +98,14 @@ def program(tape: Tape, engine: str, wanted: Sequence[str]) -> Program:
 
 
 def given(array: Array, quantization: Quantization | None) -> Stored:
-    """An input of the graph as torch takes it: floats, or integers with their scale and zero point."""
+    """An input of the graph in torch's form: floats, or integers with their scale and zero point."""
     if quantization is None:
         return Stored(array, array.dtype.name)
     return Stored(array, array.dtype.name, quantization.scale[0], int(quantization.zero_point[0]))
 
 
 def made(value: Any) -> Stored | Made:
-    """A stored tensor or packed parameters, as what torch makes them of."""
+    """A stored tensor or packed parameters, as the data that torch makes them from."""
     match value:
         case StoredTensor():
             return _stored(value)

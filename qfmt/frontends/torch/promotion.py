@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def operands(lift: Builder, a: Any, b: Any) -> tuple[TensorValue, TensorValue]:
-    """Two operands, tensors or numbers, as tensors of one type; quantized ones stay what they are."""
+    """Two operands, tensors or numbers, as tensors of one type; quantized ones are unchanged."""
     if isinstance(a, int | float) and not isinstance(b, int | float):
         y, x = _beside(lift, lift.tensor(b), a)
         return x, y
@@ -44,7 +44,7 @@ def _alike(lift: Builder, x: TensorValue, y: TensorValue) -> tuple[TensorValue, 
 
 
 def _kind(dtype: str) -> int:
-    """Truth values, integers, floats."""
+    """Bools, integers, floats."""
     return 0 if dtype == "bool" else 1 if DTYPES[dtype].is_integer else 2
 
 

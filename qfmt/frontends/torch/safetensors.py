@@ -1,8 +1,8 @@
-"""Safetensors: named tensors, mapped into memory; and torchao's way of keeping its tensors in them.
+"""Safetensors: named tensors, mapped into memory; and the form of torchao's tensors in them.
 
-The format (https://github.com/huggingface/safetensors): a 64-bit length, so many bytes of JSON, then the bytes of the
-tensors, one after the other without holes. The JSON tells each tensor's type, shape and place, and has text under
-`__metadata__`, where torchao describes what its tensors were made of (torchao/prototype/safetensors).
+The format (https://github.com/huggingface/safetensors): a 64-bit length, that many bytes of JSON, then the bytes of the
+tensors, without gaps. The JSON has each tensor's type, shape and position, and text under `__metadata__`, where
+torchao describes its tensors (torchao/prototype/safetensors).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ DTYPES = {
 """The format's element types → ours. (It has types of 4 and 6 bits, too, that nothing writes yet.)"""
 
 PLAIN = "Tensor"
-"""What torchao calls tensors that it leaves alone."""
+"""torchao's class name for plain tensors."""
 
 
 class File(NamedTuple):
-    """What is in a file: tensors by name, and text by name; and what its conversion may cost."""
+    """The contents of a file: tensors by name, and text by name; and the budget of its conversion."""
 
     tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, str]
@@ -52,7 +52,7 @@ class File(NamedTuple):
 
 
 def convert(path: Path, options: Options) -> Model:
-    """The tensors of a file, with their quantization where torchao described it, as a Model without a graph."""
+    """The tensors of a file, with their quantization if torchao described it, as a Model without a graph."""
     options.check_names([])
     file = read(path)
     entries, weights = _entries(file)
@@ -74,7 +74,7 @@ def read(path: str | PathLike[str]) -> File:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     begin = 8 + int.from_bytes(content[:8], "little")
     if not 8 < begin <= min(len(content), HEADER_LIMIT + 8):
-        raise SourceError(f"has a header of {begin - 8} bytes", hint="the file is damaged or cut off")
+        raise SourceError(f"has a header of {begin - 8} bytes", hint="the file is damaged or truncated")
     budget = Budget(len(content))
     header = _json(bytes(content[8:begin]), "its header", budget)
     metadata = header.pop("__metadata__", None) or {}
@@ -84,7 +84,7 @@ def read(path: str | PathLike[str]) -> File:
 
 
 def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str, StoredTensor]]:
-    """Each tensor where it lies; together they fill the data."""
+    """Each tensor at its position; together they fill the data."""
     end = 0
     for name, entry in sorted(header.items(), key=_begin):
         dtype, shape, begin, stop = _described(name, entry)
@@ -94,7 +94,7 @@ def _tensors(header: Mapping[str, Any], data: memoryview) -> Iterable[tuple[str,
             raise SourceError(what, where=name[:200], hint="the file is damaged")
         end = stop
         if end > len(data):
-            raise SourceError(f"ends at {end} of {len(data)} bytes", where=name[:200], hint="the file is cut off")
+            raise SourceError(f"ends at {end} of {len(data)} bytes", where=name[:200], hint="the file is truncated")
         yield name, _stored(name, dtype, shape, data[begin:end])
     if end != len(data):
         raise SourceError(f"has {len(data) - end} bytes that belong to no tensor", hint="the file is damaged")
@@ -139,7 +139,7 @@ def _json(text: bytes, what: str, budget: Budget) -> dict[str, Any]:
 
 
 def _entries(file: File) -> tuple[list[Entry], int]:
-    """The tensors under their names, and how many were put together from several."""
+    """The tensors under their names, and how many of them have multiple parts."""
     left, weights = dict(file.tensors), 0
     entries: list[Entry] = []
     for name in _names(file.metadata, file.budget):
@@ -164,7 +164,7 @@ def _entries(file: File) -> tuple[list[Entry], int]:
 
 
 def _names(metadata: Mapping[str, str], budget: Budget) -> list[str]:
-    """The tensors that torchao describes; none where it did not write the file."""
+    """The tensors that torchao describes; none if it did not write the file."""
     try:
         names = parse(metadata.get("tensor_names", "[]").encode(), budget)
     except ValueError:

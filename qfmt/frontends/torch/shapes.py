@@ -1,4 +1,4 @@
-"""Shapes: what is known of them while lifting, and what is computed with them when the network runs."""
+"""Shapes: as known while lifting, and as computed at run time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .values import RANK_NAMES, Refine, TensorValue
 
 
 def hint(lift: Builder) -> str:
-    """Every input with sizes that the network may take: those of its trace, where it has them."""
+    """Every input with possible sizes: those of its trace, if it has them."""
     shapes = {lift.wanted[key]: _likely(lift, key) for key in lift.inputs}
     options = " ".join(f"--input-shape {name}={','.join(map(str, sizes))}" for name, sizes in shapes.items())
     return f"state the sizes of the inputs, as in `{options}`; in Python, input_shapes={shapes}"
@@ -33,7 +33,7 @@ def _likely(lift: Builder, key: str) -> tuple[int, ...]:
 
 
 def rank(lift: Builder, value: TensorValue) -> int:
-    """The number of dimensions; where an input of which nothing is known decides on it, that is assumed."""
+    """The number of dimensions; if it depends on an unknown input, it is assumed."""
     if value.shape is None:
         unknown = [lift.wanted[key] for key in lift.inputs if lift.tensors[key].shape is None]
         if value.origin or unknown:
@@ -43,10 +43,10 @@ def rank(lift: Builder, value: TensorValue) -> int:
 
 
 def need(lift: Builder, value: TensorValue, shape: tuple[Dimension, ...]) -> None:
-    """Tell what the present call requires of a tensor; what is learnt about an input restarts the lift."""
+    """State what the current call requires of a tensor; new knowledge about an input restarts the lift."""
     known = value.shape
     if known is not None and len(known) != len(shape):
-        return  # the shape rule of the operator says what is wrong
+        return  # the shape rule of the operator reports the error
     if value.origin:
         lift.confirmed.add(value.origin)
         base = RANK_NAMES.get(len(shape), (None,) * len(shape)) if known is None else known
@@ -59,14 +59,14 @@ def need(lift: Builder, value: TensorValue, shape: tuple[Dimension, ...]) -> Non
 
 
 def know(lift: Builder, value: TensorValue, shape: Sequence[Dimension]) -> None:
-    """What is known of a shape beside what its operator could infer."""
+    """What is known about a shape in addition to its operator's inference."""
     inferred = value.shape or (None,) * len(shape)
     value.shape = tuple(a if a is not None else b for a, b in zip(inferred, shape, strict=True))
     lift.tensors[value.key] = replace(lift.tensors[value.key], shape=value.shape)
 
 
 def size(lift: Builder, value: TensorValue, axis: int) -> int | Size:
-    """The size of a dimension, counted from 0: a number where it is fixed, else something to compute with."""
+    """The size of a dimension, counted from 0: a number if it is fixed, else a Size."""
     dimension = value.shape[axis_of(axis, len(value.shape))] if value.shape is not None else None
     if isinstance(dimension, int):
         return dimension
@@ -98,7 +98,7 @@ def shape_tensor(lift: Builder, sizes: Sequence[Any]) -> TensorValue:
 
 
 def reshape(lift: Builder, value: TensorValue, sizes: Sequence[Any]) -> TensorValue:
-    """Reshape with as little as possible left to compute: 0 copies a dimension, one -1 is the rest."""
+    """Reshape with as few computed sizes as possible: 0 copies a dimension, one -1 is the rest."""
     target = [size if isinstance(size, Size) else whole(lift, size) for size in sizes]
     for axis, size in enumerate(target):
         if isinstance(size, Size) and _is_dimension(size, value, axis):
@@ -113,7 +113,7 @@ def reshape(lift: Builder, value: TensorValue, sizes: Sequence[Any]) -> TensorVa
 
 
 def _resulting(size: int | Size, value: TensorValue, axis: int) -> Dimension:
-    """What the result of a reshape has for an element of its target."""
+    """The size of the result of a reshape for an element of its target."""
     if isinstance(size, Size):
         return size.dimension
     if size == 0:

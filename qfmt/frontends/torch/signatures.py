@@ -1,4 +1,4 @@
-"""Whether the arguments of a call are what the function that lifts it takes, by the annotations of its parameters."""
+"""Check the arguments of a call against the annotations of the function that lifts it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "Sequence": (list, tuple),
     "None": (type(None),),
 }
-"""What an argument may be for each annotation; parameters with any other are for the function to check."""
+"""The allowed arguments for each annotation; the function itself checks parameters with any other."""
 
 
 def check_arguments(target: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """SourceError unless `function`, after the lifter itself, takes these arguments."""
+    """SourceError unless `function` accepts these arguments after the lifter itself."""
     signature, types = _signature(function)
     try:
         bound = signature.bind(None, *args, **kwargs).arguments
@@ -34,7 +34,7 @@ def check_arguments(target: str, function: Callable[..., Any], args: Sequence[An
 
 @cache
 def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[type, ...]]]:
-    """The signature, and what each parameter with a known annotation may be."""
+    """The signature, and the allowed arguments of each parameter with a known annotation."""
     signature = inspect.signature(function)
     types = {}
     for name, parameter in signature.parameters.items():

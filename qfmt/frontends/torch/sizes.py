@@ -1,4 +1,4 @@
-"""Sizes that are known only when the network runs: `x.size(0)`, and arithmetic on them."""
+"""Sizes that are known only at run time: `x.size(0)`, and arithmetic on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Size(Value):
     """One integer, computed by `build` as an int64 tensor of one element when it is needed.
 
-    `source` is (tensor key, axis) where it is the size of a dimension; `dimension` that dimension's name.
+    `source` is (tensor key, axis) if it is the size of a dimension; `dimension` is that dimension's name.
     """
 
     __slots__ = ("build", "dimension", "source")
@@ -28,4 +28,4 @@ class Size(Value):
 
 
 class Unknown(Value):
-    """A number or truth value that depends on the data: code that branches on it cannot be converted."""
+    """A number or bool that depends on the data: code that branches on it cannot be converted."""

@@ -1,4 +1,4 @@
-"""The calls of a network kept beside the nodes that they became, so that torch can carry them out later."""
+"""The calls of a network, kept in addition to their nodes, so that torch can execute them later."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .values import TensorValue
 
 
 class Slot(NamedTuple):
-    """Where a value that a run computes is kept: the key of the lifter's tensor, or a number for anything else."""
+    """The slot of a run-time value: the key of the lifter's tensor, or a number for anything else."""
 
     key: str | int
 
 
 class Entry(NamedTuple):
-    """One call. Arguments and result are as the evaluator had them, with Slots for what only a run can tell."""
+    """One call. Arguments and result are those of the evaluator, with Slots for run-time values."""
 
     target: str
     args: tuple[Any, ...]
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class Tape:
-    """A recorder before the lifter: it hands every call on, and keeps those whose results a run has to compute."""
+    """A recorder before the lifter: it passes every call on, and keeps those that must be computed at run time."""
 
     def __init__(self, lifter: Lifter) -> None:
         self.lifter = lifter

@@ -1,6 +1,6 @@
 """Weights that torchao quantized, and how the layers that have them quantize their inputs.
 
-torchao's tensors are classes of their own that hold plain tensors and a description:
+torchao's tensors are subclasses that contain plain tensors and a description:
 torchao/quantization/quantize_/workflows (0.18). They are read from pickles and from safetensors, without torchao.
 """
 
@@ -21,12 +21,12 @@ from .values import StoredData, narrowest
 INT8, INTX, FLOAT8 = "Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"
 
 FULL, REDUCED = (-128, 127), (-64, 63)
-"""Limits of int8: all of it, and what torchao's `reduce_range` leaves."""
+"""Limits of int8: the full range, and that of torchao's `reduce_range`."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 MAPPINGS = {1: "SYMMETRIC", 2: "SYMMETRIC_NO_CLIPPING_ERR", 3: "ASYMMETRIC"}
-"""torchao.quantization.quant_primitives.MappingType, as it is pickled."""
+"""torchao.quantization.quant_primitives.MappingType, as pickled."""
 
 PER = {"PerRow": "token", "PerToken": "token", "PerTensor": "tensor"}
 """torchao.quantization.granularity, of activations."""
@@ -40,7 +40,7 @@ class Described(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """How a layer quantizes its input: on a `grid` that is stored, or while the network runs, `per` token or tensor."""
+    """How a layer quantizes its input: on a stored `grid`, or at run time, `per` token or tensor."""
 
     dtype: str
     per: str
@@ -60,7 +60,7 @@ class Activation(NamedTuple):
 class Weight(NamedTuple):
     """A quantized weight: stored one value per byte, of `dtype`. Its real values had the type `real_dtype`.
 
-    The input is multiplied by `pre_scale` before anything else, where there is one.
+    The input is first multiplied by `pre_scale`, if there is one.
     """
 
     stored: StoredTensor
@@ -76,7 +76,7 @@ class Weight(NamedTuple):
 
 
 def of_pickle(value: Subclass) -> Weight:
-    """The weight that a pickled tensor of a class is. SourceError for other classes, and for what makes no sense."""
+    """The weight in a pickled tensor of a class. SourceError for other classes, and for invalid contents."""
     state = {} if value.state is None else value.state
     if _last(value.class_name) == "LinearActivationQuantizedTensor":
         return _with_input(state)
@@ -88,12 +88,12 @@ def of_pickle(value: Subclass) -> Weight:
 
 
 def of_json(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Weight:
-    """The weight of which safetensors tell the class, the description as JSON, and the tensors."""
+    """The weight in safetensors, from its class, its description as JSON, and its tensors."""
     return weight(kind, parts, {key: _decoded(part) for key, part in told.items()})
 
 
 def weight(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str, Any]) -> Weight:
-    """The weight of a class `kind` that holds these tensors, and is described so."""
+    """The weight of a class `kind` with these tensors and this description."""
     if kind not in (INT8, INTX, FLOAT8):
         hint = f"those of {INT8}, {INTX} and {FLOAT8} are: quantize with IntxWeightOnlyConfig, for example"
         raise SourceError(f"is a {kind[:100]}, which is not supported", hint=hint)
@@ -119,11 +119,11 @@ INPUTS = {
     "_int8_symm_per_token_quant": Activation("int8", "token"),
     "_int8_symm_per_token_reduced_range_quant": Activation("int8", "token", limits=(-127, 127)),
 }
-"""Functions of torchao/quantization/quant_api.py, which pickles name."""
+"""Functions of torchao/quantization/quant_api.py that pickles name."""
 
 
 def _with_input(state: Mapping[str, Any]) -> Weight:
-    """torchao/quantization/linear_activation_quantized_tensor.py: a weight, and what quantizes the input."""
+    """torchao/quantization/linear_activation_quantized_tensor.py: a weight, and the quantization of the input."""
     inner, function = state.get("original_weight_tensor"), state.get("input_quant_func")
     if not isinstance(inner, Subclass) or _last(inner.class_name) != "AffineQuantizedTensor":
         raise SourceError("has a weight that is not supported", hint="the weight of an AffineQuantizedTensor is")
@@ -165,7 +165,7 @@ def _affine(dtype: str, state: Mapping[str, Any]) -> Weight:
 
 
 def _grid(kind: str, qdata: StoredTensor, told: Mapping[str, Any]) -> tuple[str, tuple[int, int]]:
-    """The element type that holds all values, and the smallest and the largest of them."""
+    """The element type that contains all values, and the smallest and the largest of them."""
     if kind == FLOAT8:
         if not qdata.dtype.startswith("float8") or not DTYPES[qdata.dtype].is_quantizable:
             raise _damaged(f"is a {kind} of {qdata.dtype}")
@@ -209,7 +209,7 @@ def _quantization(
 
 
 def _block_shape(told: Any, shape: tuple[int, ...], counts: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes of blocks; where they are not said, they follow from the shape of the scales."""
+    """The sizes of blocks; if they are not stated, they follow from the shape of the scales."""
     if isinstance(told, tuple) and told:
         if not all(type(size) is int for size in told):
             raise _damaged("has blocks whose sizes are not whole numbers")
@@ -253,7 +253,7 @@ def _activation(kind: str, parts: Mapping[str, StoredTensor], told: Mapping[str,
 
 
 def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quantization:
-    """The grid of an input that calibration chose: one scale for all of it."""
+    """The grid of an input that calibration chose: one scale for the whole tensor."""
     point = parts.get("act_quant_zero_point")
     try:
         scale, zero_point = parts["act_quant_scale"].item(), 0 if point is None else point.item()
@@ -271,7 +271,7 @@ def _static(activation: Activation, parts: Mapping[str, StoredTensor]) -> Quanti
 
 
 def _unpickled(value: Any) -> Any:
-    """What a description says: numbers, text, tuples, names of types and of enumerations, Described."""
+    """The contents of a description: numbers, text, tuples, names of types and of enumerations, Described."""
     match value:
         case TorchDType(name):
             return name
@@ -288,7 +288,7 @@ def _unpickled(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """The same of JSON: objects are `{"_type": …, "_data": …}`."""
+    """The same for JSON: objects are `{"_type": …, "_data": …}`."""
     match value:
         case {"_type": str(kind), "_data": dict(fields)}:
             return Described(_last(kind), {key: _decoded(field) for key, field in fields.items()})

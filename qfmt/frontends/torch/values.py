@@ -1,4 +1,4 @@
-"""What the lifter hands out and takes in: tensors of the graph, archived tensors, and what is known of them."""
+"""The values of the lifter: tensors of the graph, archived tensors, and what is known about them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DTYPE_CODES = {
     11: "bool", 12: "int8", 13: "uint8", 14: "int32", 15: "bfloat16", 16: "uint4", 17: "uint2",
     23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64",
 }  # fmt: skip
-"""c10::ScalarType: how archives write dtypes. 12, 13, 14, 16 and 17 are the quantized ones."""
+"""c10::ScalarType: the dtypes of archives. 12, 13, 14, 16 and 17 are the quantized ones."""
 
 PLAIN_CODES = {name: code for code, name in DTYPE_CODES.items() if code not in (12, 13, 14, 16, 17)}
 
 QUANTIZED_CODES = {"qint8": 12, "quint8": 13, "qint32": 14}
 
 RANK_NAMES = {1: ("N",), 2: ("N", "F"), 3: ("N", "C", "L"), 4: ("N", "C", "H", "W"), 5: ("N", "C", "D", "H", "W")}
-"""Names for the sizes of an input of which only the rank is known."""
+"""Names for the sizes of an input with only a known rank."""
 
 
 class Memory:
-    """What all views of a tensor have in common; `changed_by` is the call that wrote to it, through one of them."""
+    """The memory that all views of a tensor share; `changed_by` is the call that wrote to it through one of them."""
 
     __slots__ = ("changed_by",)
 
@@ -37,7 +37,7 @@ class Memory:
 
 
 class TensorValue(Value):
-    """A tensor that exists when the network runs. In-place operators change what a handle refers to."""
+    """A tensor that exists at run time. In-place operators change the tensor that a handle refers to."""
 
     __slots__ = ("dtype", "key", "memory", "origin", "quantization", "shape")
 
@@ -59,10 +59,10 @@ HALF_MAX = float(np.finfo(np.float16).max)
 
 
 class StoredData(Data):
-    """The bytes of an archived tensor: read, and made contiguous, each time they are asked for.
+    """The bytes of an archived tensor: read, and made contiguous, on each access.
 
-    `dtype` is float16 where PyTorch narrows the values before it computes with them, and saturates them; int4 or int2
-    for integers that are stored one a byte, and fit.
+    `dtype` is float16 if PyTorch narrows the values before it computes with them, and saturates them; int4 or int2
+    for integers that are stored one per byte, and fit.
     """
 
     __slots__ = ("_dtype", "_tensor")
@@ -85,7 +85,7 @@ class Unsupported(Value):
 
 
 class Refine(Exception):
-    """More became known about a graph input: lift again from the start with this shape, and this dtype if not ""."""
+    """New knowledge about a graph input: lift again from the start with this shape, and this dtype if not ""."""
 
     def __init__(self, name: str, shape: Shape, *, dtype: str = "", assumed: bool = False) -> None:
         super().__init__(name, shape)
@@ -108,7 +108,7 @@ class InputSpec:
 
 
 def narrowest(scale: float) -> str:
-    """float32 if the scale survives in it: what PyTorch computes with; else float64, as the file had it."""
+    """float32 if it represents the scale exactly: PyTorch computes with it; else float64, as in the file."""
     try:
         return "float32" if struct.unpack("<f", struct.pack("<f", scale))[0] == scale else "float64"
     except OverflowError:
@@ -116,7 +116,7 @@ def narrowest(scale: float) -> str:
 
 
 def stored_quantization(value: StoredTensor) -> Quantization | None:
-    """The quantization that an archived tensor carries, over the full range of its dtype."""
+    """The quantization of an archived tensor, over the full range of its dtype."""
     if value.quantizer is None:
         return None
     limits = DTYPES[value.dtype]

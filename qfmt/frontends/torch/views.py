@@ -1,7 +1,7 @@
-"""Calls whose result is another view of their first argument's memory: what is written to the one is seen in the other.
+"""Calls whose result is a view of their first argument's memory: writing to one changes the other.
 
-Torch's documentation, "Tensor Views". A tensor of the graph has one value, so what was changed through another view is
-not read any more.
+Torch's documentation, "Tensor Views". A tensor of the graph has one value, so a tensor that was changed through another
+view cannot be read any more.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ VIEWS = {
         "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as",
     )
 }  # fmt: skip
-"""Some of them copy at times; they are taken for views all the same."""
+"""Some of them sometimes copy; they are always treated as views."""
 
 _SAME_ONLY = {"aten::to", "aten::type_as"}
-"""Calls that give a view only where there is nothing to do."""
+"""Calls that return a view only if there is nothing to do."""
 
 HINT = "export it and convert program.run_decompositions(), or remove in-place operators from the model"
 
 
 def share(target: str, args: Sequence[Any], result: Any) -> None:
-    """Tell the results of a view which memory they lie in."""
+    """Record the memory of the results of a view."""
     if target not in VIEWS or not args or not isinstance(args[0], TensorValue):
         return
     for value in result if isinstance(result, list | tuple) else [result]:

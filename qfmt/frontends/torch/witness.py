@@ -1,6 +1,6 @@
-"""The source of a file that torch can carry out: the calls that qfmt found in it, on the parameters that qfmt read.
+"""The source of a file that torch can execute: the calls that qfmt found in it, on the parameters that qfmt read.
 
-torch's own readers are not asked. They run code of a file: `torch.jit.load` the defaults of its methods and its
+torch's own readers are not used. They run code of a file: `torch.jit.load` the defaults of its methods and its
 `__setstate__`, `torch.load` and `torch.export.load` its pickles.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...arithmetic import quantize
+from ...engines import TORCH_ENGINES
 from ...errors import BudgetError, MissingPackageError, RunError, SourceError
 from ...model import Model, Tensor, numpy_dtype
-from .. import TORCH_ENGINES
 from ..isolation.parent import Session, is_installed
 from ..options import Options
 from ..witness import Computed, computed, is_computed
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class TorchWitness:
     """See `frontends.witness.Witness`. `lifted` is None for a source without a graph, which cannot be run.
 
-    `engine` is torch's for quantized operators, or "pt2e" for a network that is decomposed (see `network.Network`),
-    where none has a say; `examples` are the shapes that the source was made with.
+    `engine` is torch's for quantized operators, or "pt2e" for a decomposed network (see `network.Network`), which has
+    none; `examples` are the shapes of the source's example inputs.
     """
 
     name = "torch"
@@ -51,7 +51,7 @@ class TorchWitness:
         return self.examples
 
     def constants(self) -> Iterator[tuple[str, Computed]]:
-        """Nobody else reads it."""
+        """There is no other reader."""
         return iter(())
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Computed]:
@@ -86,7 +86,7 @@ class TorchWitness:
 def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitness:
     """The source of a file, converted as the file was: for its engine, with its inputs' shapes and quantization.
 
-    Where the source does not take those, it is converted without, and the two will differ.
+    If the source does not accept those, it is converted without them, and the two will differ.
     """
     asked = _engine(file, engine, network.is_decomposed)
     like = Options.like(file, [spec.name for spec in network.inputs])
@@ -100,12 +100,12 @@ def witness_of(network: Network, file: Model, engine: str | None) -> TorchWitnes
 
 
 def without_graph(model: Model, file: Model, engine: str | None) -> TorchWitness:
-    """A source of which there are only tensors."""
+    """A source with only tensors."""
     return TorchWitness(model, None, _engine(file, engine, False))
 
 
 def _engine(file: Model, asked: str | None, is_decomposed: bool) -> str:
-    """Who carries a source out: as asked, or the one whose rules a file states."""
+    """The engine that runs a source: the requested one, or the one whose rules a file states."""
     if is_decomposed:
         if asked not in (None, "pt2e"):
             raise RunError(f"--engine {asked} does not apply to a program of torch.export", hint="drop --engine")
@@ -117,9 +117,9 @@ def _engine(file: Model, asked: str | None, is_decomposed: bool) -> str:
 
 
 def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
-    """What the source has for a tensor, under one of the names that it had before folding.
+    """The source's value of a tensor, under one of its names before folding.
 
-    Where the source moves real numbers and quantizes them afterwards, it has no integers: they are made of the numbers.
+    If the source moves floats and quantizes them afterwards, it has no integers: they are made from the floats.
     """
     found = [named[name] for name in (tensor.name, *tensor.aliases) if name in named]
     alike = [value for value in found if value.is_quantized == (tensor.quantization is not None)]
@@ -134,7 +134,7 @@ def _of(tensor: Tensor, named: Mapping[str, Computed]) -> Iterator[Computed]:
 
 
 def _as_stated(tensor: Tensor, theirs: NDArray[Any]) -> NDArray[Any]:
-    """The source's numbers in the type of the file: grids that no layer takes in are float32 scalars there, and torch
-    has them as float64 and int64 of one element, the integers on them as uint8."""
+    """The source's numbers in the type of the file: computed grids are float32 scalars there, and torch has them as
+    float64 and int64 of one element, and the integers on them as uint8."""
     same = theirs.astype(numpy_dtype(tensor.dtype), copy=False)
     return same.reshape(()) if tensor.shape == () and same.size == 1 else same

@@ -1,8 +1,8 @@
 """Integer-only networks: exact sums, then one requantization with integers, proven equal to the original or counted.
 
-lower_integer(model)                                   multiply, add, shift: equal wherever a line can be
-lower_integer(model, exact=True)                       thresholds where none can: equal everywhere
-lower_integer(model, form="fixed_point_double")        as TFLite's kernels round; how much differs is counted
+lower_integer(model)                                   multiply, add, shift: equal wherever possible
+lower_integer(model, exact=True)                       thresholds elsewhere: equal everywhere
+lower_integer(model, form="fixed_point_double")        as TFLite's kernels round; differences are counted
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY, ASSUMED, LOWERED_FROM, INPUTS = "integer_only", "assumed_sizes", "lowered_f
 EXACT = "exact"
 
 IMAGE = (224, 224)
-"""The sizes of an image of 3 channels, where they are needed and nothing states them."""
+"""The default sizes of an image of 3 channels, if they are needed and not stated."""
 
 Shapes = Mapping[str, Sequence[Dimension]]
 
@@ -45,16 +45,16 @@ def lower_integer(
     Sums are exact, in int32; a qfmt.Requantize (or qfmt.RequantShift) makes 8-bit integers of them by the rule `form`,
     one of FORMS, with multipliers of `bits` bits at most, one of WIDTHS. Each states on how many of the sums that can
     occur it differs from the rule that the model stated. `exact`: none does; channels for which no parameters of the
-    form are equal have thresholds (all channels, if the form is multiply_add_divide). Means of real numbers alone,
-    which the stated rule adds up in whatever order, may be rounded either way at ties even so: those are counted.
-    QuantizeLinear of inputs and DequantizeLinear of outputs are taken off: inputs and outputs are integers.
+    form are equal have thresholds (all channels, if the form is multiply_add_divide). The only exception are means of
+    floats, which the stated rule sums in any order: at ties they may be rounded either way, and those are counted.
+    QuantizeLinear of inputs and DequantizeLinear of outputs are removed: inputs and outputs are integers.
 
-    `input_shapes` are sizes that the model leaves open: means need them. Of an image of 3 channels 224 × 224 is
-    assumed, which `source["assumed_sizes"]` tells. `outputs` are tensors to end with, instead of the outputs of the
-    model: what comes after, such as a last Softmax, is left out.
+    `input_shapes` are sizes that the model leaves open: means need them. For an image of 3 channels 224 × 224 is
+    assumed, and recorded in `source["assumed_sizes"]`. `outputs` are tensors to end with, instead of the outputs of the
+    model: later nodes, such as a last Softmax, are omitted.
 
-    Raises NoIntegerFormError with every node that computes real numbers, SourceError for shapes that do not fit,
-    BudgetError for a model that would take more than in proportion to its size, QfmtError for an integer-only one.
+    Raises NoIntegerFormError with every node that computes floats, SourceError for shapes that do not fit,
+    BudgetError if the cost is out of proportion to the size of the model, QfmtError for an integer-only one.
     """
     if form not in FORMS:
         raise QfmtError(f"unknown form {form!r} of requantization", hint=f"use one of {', '.join(FORMS)}")
@@ -69,7 +69,7 @@ def lower_integer(
     if model.no_graph:
         raise QfmtError(f"cannot be lowered to integers: {model.no_graph}")
     if KEY in model.source:
-        raise QfmtError("is integer-only already", hint="lower the model that it was made from")
+        raise QfmtError("is already integer-only", hint="lower the model that it was made from")
     from ...rules import graph_violations
 
     if broken := graph_violations(model):
@@ -93,7 +93,7 @@ def lower_integer(
 
 
 def lower_as(model: Model, stated: str, outputs: Sequence[str]) -> Model:
-    """Lower a network as the description of another one says (`source["integer_only"]`): every exact form is equal."""
+    """Lower a network as described by another one (`source["integer_only"]`): all exact forms are equal."""
     form, _, bits = stated.partition(", ")
     if form.startswith(EXACT):
         return lower_integer(model, exact=True, outputs=outputs)
@@ -102,7 +102,7 @@ def lower_as(model: Model, stated: str, outputs: Sequence[str]) -> Model:
 
 
 def _images(model: Model) -> dict[str, tuple[Dimension, ...]]:
-    """Inputs that are images of 3 channels whose sizes are not stated, with those that are assumed."""
+    """Inputs that are images of 3 channels without stated sizes, with the assumed ones."""
     shapes = {name: model.tensors[name].shape or () for name in model.graph.inputs}
     return {
         name: (shape[0] or "N", 3, *IMAGE)
@@ -129,7 +129,7 @@ def _lowered(model: Model, form: Form, budget: Budget) -> Model:
 
 
 def _quantized_inputs(model: Model, lowered: Model) -> str:
-    """What the integers that go in are made of, and by which rule: `quant = reciprocal_fma(x)`."""
+    """How the integer inputs are made from the source's inputs: `quant = reciprocal_fma(x)`."""
     producers = model.graph.producers()
     taken = ((name, producers.get(name)) for name in lowered.graph.inputs)
     return "; ".join(

@@ -1,4 +1,4 @@
-"""Where a graph turns real numbers into integers and back: both are left to its caller."""
+"""Where a graph turns floats into integers and back: its caller does both."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .resizing import RULE, by_sizes, is_nearest
 
 
 def move_integers(node: Node, context: Context) -> None:
-    """Move integers instead of the real numbers that were made from them: who reads these finds what they are made of.
+    """Move integers instead of the floats dequantized from them: readers look up the integers.
 
-    That is what a Reshape between DequantizeLinear and QuantizeLinear comes to, as torch.fx leaves it.
+    This lowers a Reshape between DequantizeLinear and QuantizeLinear, as torch.fx leaves it.
     """
     source = context.producer.get(node.inputs[0]) if node.inputs else None
     is_move = has(node, Trait.MOVE) or is_nearest(node) or _pads_with_zero(node, context)
@@ -38,7 +38,7 @@ def move_integers(node: Node, context: Context) -> None:
 
 
 def _pads_with_zero(node: Node, context: Context) -> bool:
-    """Whether a Pad adds nothing but zeros, or elements that are there: the grid has them."""
+    """Whether a Pad adds only zeros or existing elements, which the grid contains."""
     if node.operator != "Pad":
         return False
     fill = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -47,14 +47,14 @@ def _pads_with_zero(node: Node, context: Context) -> bool:
 
 
 def _holds_zero(node: Node, context: Context) -> bool:
-    """Whether the range of the integers that a Pad's input is made of contains that of zero."""
+    """Whether the range of the integers behind a Pad's input contains the zero point."""
     source = context.producer.get(node.inputs[0])
     grid = context.tensors[source.inputs[0]].quantization if source is not None and source.inputs[0] else None
     return grid is not None and all(grid.quant_min <= zero <= grid.quant_max for zero in grid.zero_point)
 
 
 def with_integer_fill(node: Node, context: Context) -> Node:
-    """A Pad of integers whose constant is one of them, on their grid, instead of a real number."""
+    """A Pad of integers whose padding value is an integer on their grid, instead of a float."""
     fill = node.inputs[2] if node.operator == "Pad" and len(node.inputs) > 2 else ""
     y = context.tensors[node.outputs[0]]
     if not fill or y.quantization is None or context.tensors[fill].quantization == y.quantization:
@@ -72,14 +72,14 @@ def _quantized(real: Tensor, name: str, like: Tensor) -> Tensor:
 
 
 def is_input(name: str, context: Context) -> bool:
-    """Whether a tensor holds real numbers that are an input, moved at most."""
+    """Whether a tensor is a float input, or one that was only moved."""
     while context.is_real(name) and (node := context.producer.get(name)) is not None and has(node, Trait.MOVE):
         name = node.inputs[0]
     return context.is_real(name) and name in context.model_inputs
 
 
 def take_input(node: Node, context: Context) -> None:
-    """Let what a QuantizeLinear makes of an input be the input; what was moved before is moved after."""
+    """Make the output of a QuantizeLinear the input; moves before it are applied after it."""
     y = context.tensors[node.outputs[0]]
     moves: list[Node] = []
     name = node.inputs[0]
@@ -102,7 +102,7 @@ def take_input(node: Node, context: Context) -> None:
 
 
 def last_integers(context: Context, outputs: Sequence[str], failed: Sequence[Node]) -> list[str]:
-    """Quantized tensors that the network could end with, so that what failed comes after; none if there are none."""
+    """Quantized tensors that the network could end with, so that failed nodes come after them; may be empty."""
     beyond = {name for node in failed for name in node.outputs}
     for node in context.producer.values():  # in order
         if beyond.intersection(node.inputs):
@@ -126,14 +126,14 @@ def last_integers(context: Context, outputs: Sequence[str], failed: Sequence[Nod
 
 
 def output(name: str, context: Context) -> str:
-    """What replaces an output of the graph: the integers that it was dequantized from, if there are any."""
+    """The replacement of an output of the graph: the integers that it was dequantized from, if any."""
     node = context.producer.get(name)
     is_dequantized = context.is_real(name) and node is not None and node.operator == "DequantizeLinear"
     return node.inputs[0] if node is not None and is_dequantized else name
 
 
 def distinct_outputs(names: Sequence[str], outputs: Sequence[str], context: Context) -> list[str]:
-    """The outputs; of two that come to the same integers one is an Identity of the other, with its own name."""
+    """The outputs; if two are the same integers, one is an Identity of the other, with its own name."""
     found: dict[str, str] = {}
     for name, chosen in zip(names, outputs, strict=True):
         if name not in found and name != chosen and chosen in (*names, *found.values()):

@@ -1,4 +1,4 @@
-"""What a lowering has done so far: the tensors and nodes of the new graph, and why a node has no integer form."""
+"""The state of a lowering: the tensors and nodes of the new graph, and why a node has no integer form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .forms import Form
 
 class NoForm(QfmtError):
     """A node cannot be computed with integers only. `node` is the one to name, if it is not the requested one;
-    `unknown_shape` says that a size would help."""
+    `unknown_shape`: a known size would help."""
 
     def __init__(self, what: str, *, node: Node | None = None, unknown_shape: bool = False) -> None:
         super().__init__(what)
@@ -37,19 +37,19 @@ class Context:
         self.model_inputs = set(model.graph.inputs)
         self.taken: list[str] = []
         self.taken_from: dict[str, str] = {}
-        """Quantized tensors that are inputs now, and the inputs of real numbers that they were made from."""
+        """Quantized tensors that are now inputs, and the float inputs that they were made from."""
         self.made_whole: dict[str, str] = {}
-        """Constants of real numbers that are whole, and the integers made of them."""
+        """Float constants with integer values, and the integer constants made from them."""
         self.moved: dict[tuple[str, bytes, str], str] = {}
-        """A tensor, a table and a type → the tensor that a Table node has made of it."""
+        """A tensor, a table and a type → the output of their Table node."""
 
     def is_real(self, name: str) -> bool:
-        """Whether a tensor holds real numbers, as far as its nodes are concerned."""
+        """Whether a tensor is float, as far as its nodes are concerned."""
         tensor = self.tensors[name]
         return tensor.quantization is None and not DTYPES[tensor.dtype].is_integer and tensor.dtype != "bool"
 
     def is_computed(self, name: str) -> bool:
-        """Whether a tensor holds real numbers that are not constants."""
+        """Whether a tensor is float and not a constant."""
         return bool(name) and self.is_real(name) and not self.tensors[name].is_constant
 
     def free(self, name: str) -> str:
@@ -62,13 +62,13 @@ class Context:
         return tensor.name
 
     def put(self, node: Node, outputs: Iterable[Tensor] = ()) -> None:
-        """Append a node; `outputs` are those of its tensors that are new, or other than before."""
+        """Append a node; `outputs` are those of its tensors that are new or changed."""
         for tensor in outputs:
             self.add(tensor)
         self.nodes.append(node)
 
     def take(self, name: str, source: str) -> None:
-        """Let a quantized tensor be an input, instead of the real numbers that it is made from."""
+        """Make a quantized tensor an input, instead of the floats that it is made from."""
         self.taken.append(name)
         self.taken_from[name] = source
 
@@ -76,9 +76,9 @@ class Context:
         """The quantization of a tensor of integers; NoForm if it has none, or one without known integers."""
         grid = tensor.quantization
         if grid is None or not DTYPES[tensor.dtype].is_integer:
-            raise NoForm(f"works on real numbers: {tensor.name!r} is {tensor.dtype}, not quantized")
+            raise NoForm(f"computes in floating point: {tensor.name!r} is {tensor.dtype}, not quantized")
         if grid.is_blocked or grid.has_float_zero_points:
-            raise NoForm(f"works on real numbers: {tensor.name!r} has block-wise scales, or float zero points")
+            raise NoForm(f"computes in floating point: {tensor.name!r} has block-wise scales, or float zero points")
         return grid
 
     def kind(self, tensor: Tensor) -> np.dtype[Any]:

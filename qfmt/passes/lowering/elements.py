@@ -1,4 +1,4 @@
-"""Functions of each element by itself, lowered: a table, a weighted sum, an exact product, or a table of pairs."""
+"""Lower elementwise functions: to a table, a weighted sum, an exact product, or a table of pairs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = 8
 
 
 def by_element(node: Node, context: Context) -> None:
-    """Append what computes the quantized output of a node, of each element by itself."""
+    """Append nodes that compute the quantized output of an elementwise node."""
     found = region(node, context)
     if _is_plain_sum(node, context):
         _plain_sum(node, context)
@@ -44,7 +44,7 @@ def by_element(node: Node, context: Context) -> None:
 def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Node, context: Context) -> str:
     """Append a Table of an 8-bit tensor, one for all or one for each channel; the name of the result.
 
-    A table that changes nothing is an Identity.
+    A table that changes nothing becomes an Identity.
     """
     leaf = context.tensors[source]
     if leaf.dtype == output.dtype and axis is None and _is_identity(leaf, output, values):
@@ -60,7 +60,7 @@ def tabled(source: str, values: Any, output: Tensor, axis: int | None, like: Nod
 
 
 def _is_identity(leaf: Tensor, output: Tensor, values: Any) -> bool:
-    """Whether a table gives back what goes in, and a range that contains that of the input."""
+    """Whether a table maps every integer to itself, and the output range contains that of the input."""
     a, b = leaf.quantization, output.quantization
     if a is None or b is None or not a.same_grid(b):
         return False
@@ -68,7 +68,7 @@ def _is_identity(leaf: Tensor, output: Tensor, values: Any) -> bool:
 
 
 def regridded(source: str, like: Tensor, values: Any, node: Node, context: Context) -> str:
-    """A tensor on the grid of another, by a Table; each only once."""
+    """A tensor on the grid of another, by a Table; each is made only once."""
     key = source, hashlib.sha256(values.tobytes()).digest(), like.dtype
     if key not in context.moved:
         name = context.free(f"{source}.on_grid")
@@ -87,7 +87,7 @@ def _put(operator: str, inputs: tuple[str, ...], output: Tensor, attributes: Any
 
 
 def _rescaled(node: Node, found: Region, context: Context) -> None:
-    """A wide tensor on another grid: monotone, so thresholds tell all."""
+    """A wide tensor on another grid: a monotone function, so thresholds define it."""
     (leaf,), y = found.leaves, found.output
     if node.operator != "QuantizeLinear" or len(found.nodes) > 1:
         raise NoForm(f"reads {leaf.name!r}, of {DTYPES[leaf.dtype].bits} bits: too many for a table")
@@ -98,7 +98,7 @@ def _rescaled(node: Node, found: Region, context: Context) -> None:
     low, high = np.array([grid.quant_min]), np.array([grid.quant_max])
     offset = int(grid.zero_point[0])
     sums = Sums(node, 0, low, high, scale, node.rule, None, lambda x, _: evaluate(found, x, context))
-    adds = context.form.rule in ("multiply_shift", "thresholds")  # the others have no place for the zero point
+    adds = context.form.rule in ("multiply_shift", "thresholds")  # the other forms have no parameter for the zero point
     form = Form("thresholds") if offset and not adds else context.form
     append(best(sums, y, context, form), sums, leaf.name, y, node, context)
 
@@ -107,7 +107,7 @@ def _rescaled(node: Node, found: Region, context: Context) -> None:
 
 
 def _is_plain_sum(node: Node, context: Context) -> bool:
-    """Whether integers that mean themselves are added, and neither rounded nor clamped."""
+    """Whether integers of scale 1 are added, and neither rounded nor clamped."""
     if node.operator not in ("Add", "Sub") or not all(context.tensors[name].quantization for name in node.inputs):
         return False
     tensors = [context.tensors[name] for name in (*node.inputs, *node.outputs)]
@@ -129,7 +129,7 @@ def _sum_range(node: Node, context: Context) -> tuple[int, int]:
 
 
 def _bounds(tensor: Tensor, context: Context) -> tuple[int, int]:
-    """The least and the greatest integer that a tensor may hold."""
+    """The least and the greatest integer that a tensor may contain."""
     if tensor.is_constant and tensor.array.size:
         return int(tensor.array.min()), int(tensor.array.max())
     grid = context.grid(tensor)
@@ -171,7 +171,7 @@ def _places(leaf: Tensor, context: Context) -> Integers:
 def _as_product(
     node: Node, found: Region, first: Integers, second: Integers, inner: Integers, context: Context
 ) -> bool:
-    """Whether the output is a function of the product of the centred integers, which then is lowered."""
+    """Lower the output if it is a function of the product of the centred integers; whether it is one."""
     grids = [context.grid(context.tensors[name]) for name in node.inputs]
     target = context.grid(found.output)
     centred = [values - int(grid.zero_point[0]) for values, grid in zip((first, second), grids, strict=True)]
@@ -188,8 +188,8 @@ def _as_product(
 
 
 def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner: Integers, context: Context) -> bool:
-    """Whether the output is a function of a weighted sum, which then is lowered: by the first weights that make a line
-    equal. Where none do, thresholds: what is behind a sum may be any monotone function, which no line comes near."""
+    """Lower the output if it is a function of a weighted sum; whether it is one. The first weights with an equal line
+    are used. If there are none, thresholds: a sum may be followed by any monotone function, far from any line."""
     rule = context.form.rule if context.form.rule in ("thresholds", "multiply_add_divide") else "multiply_shift"
     form = Form(rule, context.form.bits, exact=True)
     context.budget.spend(inner.size // PAIRS)
@@ -219,7 +219,7 @@ def _as_sum(node: Node, found: Region, first: Integers, second: Integers, inner:
 
 
 def _in_form(sums: Sums, lines: Lines, found: Region, context: Context) -> tuple[Sums, Requantization] | None:
-    """The same with a constant among the sums, in a form that adds none of its own; None where it cannot be had."""
+    """The same with a constant in the sum, for a form without an addend; None if that is not possible."""
     pair = sums.node.ints("weights")
     reach = sum(abs(weight) << DTYPES[leaf.dtype].bits for weight, leaf in zip(pair, found.leaves, strict=True))
     chosen = weighting(context.form.rule, lines, reach)
@@ -256,7 +256,7 @@ def _weighted(node: Node, found: Region, pair: tuple[int, int], values: Integers
 
 
 def _paired(adding: Node, values: Integers, outputs: Integers, scale: float, node: Node) -> Sums:
-    """Sums that are known pair by pair. A scale of 0: about what the outputs grow by."""
+    """Sums that are known pair by pair. A scale of 0: about the growth of the outputs."""
     low, high = np.array([values.min()]), np.array([values.max()])
     if not scale:
         ends = outputs.min(), outputs.max()

@@ -1,4 +1,4 @@
-"""What the requantizations of a model state about themselves, as data."""
+"""The facts that the requantizations of a model state about themselves, as data."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BITS = (1, 8, 16, 32)
-"""Multipliers are counted by the least of these that holds them; 1: they are 1."""
+"""Bit widths by which multipliers are counted, each by the smallest that fits; 1: the multiplier is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One requantization. Arrays have an element for each channel; `reach` is empty where none is stated.
+    """One requantization. Arrays have an element for each channel; `reach` is empty if none is stated.
 
-    `multiplier`, `shift`, `add` are None where the rule has none; `row` is -1 where a channel has no thresholds.
+    `multiplier`, `shift`, `add` are None if the rule has none; `row` is -1 if a channel has no thresholds.
     `widths`: how many channels have multipliers of 1, 8, 16, 32 bits. `pairs`: how many pairs of inputs were compared,
-    where not every sum in reach occurs; else 0.
+    if not every reachable sum occurs; else 0.
     """
 
     output: str
@@ -45,12 +45,12 @@ class Facts:
 
     @property
     def sums(self) -> int:
-        """How many sums were compared, of all channels: those in reach, or those of all pairs."""
+        """How many sums were compared over all channels: the reachable ones, or those of all pairs."""
         return self.pairs or sum(high - low + 1 for low, high in self.reach)
 
     @property
     def shifts(self) -> int:
-        """How many channels are shifted, and not multiplied."""
+        """How many channels are only shifted, not multiplied."""
         return self.channels - self.thresholds - sum(self.widths.values())
 
     @property
@@ -68,7 +68,7 @@ def requantizations(model: Model) -> Iterator[Facts]:
 
 
 def _pairs(adding: Node | None, model: Model) -> int:
-    """How many pairs two tensors have of which a function was lowered."""
+    """The number of pairs of inputs of a lowered function of two tensors."""
     if adding is None or adding.operator not in ("qfmt.WeightedSum", "Mul"):
         return 0
     tensors = [model.tensors[name] for name in adding.inputs]
@@ -77,7 +77,7 @@ def _pairs(adding: Node | None, model: Model) -> int:
 
 
 def parameters(node: Node, model: Model) -> dict[str, NDArray[Any]]:
-    """The arrays that a requantization names, by what they are."""
+    """The parameter arrays of a requantization, by parameter."""
     words = ("multiplier", "add") if node.operator == "qfmt.RequantShift" else WORDS
     return {word: model.tensors[name].array for word, name in zip(words, node.inputs[1:], strict=False) if name}
 
@@ -87,7 +87,7 @@ WORDS = ("multiplier", "shift", "add", "thresholds", "row")
 
 def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
     reach = list(zip(node.ints("reach_low", ()), node.ints("reach_high", ()), strict=False))
-    rows = () if "row" in arrays else arrays.get("thresholds", ())  # then each channel has thresholds of its own
+    rows = () if "row" in arrays else arrays.get("thresholds", ())  # then each channel has its own thresholds
     sizes = (array.size for word, array in arrays.items() if word != "thresholds")
     channels = max(len(reach), len(rows), *sizes, 1)
     by_rows = np.full(channels, node.rule == "thresholds")
@@ -117,7 +117,7 @@ def _facts(node: Node, arrays: Mapping[str, NDArray[Any]], pairs: int) -> Facts:
 
 
 def _width(multiplier: int) -> int:
-    """The least of BITS that holds a multiplier; the last one if none does."""
+    """The smallest of BITS that fits a multiplier; the last one if none does."""
     return next((width for width in BITS if multiplier.bit_length() <= width), BITS[-1])
 
 
@@ -137,7 +137,7 @@ class Totals:
 
 
 def totals(model: Model) -> Totals:
-    """What all requantizations come to."""
+    """The totals of all requantizations."""
     found = list(requantizations(model))
     return Totals(
         len(found),

@@ -1,4 +1,4 @@
-"""The forms that a requantization may take, and which parameters of each come closest to the stated rule."""
+"""The forms of a requantization, and the parameters of each that come closest to the stated rule."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FORMS = (
     MULTIPLY_ADD_DIVIDE,
 )
 NARROWED = ("multiply_shift", "fixed_point_single", MULTIPLY_ADD_DIVIDE)
-"""Forms whose multipliers may have fewer bits; those of fixed_point_double have 31, the others have none."""
+"""Forms whose multipliers may have fewer bits; those of fixed_point_double have 31, the others have no multiplier."""
 
 WIDTHS = (32, 16, 8)
-"""How many bits a multiplier may have; of 32 one is the sign."""
+"""How many bits a multiplier may have; one of 32 is the sign."""
 
 Flags = NDArray[np.bool_]
 
 
 class Form(NamedTuple):
-    """What is asked for: the rule, the bits of multipliers, and whether thresholds take over where these differ."""
+    """The requested form: the rule, the bits of multipliers, and whether thresholds replace parameters that differ."""
 
     rule: str = "multiply_shift"
     bits: int = 32
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 class Requantization(NamedTuple):
     """Parameters for C channels, and how they compare with the stated rule.
 
-    `row` [C]: which row of `thresholds` a channel has; -1: it has none and goes by its line.
+    `row` [C]: which row of `thresholds` a channel uses; -1: none, it uses its line.
     """
 
     rule: str
@@ -72,7 +72,7 @@ def fit(steps: StepFunction, form: Form) -> Requantization:
 
 
 def joined(parts: list[Requantization]) -> Requantization:
-    """The parameters of some channels after those of others; all of one rule."""
+    """Concatenate the parameters of some channels and others, all of one rule."""
     if len(parts) == 1:
         return parts[0]
     offsets = np.cumsum([0, *(len(part.thresholds) for part in parts)])
@@ -95,20 +95,20 @@ def _by_thresholds(steps: StepFunction) -> Requantization:
 
 
 def _with_rows(steps: StepFunction, rule: str, lines: Lines, equal: Flags) -> Requantization:
-    """Lines where they are equal, thresholds for the other channels."""
+    """Lines for channels where they are equal, thresholds for the others."""
     others = ~equal
     row = np.where(equal, -1, np.cumsum(others) - 1)
     return Requantization(rule, lines, row, steps.above[others], *_of_thresholds(steps))
 
 
 def _of_thresholds(steps: StepFunction) -> tuple[Integers, int]:
-    """On how many sums thresholds differ, and by how much: none, but where equal sums have several outputs."""
+    """On how many sums thresholds differ, and by how much: none, unless equal sums have different outputs."""
     counts = differing(steps, steps.above)
     return counts, largest_difference(steps, steps.above, counts)
 
 
 def _filled(steps: StepFunction, lines: Lines, equal: Flags, bits: int) -> Lines:
-    """Lines where they are equal, the nearest for the other channels."""
+    """Lines for channels where they are equal, the nearest lines for the others."""
     if equal.all():
         return lines
     nearest = nearest_lines(steps.some(~equal), bits)
@@ -118,7 +118,7 @@ def _filled(steps: StepFunction, lines: Lines, equal: Flags, bits: int) -> Lines
 
 
 def _common(steps: StepFunction, bits: int) -> Lines:
-    """Lines of one shift, which is what all channels divide by: of some shifts that with the fewest differences."""
+    """Lines with one shift for all channels: of some shifts, the one with the fewest differences."""
     lines, equal = exact_lines(steps, bits)
     limit = 1 << min(bits, 31)
     reach = max(int(np.abs(steps.low).max()), int(np.abs(steps.high).max()), 1)
@@ -140,7 +140,7 @@ def _common(steps: StepFunction, bits: int) -> Lines:
 
 
 def _rounded(steps: StepFunction, form: Form) -> Lines:
-    """The nearest multiplier of all its bits, or power of two; half a unit is added. No search, as engines do it."""
+    """The nearest multiplier of full width, or power of two; half a unit is added. No search, as in engines."""
     count = len(steps.low)
     if form.rule == "power_of_two":
         shift = np.clip(-np.rint(np.log2(steps.multiplier)), 0, LARGEST_SHIFT).astype(np.int64)
@@ -151,7 +151,7 @@ def _rounded(steps: StepFunction, form: Form) -> Lines:
 
 
 def quantized_multiplier(real: Floats, bits: int = 31) -> tuple[Integers, Integers]:
-    """A real number as m · 2^-shift, m of so many bits, rounded half away from zero: TFLite's QuantizeMultiplier."""
+    """A real number as m · 2^-shift, m rounded to `bits` bits, halves away from zero: TFLite's QuantizeMultiplier."""
     fraction, exponent = np.frexp(real)
     multiplier = np.floor(np.ldexp(fraction, bits) + 0.5).astype(np.int64)
     shift = bits - exponent.astype(np.int64)

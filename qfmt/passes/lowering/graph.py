@@ -1,4 +1,4 @@
-"""The walk over a graph: each node is lowered, kept, or named as one that has no integer form."""
+"""The pass over a graph: each node is lowered, kept, or reported as one without an integer form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _lowered(model: Model, context: Context) -> Graph:
             continue
         if node.operator.endswith(RECURRENT):
             failed.append(node)
-            _note(reasons, "computes real numbers step by step", node)
+            _note(reasons, "computes a recurrence in floating point", node)
         if _waits(node, context):
             waiting.append(node)
             move_integers(node, context)
@@ -65,12 +65,12 @@ def _lowered(model: Model, context: Context) -> Graph:
     for name in filter(context.is_real, outputs):
         if name in context.producer:
             failed.append(context.producer[name])
-            _note(reasons, "outputs real numbers", failed[-1])
+            _note(reasons, "outputs floats", failed[-1])
         else:
             what = "a constant" if context.tensors[name].is_constant else "an input"
-            reasons.setdefault(f"is an output of real numbers, and {what}", []).append(name)
+            reasons.setdefault(f"is a float output, and {what}", []).append(name)
     if reasons:
-        for node in filter(_is_obstacle, waiting):  # the walk names the last one before some integers
+        for node in filter(_is_obstacle, waiting):  # the pass names the last one before some integers
             failed.append(node)
             _note(reasons, SEVERAL, node)
         ends = last_integers(context, model.graph.outputs, failed)
@@ -85,9 +85,8 @@ def _lowered(model: Model, context: Context) -> Graph:
 
 
 def _note(reasons: dict[str, list[str]], what: str, node: Node) -> None:
-    word = f"{node.label} ({node.operator})"
-    if word not in reasons.setdefault(what, []):
-        reasons[what].append(word)
+    if node.title not in reasons.setdefault(what, []):
+        reasons[what].append(node.title)
 
 
 def is_real(model: Model) -> bool:
@@ -97,7 +96,7 @@ def is_real(model: Model) -> bool:
 
 
 def needs_sizes(model: Model, budget: Budget) -> bool:
-    """Whether a mean is taken over a number of elements that is not known."""
+    """Whether a mean is computed over an unknown number of elements."""
     means = (node for node in model.nodes if has(node, Trait.MEAN) and node.rule)
     return any(_is_open(node, model.tensors, budget) for node in means)
 
@@ -120,19 +119,19 @@ def _hint(model: Model, unknown_shape: bool, ends: Sequence[str]) -> str:
     if not unknown_shape and ends:
         return f"end the network before these nodes: {' '.join(f'--end-at {name}' for name in ends)}"
     if not unknown_shape:
-        return "move them out of the network, before or after its integer-only part"
+        return "compute them outside the network, before or after its integer-only part"
     noun = "input" if len(model.graph.inputs) == 1 else "inputs"
     options = shape_options(model)
     return f"state the sizes of the {noun}, as in `{options}`" if options else f"state the sizes of the {noun}"
 
 
 def _waits(node: Node, context: Context) -> bool:
-    """Whether a node outputs only real numbers: their final readers look for the integers that they come from."""
+    """Whether a node outputs only floats: their final readers look for the integers that they come from."""
     return all(context.is_real(name) for name in node.outputs)
 
 
 def _is_obstacle(node: Node) -> bool:
-    """Whether real numbers that a node gives cannot be part of a function of one element."""
+    """Whether float outputs of a node cannot be part of an elementwise function."""
     fits = is_move(node) or is_by_element(node)  # DequantizeLinear is a function of one element
     return not fits and not node.operator.endswith(RECURRENT)
 
@@ -164,7 +163,7 @@ def _lower(node: Node, context: Context) -> None:
     elif not any(map(context.is_real, (*given, *node.outputs))) and (has(node, Trait.SIZES) or not any(quantized)):
         context.put(node)
     else:
-        raise NoForm("reads real numbers")
+        raise NoForm("reads floats")
 
 
 def _moves(node: Node, context: Context) -> bool:
@@ -178,29 +177,29 @@ def _moves(node: Node, context: Context) -> bool:
 
 
 def _keep_integers(node: Node, context: Context) -> None:
-    """A node that computes on integers; what networks have of them as floats becomes integers."""
+    """A node that computes on integers; its float constants become integers."""
     inputs = list(node.inputs)
     for place, name in enumerate(inputs):
         tensor = context.tensors[name] if name else None
         if tensor is None or not context.is_real(name):
             continue
         if not tensor.is_constant:
-            raise NoForm(f"reads real numbers, {name!r}")
+            raise NoForm(f"reads floats, {name!r}")
         values = tensor.array.astype(np.float64)
         if not (np.abs(values) < 2.0**53).all() or not (values == np.rint(values)).all():
-            raise NoForm(f"has a constant {name!r} that is not whole")
+            raise NoForm(f"has a constant {name!r} that is not an integer")
         narrow = np.abs(values).max(initial=0) <= INT32
         if name not in context.made_whole:
             array = values.astype(np.int32 if narrow else np.int64)
             context.made_whole[name] = context.constant(f"{name}.integers", array)
         inputs[place] = context.made_whole[name]
     if context.is_real(node.outputs[0]):
-        raise NoForm("outputs real numbers")
+        raise NoForm("outputs floats")
     context.put(replace(node, inputs=tuple(inputs)))
 
 
 def _position(node: Node, context: Context) -> None:
-    """The place of the largest integer is that of the largest number: a Table gives integers without a quantization."""
+    """The largest integer has the index of the largest real value: a Table outputs integers without a quantization."""
     source = context.producer.get(node.inputs[0])
     dequantized = source is not None and source.operator == "DequantizeLinear"
     name = source.inputs[0] if source is not None and dequantized else node.inputs[0]
@@ -209,7 +208,7 @@ def _position(node: Node, context: Context) -> None:
         raise NoForm("has an input that is quantized per channel")
     real = dequantize(np.unique(integers(x)).astype(context.kind(x)), context.grid(x))
     if not (np.diff(real) > 0).all():
-        raise NoForm("has an input with different integers whose real numbers are equal in float32")
+        raise NoForm("has an input where different integers dequantize to equal float32 values")
     plain = context.computed(x, context.free(f"{name}.integers"), x.dtype, None)
     tabled(name, integers(x).astype(context.kind(x)), plain, None, node, context)
     context.put(replace(node, inputs=(plain.name,)))
@@ -224,7 +223,7 @@ def _put_sums(sums: Sums, node: Node, context: Context) -> None:
 
 
 def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
-    """Whether the stated rule changes nothing: one unit, and float32 holds every sum."""
+    """Whether the stated rule changes nothing: one unit, and float32 represents every sum."""
     grid = context.grid(y)
     if y.dtype != "int32" or any(grid.zero_point) or not sums.whole or sums.evaluate is None:
         return False
@@ -239,7 +238,7 @@ def _are_the_output(sums: Sums, y: Tensor, context: Context) -> bool:
 
 
 def _concat(node: Node, context: Context) -> None:
-    """Inputs of other grids are brought to that of the output first, by tables."""
+    """Inputs on other grids are first converted to that of the output, by tables."""
     y = context.tensors[node.outputs[0]]
     context.grid(y)
     inputs = []

@@ -1,6 +1,6 @@
 """Multipliers, shifts and addends that give the same output integers as a stated rule, on every reachable sum.
 
-For a multiplier m and a shift s, `(x·m + a) >> s` reaches the level L exactly where x·m + a ≥ L·2ˢ. So the addend lies
+For a multiplier m and a shift s, `(x·m + a) >> s` reaches the level L exactly where x·m + a ≥ L·2ˢ. So the addend is
 between the largest of L·2ˢ - above·m and the smallest of L·2ˢ - 1 - below·m, over all levels; and there is one if and
 only if g(m / 2ˢ) > 0, where g(σ) = min(L - below·σ) - max(L - above·σ) is concave. Its two roots bound the slopes.
 """
@@ -29,8 +29,8 @@ class Lines(NamedTuple):
 
 
 def exact_lines(steps: StepFunction, bits: int) -> tuple[Lines, NDArray[np.bool_]]:
-    """For each channel the line of the smallest multiplier below 2^bits that is equal everywhere; and whether there is
-    one. Verified in integers."""
+    """For each channel, the line with the smallest multiplier below 2^bits that is equal everywhere; and whether there
+    is one. Verified in integers."""
     left, right = slopes(steps)
     count, limit = len(steps.low), 1 << min(bits, 31)
     found = Lines(*(np.ones(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)))
@@ -60,7 +60,7 @@ def exact_lines(steps: StepFunction, bits: int) -> tuple[Lines, NDArray[np.bool_
 def slopes(steps: StepFunction) -> tuple[Floats, Floats]:
     """The open interval of real slopes with which a line can be equal, per channel; left ≥ right: there is none.
 
-    Newton's method from both sides, which on a concave function of straight pieces ends after a few of them. It ends at
+    Newton's method from both sides: on a concave, piecewise linear function it converges after a few pieces. It ends at
     slopes next to the best one if there is no root.
     """
     g = _Gap(steps)
@@ -94,7 +94,7 @@ class _Gap:
         self.impossible = np.zeros(len(steps.low), np.bool_)
 
     def __call__(self, sigma: Floats, channels: Integers) -> tuple[Floats, Floats, Floats]:
-        """The value, its slope, and where the tangent is 0; infinite where nothing bounds it."""
+        """The value, its slope, and the zero of the tangent; infinite if there is no bound."""
         x = sigma[:, None]
         upper = np.where(self.always[channels], np.inf, self.level - self.below[channels] * x)
         lower = np.where(self.never[channels], -np.inf, self.level - self.above[channels] * x)
@@ -107,7 +107,7 @@ class _Gap:
         return value, slope, root
 
     def last_root(self) -> Floats:
-        """Where the tangent at infinity is 0: no slope beyond can do. Infinite if there is no such bound."""
+        """The zero of the tangent at infinity: no slope beyond it is possible. Infinite if there is no such bound."""
         first, last = (~self.never).argmax(1), self.always.shape[1] - 1 - (~self.always)[:, ::-1].argmax(1)
         rows = np.arange(len(self.above))
         slope = self.above[rows, first] - self.below[rows, last]
@@ -145,7 +145,7 @@ def _magnitude(steps: StepFunction, multiplier: Integers) -> Integers:
 
 
 def thresholds_of(steps: StepFunction, lines: Lines, rounding: str = "") -> Integers:
-    """The least x with (x·m + add) >> shift ≥ level, for all levels [C, K]: what the lines make of each sum.
+    """The least x with (x·m + add) >> shift ≥ level, for all levels [C, K]: the thresholds of the lines.
 
     `rounding` "double": the addend is 2^(shift-1) + 2^30, or - 2^30 for negative x, if shift > 31.
     """
@@ -159,7 +159,7 @@ def thresholds_of(steps: StepFunction, lines: Lines, rounding: str = "") -> Inte
 
 
 def _least(level: Integers, m: Array, s: Array, add: Array, steps: StepFunction) -> Integers:
-    """ceil((level·2ˢ - add) / m). A level that 62 - s bits do not hold is never reached, or always."""
+    """ceil((level·2ˢ - add) / m). A level beyond 62 - s bits is reached never or always."""
     room = np.left_shift(np.int64(1), np.maximum(LARGEST_SHIFT - s, 0))
     within = np.clip(level, -room, room) << s
     least = -((add - within) // m)
@@ -168,7 +168,7 @@ def _least(level: Integers, m: Array, s: Array, add: Array, steps: StepFunction)
 
 
 def nearest_lines(steps: StepFunction, bits: int) -> Lines:
-    """Lines that differ on few reachable sums: of some slopes and addends the ones with the fewest."""
+    """Lines that differ on few reachable sums: the best of some slopes and addends."""
     left, right = slopes(steps)
     limit = 1 << min(bits, 31)
     start = np.zeros(len(left), np.int64)
@@ -194,7 +194,7 @@ def _better(
 
 
 def _near(slope: Floats, limit: int) -> list[tuple[Integers, Integers]]:
-    """The multipliers below `limit`, and one more, that are nearest to a slope, with as many bits as there are."""
+    """The full-width multipliers below `limit`, and one more, that are nearest to a slope."""
     _, exponent = np.frexp(slope)
     bits = limit.bit_length() - 1
     shift = np.clip(bits - exponent, 0, LARGEST_SHIFT)

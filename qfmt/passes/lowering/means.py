@@ -18,24 +18,24 @@ from .step_functions import Array, Integers, differing, levels_of, search
 from .sums import FACTOR_BITS, Sums, unit_of
 
 MOST_SUMS = 1 << 23
-"""Of windows of different sizes all sums are listed, if they are no more."""
+"""The most sums of windows of different sizes that are listed."""
 
 SUM_BYTES = 16
-"""Bytes that a sum takes which is listed."""
+"""Bytes of memory for each listed sum."""
 
 
 def mean(node: Node, context: Context) -> Sums:
     """AveragePool, GlobalAveragePool, qfmt.AdaptiveAveragePool, ReduceMean: sums of q - zx, times L / n.
 
-    By a quantize rule the mean is one of real numbers, rounded in an order that is not known: then all sums are counted
-    whose output depends on it (`unsure`).
+    With a quantize rule, the mean is computed from floats in an unknown order: then all sums whose output depends on
+    the order are counted (`unsure`).
     """
     x, y = context.tensors[node.inputs[0]], context.tensors[node.outputs[0]]
     xq, yq = context.grid(x), context.grid(y)
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
     if node.rule in MEAN and not xq.same_grid(yq):
-        raise NoForm("computes a mean on a different grid than its input")
+        raise NoForm("computes a mean with a quantization other than that of its input")
     if DTYPES[x.dtype].bits > FACTOR_BITS:
         raise NoForm(f"sums integers of more than {FACTOR_BITS} bits")
     try:
@@ -81,10 +81,10 @@ def mean(node: Node, context: Context) -> Sums:
 def _stated_mean(
     rule: str, xq: Quantization, yq: Quantization, dtype: np.dtype[Any]
 ) -> Callable[[Integers, int, int], Array]:
-    """Sums of n centred integers to outputs; of real numbers with the largest error that these may have, times `sign`.
+    """Sums of n centred integers to outputs; for means of floats with their largest error, times `sign`.
 
-    Whatever the order, n terms that are rounded, added and divided in float32 are off by (n + 2) · 2⁻²⁴ of the sum of
-    their magnitudes at most, but for terms of higher order. That is the magnitude of the sum, if all have one sign.
+    In any order, n terms that are rounded, added and divided in float32 have an error of at most (n + 2) · 2⁻²⁴ of
+    the sum of their magnitudes, plus terms of higher order. That is the magnitude of the sum if all have one sign.
     """
     if rule in MEAN:
         return lambda totals, count, sign: clamp(
@@ -92,7 +92,7 @@ def _stated_mean(
         )
     scale, zero = float(f32(xq.scale[0])), int(xq.zero_point[0])
     low, high = xq.quant_min - zero, xq.quant_max - zero
-    offset = abs(zero) * 2.0**-24 if rule == "premultiplied" else 0.0  # what -z · s is off by
+    offset = abs(zero) * 2.0**-24 if rule == "premultiplied" else 0.0  # the error of -z · s
 
     def of_reals(totals: Integers, count: int, sign: int) -> Array:
         largest = np.abs(totals) / count if low >= 0 or high <= 0 else max(-low, high)
@@ -105,7 +105,7 @@ def _stated_mean(
 def _unsure(
     rounded: Callable[[Integers, int, int], Array], low: int, high: int, count: int, scale: float, yq: Quantization
 ) -> int:
-    """How many sums of n integers may be rounded either way: those between the thresholds of either error."""
+    """How many sums of n integers may be rounded either way: those between the thresholds of both errors."""
     ends, levels = (np.array([low]), np.array([high])), levels_of(yq.quant_min, yq.quant_max)
     slope, zero = np.array([scale / yq.scale[0]]), int(yq.zero_point[0])
     less = search(lambda x: rounded(x, count, -1), *ends, levels, slope, zero)

@@ -1,7 +1,7 @@
-"""Functions of two quantized tensors: weighted sums where the result is a function of one, else tables of all pairs.
+"""Functions of two quantized tensors: weighted sums if the result is a function of one, else tables of all pairs.
 
-What is added with two scales is a function of wa·a + wb·b for whole numbers wa, wb near the ratio of the scales. Which
-ratios do is known from the table of all pairs: of any two pairs of which the first gives less, its sum must be less.
+A sum of two tensors with two scales is a function of wa·a + wb·b for integers wa, wb near the ratio of the scales. The
+table of all pairs determines which ratios work: if one pair has a smaller output than another, its sum must be smaller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .step_functions import Integers
 LARGEST_DENOMINATOR = 1 << 20
 
 NONE = 1 << 40
-"""Stands where a level is not reached: more than any place in a table."""
+"""Marks a level that is not reached: greater than any index in a table."""
 
 
 def weights(table: Integers) -> Iterator[tuple[int, int]]:
@@ -43,15 +43,15 @@ def weights(table: Integers) -> Iterator[tuple[int, int]]:
 
 
 def _quotient(bound: float, table: Integers) -> Fraction:
-    """A bound that `ratios` gives as the quotient of whole numbers that it is."""
+    """A bound from `ratios`, as an exact quotient of integers."""
     return Fraction(bound).limit_denominator(len(table))
 
 
 def ratios(table: Integers) -> tuple[float, float]:
-    """The open interval of ratios wa / wb for a table that grows along both axes; empty if none will do.
+    """The open interval of ratios wa / wb for a table that grows along both axes; empty if there is none.
 
     For a level, first[i] is the least j with table[i, j] at or above it. Then r·i + first[i] - 1 must be less than
-    r·k + first[k] for all rows i and k where there are such elements: above a row k bounds r from above, below it from
+    r·k + first[k] for all rows i and k that have such elements: rows above k bound r from above, rows below it from
     below.
     """
     height, width = table.shape
@@ -60,15 +60,15 @@ def ratios(table: Integers) -> tuple[float, float]:
     counts = np.bincount(places.ravel(), minlength=height * span).reshape(height, span)
     first = counts.cumsum(1)[:, :-1].T  # [levels, rows]
     reached, rest = np.where(first < width, first, NONE), np.where(first > 0, -first, NONE)
-    most = width + 2  # no quotient is so large
+    most = width + 2  # larger than any quotient
     return max(0.0, -_least_quotient(rest + 1, reached, most)), _least_quotient(reached + 1, rest, most)
 
 
 def _least_quotient(a: Integers, b: Integers, most: int) -> float:
     """The least of (a[level, k] + b[level, i]) / (i - k) for k before i, if it is less than `most`; else infinity.
 
-    Dinkelbach's method: a quotient p / q is the least if no q · (a + b) - p · (i - k) is negative; else the pair for
-    which that is least gives a smaller one. Whole numbers all along.
+    Dinkelbach's method: a quotient p / q is the least if no q · (a + b) - p · (i - k) is negative; else the pair with
+    the least value has a smaller quotient. Only integers are used.
     """
     if a.shape[0] == 0 or a.shape[1] < 2:
         return np.inf
@@ -89,7 +89,7 @@ def between(low: Fraction, high: Fraction) -> Fraction:
     whole = low.numerator // low.denominator
     if whole + 1 < high:
         return Fraction(whole + 1)
-    if low == whole:  # then high ≤ whole + 1: whole + 1 / n for the smallest n that will do
+    if low == whole:  # then high ≤ whole + 1: whole + 1 / n for the smallest possible n
         inverse = 1 / (high - whole)
         return whole + Fraction(1, inverse.numerator // inverse.denominator + 1)
     rest = between(1 / (high - whole), 1 / (low - whole))

@@ -1,7 +1,7 @@
-"""Products: sums of inputs times weights, exact in int32, with the bias among them.
+"""Products: sums of inputs times weights, exact in int32, including the bias.
 
-A sum x holds the bias, as the integer nearest to b / at. By `folded` zero points are gone from the inner loop: they
-stand in the bias, and padding is the zero point.
+A sum x includes the bias, as the integer nearest to b / at. With `folded`, the inner loop has no zero points: they
+are part of the bias, and padding is the zero point.
 """
 
 from __future__ import annotations
@@ -9,27 +9,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize
+from ...arithmetic import EXACT_IN_FLOAT32, REQUANTIZE, f32, requantize, whole_bias
 from ...model import DTYPES, INT32, Node, Quantization, Tensor
-from ...ops.accumulation import columns, in_units_of_sums, inner_size
+from ...ops import OPERATORS
+from ...ops.accumulation import columns, in_units_of_sums, inner_size, range_met, scales_of_channels, unit_of_sums
 from .context import Context, NoForm
 from .step_functions import Array, Integers
 from .sums import FACTOR_BITS, Sums, unit_of
 
 
 def product(node: Node, context: Context) -> Sums:
-    """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul by a requantize rule."""
+    """Conv, ConvTranspose, qfmt.Linear, Gemm, MatMul with a requantize rule."""
     x, w, y = (context.tensors[name] for name in (*node.inputs[:2], node.outputs[0]))
     xq, wq, yq = _grids(node, x, w, y, context)
     if not w.is_constant:
         return _of_inputs(node, xq, wq, yq, context)
-    weights, scale, zero = columns(node, _centred(w)), _scales(node, wq), int(xq.zero_point[0])
-    at = f32(xq.scale[0]) * scale.astype(f32)
+    weights, zero = columns(node, _centred(w)), int(xq.zero_point[0])
+    scale = scales_of_channels(wq, node.attributes)
+    at = unit_of_sums(xq, wq, node.attributes)
     _check_scales(at, yq)
-    bias, real = _bias(node, context, xq, scale, at, len(weights))
-    least, most = _met(node, xq)
+    bias, real = _bias(node, context, xq, wq, at, len(weights))
+    least, most = range_met(node, xq.quant_min, xq.quant_max, zero)
     low, high = _reach(weights, least - zero, most - zero, bias)
     folded = bias - zero * weights.sum(1)
     folds = _folds(node, folded) and _holds("int16", weights) and _stays_in_int32(weights, least, most, folded)
@@ -47,7 +48,7 @@ def product(node: Node, context: Context) -> Sums:
         inputs.append(_bias_tensor(node, context, kept, "folded" if folds else "integers"))
     name, rule = context.free(f"{y.name}.sums"), "folded" if folds else "exact"
     adding = replace(node, inputs=tuple(inputs), outputs=(name,), rule=rule)
-    # No product of scales is rounded to float32: TFLite's multipliers are made so.
+    # No product of scales is rounded to float32, as for TFLite's multipliers.
     multiplier = np.float64(f32(xq.scale[0])) * scale.astype(f32).astype(np.float64) / np.float64(f32(yq.scale[0]))
     multiplier = np.broadcast_to(multiplier, len(weights)).copy()
     unit = unit_of(at, axis, low, high)
@@ -56,7 +57,7 @@ def product(node: Node, context: Context) -> Sums:
 
 
 def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> bool:
-    """Whether a bias of real numbers is whole in units of sums, and float32 holds every sum without it."""
+    """Whether a float bias is an integer in units of the sums, and float32 represents every sum without it."""
     if real is None:
         return True
     units = real / at
@@ -66,11 +67,11 @@ def _is_whole(real: Array | None, at: Array, low: Integers, high: Integers) -> b
 def _grids(
     node: Node, x: Tensor, w: Tensor, y: Tensor, context: Context
 ) -> tuple[Quantization, Quantization, Quantization]:
-    """The quantizations of input, weight and output; NoForm where sums of integers cannot be made of them."""
+    """The quantizations of input, weight and output; NoForm if integer sums are not possible with them."""
     if node.rule not in REQUANTIZE:
-        raise NoForm("multiplies real numbers")
+        raise NoForm("multiplies floats")
     if node.operator == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
-        raise NoForm("scales its product by real numbers")
+        raise NoForm("scales its product by floats")
     xq, wq, yq = (context.grid(tensor) for tensor in (x, w, y))
     if xq.is_per_channel or yq.is_per_channel:
         raise NoForm("has an input or output that is quantized per channel")
@@ -81,22 +82,10 @@ def _grids(
     return xq, wq, yq
 
 
-def _scales(node: Node, wq: Quantization) -> NDArray[np.float64]:
-    """The scales of a weight for all channels, or the only one; groups of a transposed convolution have the same."""
-    repeated = node.operator == "ConvTranspose" and wq.is_per_channel
-    return np.tile(np.array(wq.scale), node.int("group") if repeated else 1)
-
-
-def _met(node: Node, xq: Quantization) -> tuple[int, int]:
-    """The least and the greatest integer that a weight meets: padding is zero, and so is what is not painted."""
-    low, high, zero = xq.quant_min, xq.quant_max, int(xq.zero_point[0])
-    padded = any(node.ints("pads", ())) or node.operator == "ConvTranspose"
-    return (min(low, zero), max(high, zero)) if padded else (low, high)
-
-
 def _folds(node: Node, folded: Integers) -> bool:
     """Whether there is a place for what is folded: MatMul has no bias."""
-    return node.operator in ("Conv", "qfmt.Linear", "Gemm") or (node.operator == "MatMul" and not folded.any())
+    entry = OPERATORS[node.operator]
+    return "folded" in entry.sum_rules and (len(entry.inputs) > 2 or not folded.any())
 
 
 def _check_scales(at: Array, yq: Quantization) -> None:
@@ -114,7 +103,7 @@ def _reach(weights: Integers, low: int, high: int, bias: Integers) -> tuple[Inte
 
 
 def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> bool:
-    """Whether no partial sum leaves int32, in whatever order products and bias are added up."""
+    """Whether no partial sum exceeds int32, in any order of products and bias."""
     positive, negative = np.maximum(weights, 0).sum(1), -np.minimum(weights, 0).sum(1)
     most = positive * max(high, 0) + negative * max(-low, 0) + np.maximum(bias, 0)
     least = positive * max(-low, 0) + negative * max(high, 0) + np.maximum(-bias, 0)
@@ -122,9 +111,9 @@ def _stays_in_int32(weights: Integers, low: int, high: int, bias: Integers) -> b
 
 
 def _bias(
-    node: Node, context: Context, xq: Quantization, scale: Array, at: Array, count: int
+    node: Node, context: Context, xq: Quantization, wq: Quantization, at: Array, count: int
 ) -> tuple[Integers, Array | None]:
-    """The bias as integers in units of sums; and as real numbers, unless the rule adds those integers."""
+    """The bias as integers in units of the sums; and as floats, unless the rule adds those integers."""
     tensor = context.tensors[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
     if tensor is None:
         return np.zeros(count, np.int64), None
@@ -132,10 +121,10 @@ def _bias(
         raise NoForm("has a bias that is not constant")
     if node.operator == "Gemm" and len(tensor.shape or ()) > 1 and (tensor.shape or ())[0] != 1:
         raise NoForm("has a bias for each row")
-    if in_units_of_sums(tensor.quantization, xq.scale[0], tuple(scale.tolist())):
+    if in_units_of_sums(tensor.quantization, xq, wq, node.attributes):
         return _spread(tensor.array.astype(np.int64), count), None
     real = _spread(tensor.dequantize().astype(f32), count)
-    units = np.rint(real / at).astype(np.float64)
+    units = whole_bias(real, at, "integer_bias")
     if not np.abs(units).max(initial=0) < INT32:
         raise NoForm(f"has a bias of {np.abs(units).max():.3g} units, outside int32")
     return units.astype(np.int64), real
@@ -156,7 +145,7 @@ def _centred(w: Tensor) -> Integers:
 
 
 def _weight(w: Tensor, context: Context) -> str:
-    """The weight less its zero points, which `folded` does not know."""
+    """The weight less its zero points, which `folded` does not have."""
     assert w.quantization is not None
     if not any(w.quantization.zero_point):
         return w.name
@@ -194,7 +183,7 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
     low, high = length * min(0, *products), length * max(0, *products)
     if max(-low, high) >= INT32:
         raise NoForm(f"sums may reach {low:,} or {high:,}, outside int32")
-    at = f32(aq.scale[0]) * np.array(bq.scale[0]).astype(f32)
+    at = unit_of_sums(aq, bq, node.attributes)
     _check_scales(at, yq)
 
     def evaluate(sums: Integers, _: slice) -> Array:
@@ -202,5 +191,5 @@ def _of_inputs(node: Node, aq: Quantization, bq: Quantization, yq: Quantization,
 
     lows, highs = np.array([low]), np.array([high])
     adding = replace(node, outputs=(context.free(f"{y.name}.sums"),), rule="exact")
-    unit = unit_of(np.array([at]), 0, lows, highs)
-    return Sums(adding, 0, lows, highs, np.array([float(at) / yq.scale[0]]), node.rule, unit, evaluate)
+    unit = unit_of(at, 0, lows, highs)
+    return Sums(adding, 0, lows, highs, at.astype(np.float64) / yq.scale[0], node.rule, unit, evaluate)

@@ -1,7 +1,7 @@
-"""Functions of each element by itself, from quantized tensors to a quantized one, through real numbers if need be.
+"""Elementwise functions from quantized tensors to a quantized one, through floats if necessary.
 
-A region is what lies between: one node that dequantizes, computes and quantizes, or several between a DequantizeLinear
-and a QuantizeLinear. It is run by the reference interpreter for every integer that its inputs may hold.
+A region is the part between them: one node that dequantizes, computes and quantizes, or multiple nodes between a
+DequantizeLinear and a QuantizeLinear. The reference interpreter runs it for every possible integer of its inputs.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .step_functions import Array, Integers
 TABLE_BITS = 8
 
 MOST_NODES = 100
-"""Of a region: formulas have some ten. Each node is reached once from every region that it is in."""
+"""The most nodes of a region: formulas have about ten. Each node is visited once for every region that contains it."""
 
 ELEMENTS, RESULT = 20, 4
-"""Elements that a quantized node computes in the time of an operation; bytes that the result of one takes meanwhile."""
+"""Elements that a quantized node computes in the time of an operation; temporary bytes of memory for each result."""
 
-SEVERAL = "computes real numbers from more than one element"
-"""What keeps a node out of a region."""
+SEVERAL = "computes floats from more than one element"
+"""The reason why a node cannot be part of a region."""
 
 
 @dataclass(slots=True)
 class Region:
-    """Nodes in order; `leaves`: the quantized tensors that they begin from; `axis`: along which constants differ."""
+    """Nodes in order; `leaves`: the quantized tensors at the start; `axis`: along which constants differ."""
 
     output: Tensor
     nodes: list[Node] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Region:
 
 
 def region(node: Node, context: Context) -> Region:
-    """What a node with a quantized output computes; NoForm, naming the node, if that is not a function of elements."""
+    """The region of a node with a quantized output; NoForm, naming the node, if it is not an elementwise function."""
     found = Region(context.tensors[node.outputs[0]])
     _grow(found, node, context)
     for leaf in found.leaves:
@@ -57,7 +57,7 @@ def region(node: Node, context: Context) -> Region:
 
 
 def _check_sizes(found: Region, context: Context) -> None:
-    """NoForm where a constant adds dimensions, or elements, to those of the leaves: a table adds none."""
+    """NoForm if a constant adds dimensions or elements to those of the leaves: a table cannot."""
     known: Shape = ()
     for leaf in found.leaves:
         known = None if known is None or leaf.shape is None else broadcast_pair(known, leaf.shape)
@@ -65,20 +65,20 @@ def _check_sizes(found: Region, context: Context) -> None:
         constants = [context.tensors[name] for name in node.inputs if name and context.tensors[name].is_constant]
         for shape in (each.shape or () for each in constants if OPERATORS[node.operator].shape is broadcast):
             if len(shape) > 1 if known is None else broadcast_pair(known, shape) != known:
-                raise NoForm("has a constant of real numbers that may add dimensions or elements", node=node)
+                raise NoForm("has a float constant that may add dimensions or elements", node=node)
 
 
 def _grow(found: Region, node: Node, context: Context) -> None:
-    """Add a node, after those that it depends on through real numbers."""
+    """Add a node, after those that it depends on through floats."""
     if node.outputs[0] in found.reached:
         return
     found.reached.add(node.outputs[0])
     if len(found.reached) > MOST_NODES:
-        raise NoForm(f"computes real numbers with more than {MOST_NODES} operators", node=node)
+        raise NoForm(f"computes floats with more than {MOST_NODES} operators", node=node)
     if not is_by_element(node):
         source = _computing(node, context)
         if is_by_element(source) or is_move(source):
-            raise NoForm("moves real numbers", node=node)
+            raise NoForm("moves floats", node=node)
         raise NoForm(SEVERAL, node=source)
     for place, name in enumerate(node.inputs):
         if not name:
@@ -90,23 +90,23 @@ def _grow(found: Region, node: Node, context: Context) -> None:
             if all(leaf.name != name for leaf in found.leaves):
                 found.leaves.append(tensor)
         elif tensor.is_constant:
-            raise NoForm(f"has a constant of real numbers for each position, {name!r}", node=node)
+            raise NoForm(f"has a different float constant for each position, {name!r}", node=node)
         elif name in context.producer:
             _grow(found, context.producer[name], context)
         else:
-            raise NoForm(f"reads real numbers, {name!r}", node=node)
+            raise NoForm(f"reads floats, {name!r}", node=node)
     found.nodes.append(node)
 
 
 def _computing(node: Node, context: Context) -> Node:
-    """The node whose numbers a node moves, if it only moves some."""
+    """The node whose elements a node moves, if it only moves elements."""
     while is_move(node) and node.inputs and (source := context.producer.get(node.inputs[0])) is not None:
         node = source
     return node
 
 
 def is_move(node: Node) -> bool:
-    """Whether a node moves numbers, or clamps them."""
+    """Whether a node moves or clamps elements."""
     return has(node, Trait.ANY_MOVE)
 
 
@@ -116,7 +116,7 @@ def is_by_element(node: Node) -> bool:
 
 
 def _fits(found: Region, node: Node, place: int, tensor: Tensor, context: Context) -> bool:
-    """Whether a constant is one for all elements, or differs along one axis of the output, the same for all."""
+    """Whether a constant is a single value, or varies along one axis of the output, the same for all constants."""
     sizes = [size for size in tensor.shape or () if size != 1]
     if not sizes:
         return True
@@ -132,7 +132,7 @@ def _fits(found: Region, node: Node, place: int, tensor: Tensor, context: Contex
 
 
 def integers(tensor: Tensor) -> Integers:
-    """All integers of the type of a tensor of up to 8 bits, those outside of its range moved into it."""
+    """All integers of the type of a tensor of up to 8 bits, those outside its range clamped."""
     dtype, grid = DTYPES[tensor.dtype], tensor.quantization
     assert grid is not None
     if dtype.bits > TABLE_BITS:

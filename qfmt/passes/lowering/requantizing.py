@@ -1,4 +1,4 @@
-"""From exact sums to output integers: a qfmt.Requantize behind the node that adds up, or a qfmt.RequantShift."""
+"""From exact sums to output integers: a qfmt.Requantize, or a qfmt.RequantShift, after the node that sums."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PAIRS, FOUND = 10, 4
 """Pairs that are compared, and thresholds that are found, in the time of an operation."""
 
 CELLS = 1 << 20
-"""How many thresholds are looked for at a time."""
+"""How many thresholds are searched at a time."""
 
 
 def requantized(sums: Sums, output: str, like: Node, context: Context, form: Form | None = None) -> None:
-    """Append the node that adds up, and what makes output integers of its sums; nothing more if they are the same."""
+    """Append the node that sums, and the requantization of its sums, unless it changes nothing."""
     y = context.tensors[output]
     found = best(sums, y, context, form or context.form)
     name = sums.node.outputs[0]
@@ -33,7 +33,7 @@ def requantized(sums: Sums, output: str, like: Node, context: Context, form: For
 
 
 def best(sums: Sums, y: Tensor, context: Context, form: Form) -> Requantization:
-    """The parameters for all channels; those of a common shift are found for all at once."""
+    """The parameters for all channels; those with a common shift are found for all at once."""
     grid = context.grid(y)
     if grid.quant_max - grid.quant_min > LEVELS:
         raise NoForm(f"has an output of {grid.quant_max - grid.quant_min + 1:,} levels")
@@ -59,14 +59,14 @@ def best(sums: Sums, y: Tensor, context: Context, form: Form) -> Requantization:
 
 
 def _constant(channels: int, form: Form) -> Requantization:
-    """The parameters for an output of a single level: any line, the clamp does the rest."""
+    """The parameters for an output with a single level: any line works, because of the clamp."""
     zeros = np.zeros(channels, np.int64)
     rule = "multiply_shift" if form.rule == "thresholds" else form.rule
     return Requantization(rule, Lines(zeros + 1, zeros, zeros), zeros - 1, np.empty((0, 0), np.int64), zeros, 0)
 
 
 def _unsure(found: Requantization, sums: Sums) -> Requantization:
-    """With the sums of which it cannot be told what the stated rule gives, counted as differing by 1."""
+    """The requantization, with sums whose result by the stated rule is uncertain counted as differing by 1."""
     return found._replace(differs=found.differs + sums.unsure, largest=max(found.largest, min(sums.unsure, 1)))
 
 
@@ -111,7 +111,7 @@ def append(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node
 
 
 def _known(found: Requantization, sums: Sums) -> dict[str, Any]:
-    """The attributes that say what is known about a requantization."""
+    """The attributes that describe a requantization."""
     return {
         "reach_low": tuple(sums.low.tolist()),
         "reach_high": tuple(sums.high.tolist()),
@@ -122,7 +122,7 @@ def _known(found: Requantization, sums: Sums) -> dict[str, Any]:
 
 
 def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, like: Node, context: Context) -> None:
-    """floor((x·mul + add) / div + 1/2): div a power of two, half of which the addend leaves to the rule."""
+    """floor((x·mul + add) / div + 1/2): div is a power of two; the rule, not the addend, adds half of it."""
     shift = int(found.lines.shift[0])
     rank = len(y.shape or ())
     spread = [-1 if axis == sums.axis and len(sums.low) > 1 else 1 for axis in range(rank)][sums.axis :]
@@ -132,7 +132,7 @@ def _append_shift(found: Requantization, sums: Sums, source: str, y: Tensor, lik
     attributes: dict[str, Any] = {"div": 1 << shift, **_known(found, sums)}
     node = _node("qfmt.RequantShift", (source, *names), y.name, MULTIPLY_ADD_DIVIDE, attributes, like)
     if source == sums.node.outputs[0]:
-        context.add(replace(context.tensors[source], quantization=None))  # RequantShift takes off zero points
+        context.add(replace(context.tensors[source], quantization=None))  # RequantShift subtracts zero points
     context.put(node, [y])
 
 

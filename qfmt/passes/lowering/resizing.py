@@ -1,4 +1,4 @@
-"""Resizing by the nearest neighbour: a move of integers, told by sizes instead of real factors where it is the same."""
+"""Nearest-neighbour resizing: a move of integers, with sizes instead of float factors if that is equivalent."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .context import Context
 
 CROPS = "tf_crop_and_resize"
 RULE = "interpolate"
-"""What a Resize of integers states; where it moves only, all rules are the same."""
+"""The rule that a Resize of integers states; if it only moves, all rules are equivalent."""
 
 
 def is_nearest(node: Node) -> bool:
-    """Whether a node takes the nearest element, without a real number of its own beyond the edges."""
+    """Whether a node selects the nearest element, without a float value outside the edges."""
     attributes = node.attributes
     is_resize = node.operator == "Resize" and attributes["mode"] == "nearest"
     return is_resize and attributes["coordinate_transformation_mode"] != CROPS
 
 
 def by_sizes(node: Node, context: Context) -> Node:
-    """A Resize by the nearest neighbour that names sizes where it named factors, if it takes the same elements then.
+    """A nearest-neighbour Resize with sizes instead of factors, if it selects the same elements.
 
-    Sizes that are not known stay: only a factor of 1 lets a dimension alone.
+    Unknown sizes stay: only a factor of 1 leaves a dimension unchanged.
     """
     if not is_nearest(node) or len(node.inputs) < 3 or not node.inputs[2] or any(node.inputs[3:]):
         return node

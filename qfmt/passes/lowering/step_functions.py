@@ -1,6 +1,6 @@
-"""Where a requantization steps up: a monotone function of integers is its thresholds, and nothing else.
+"""The steps of a requantization: thresholds define a monotone function of integers completely.
 
-A rule that takes exact sums to 8 bits is a chain of monotone roundings, so for every output integer there is one least
+A rule from exact sums to 8 bits is a chain of monotone roundings, so for every output integer there is one least
 sum that gives it or more. Two rules are equal on all reachable sums if and only if these least sums are equal.
 """
 
@@ -21,12 +21,12 @@ Integers = NDArray[np.int64]
 class StepFunction:
     """A monotone function of sums to output integers, channel by channel (C of them).
 
-    `low`, `high` [C]: the least and the greatest sum that is reachable. `levels` [K]: output integers, one apart.
-    `above` [C, K]: the least reachable sum that gives at least the level; high + 1 where none does.
-    `below` [C, K]: the greatest reachable sum that gives less; low - 1 where none does. None: `above` - 1.
-    `multiplier` [C]: the real number that sums are multiplied by; `zero_point`: what is added then.
-    `pairs`: the reachable sums, what they give and of how many pairs of inputs, where not all integers from low to high
-    are reachable, or not equally often (C is 1).
+    `low`, `high` [C]: the least and the greatest sum that is reachable. `levels` [K]: consecutive output integers.
+    `above` [C, K]: the least reachable sum that gives at least the level; high + 1 if none does.
+    `below` [C, K]: the greatest reachable sum that gives less; low - 1 if none does. None: `above` - 1.
+    `multiplier` [C]: the real number that sums are multiplied by; `zero_point`: the integer added afterwards.
+    `pairs`: the reachable sums, their outputs, and their numbers of pairs of inputs, if not all integers from low to
+    high are reachable, or not equally often (C is 1).
     """
 
     low: Integers
@@ -44,7 +44,7 @@ class StepFunction:
         return self.above - 1 if self.below is None else self.below
 
     def some(self, channels: Any) -> StepFunction:
-        """The same of some channels: a slice, a mask or numbers."""
+        """The same for some channels: a slice, a mask or indices."""
         below = None if self.below is None else self.below[channels]
         low, high, above, multiplier = (each[channels] for each in (self.low, self.high, self.above, self.multiplier))
         return replace(self, low=low, high=high, above=above, multiplier=multiplier, below=below)
@@ -60,8 +60,8 @@ def search(
 ) -> StepFunction:
     """The steps of a monotone function: for each channel and level the least x in [low, high] with that or more.
 
-    `evaluate` takes x [C, n] to outputs [C, n]. The search begins around what real numbers would give, and is a
-    bisection: what it returns has been evaluated on both of its sides.
+    `evaluate` maps x [C, n] to outputs [C, n]. The search is a bisection that begins around the result in real numbers:
+    every returned threshold has been evaluated on both sides.
     """
     first, end = low[:, None], high[:, None] + 1
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -72,7 +72,7 @@ def search(
     right = np.clip(np.ceil(guess + margin).astype(np.int64), first, end)
 
     def reaches(x: Integers) -> NDArray[np.bool_]:
-        return evaluate(np.minimum(x, end - 1)) >= levels  # what is beyond counts as reaching, see below
+        return evaluate(np.minimum(x, end - 1)) >= levels  # values beyond count as reaching, see below
 
     left = np.where((left > first) & reaches(np.maximum(left - 1, first)), first, left)
     right = np.where((right < end) & ~reaches(right), end, right)
@@ -96,8 +96,8 @@ def of_pairs(
 ) -> StepFunction | None:
     """The steps of a function given by all its pairs; None if it is not monotone, or not a function.
 
-    `limits` are the least and greatest output that there could be, reached or not. `nearly`: if it is none, the steps
-    of the greatest outputs up to each value; the pairs tell how many differ.
+    `limits` are the least and greatest possible output, reached or not. `nearly`: if it is not one, the steps
+    of the greatest outputs up to each value; the pairs determine how many differ.
     """
     least, span = outputs.min(), int(np.ptp(outputs)) + 1
     values, outputs = np.divmod(np.sort(values * span + (outputs - least)), span)
@@ -119,15 +119,15 @@ def of_pairs(
 
 
 def levels_of(low: int, high: int) -> Integers:
-    """What outputs in [low, high] may reach: all but the least of them; that one, if it is the only one."""
+    """The levels of outputs in [low, high]: all but the least one, or that one if it is the only one."""
     return np.arange(min(low + 1, high), high + 1, dtype=np.int64)
 
 
 def differing(steps: StepFunction, other: Integers) -> Integers:
-    """How many reachable sums give something else by other thresholds `other` [C, K], channel by channel; of pairs, how
-    many of these.
+    """How many reachable sums have another output with the thresholds `other` [C, K], per channel; for pairs, how
+    many pairs.
 
-    Thresholds of both are ascending; between the two of one level lie the sums that the level tells apart.
+    Thresholds of both are ascending; the sums between the two of one level differ.
     """
     low, high = steps.low[:, None], steps.high[:, None]
     theirs = np.clip(other, low, high + 1)
@@ -139,7 +139,7 @@ def differing(steps: StepFunction, other: Integers) -> Integers:
 
 
 def largest_difference(steps: StepFunction, other: Integers, counts: Integers) -> int:
-    """By how much reachable sums differ at most; `counts` as `differing` gives them."""
+    """By how much reachable sums differ at most; `counts` are those of `differing`."""
     theirs = np.clip(other, steps.low[:, None], steps.high[:, None] + 1)
     if steps.pairs is not None:
         return int(np.abs(_apart(steps, theirs)).max(initial=0))

@@ -1,4 +1,4 @@
-"""Exact sums of a layer: what adds them up, how far they reach, and what the stated rule makes of each."""
+"""Exact sums of a layer: the node that computes them, their range, and their outputs by the stated rule."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .lines import Floats
 from .step_functions import Array, Integers
 
 FACTOR_BITS = 16
-"""The most that integers may have which are multiplied, or added up."""
+"""The most bits of integers that are multiplied or summed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """A node that gives exact sums as int32, and what becomes of them. C channels, or 1 for all.
+    """A node that outputs exact sums as int32, and how they are requantized. C channels, or 1 for all.
 
     `evaluate(x, channels)`: sums [c, n] of some channels to output integers, by the rule `compared`. `pairs`: all
-    reachable sums and what they give, where that is known one by one instead; `nearly`: several outputs for one sum, at
-    times. `unsure`: of how many sums it cannot be told what the stated rule gives, because it adds up real numbers.
-    `whole`: the stated rule adds nothing to a sum but whole numbers, in float32 without rounding.
+    reachable sums and their outputs, if these are known individually; `nearly`: one sum may have multiple outputs.
+    `unsure`: for how many sums the stated rule's result is uncertain, because it sums floats.
+    `whole`: the stated rule adds only integers to a sum, in float32 without rounding.
     """
 
     node: Node
@@ -41,7 +41,7 @@ class Sums:
 
 
 def unit_of(scale: Array, axis: int, low: Integers, high: Integers) -> Quantization:
-    """What the sums mean: their unit, and the range that they stay in."""
+    """The quantization of the sums: their unit, and their range."""
     scales = tuple(float(each) for each in np.asarray(scale, np.float64).reshape(-1))
     least, most = min(0, int(low.min(initial=0))), max(0, int(high.max(initial=0)))
     exact = all(float(f32(each)) == each for each in scales)

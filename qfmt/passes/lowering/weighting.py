@@ -1,7 +1,7 @@
-"""Weighted sums for forms that add nothing of their own: what a line adds goes into the sum, as one more input.
+"""Weighted sums for forms without an addend: the addend of a line goes into the sum, as one more input.
 
 A line (S · m + add) >> s of a sum S is the form (S' · m' + 2^(s' - 1)) >> s' of S' = f · S + c: for a power of two f is
-m; for a multiplier f is a power of two, so that c, a whole number, says precisely what is added.
+m; for a multiplier f is a power of two, so that c, an integer, represents the addend exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Weighting(NamedTuple):
 
 
 def weighting(rule: str, lines: Lines, reach: int) -> Weighting | None:
-    """Factor and constant for a line of one channel, as fine as int32 allows; None if it does not hold the sums.
+    """Factor and constant for a line of one channel, as fine as int32 allows; None if int32 cannot represent the sums.
 
-    `reach` is what |S| stays below, partial sums and all values of the types included.
+    `reach` is a bound of |S|, for partial sums and all values of the types, too.
     """
     multiplier, shift, add = (int(each[0]) for each in lines)
     half = (1 << shift) >> 1

@@ -7,6 +7,7 @@
 #define QFB_NODE_H
 
 #include "../qfb_run.h"
+#include "names.h"
 
 #define QFB_RUN_SIZE INT64_C(0x7fffffff)
 

@@ -71,7 +71,7 @@ export function inMemory<Result>(make: () => Result): Result {
   }
 }
 
-/** Text of a stranger, to be shown in a message: quoted, short, and without control characters. */
+/** Untrusted text, to be shown in a message: quoted, short, and without control characters. */
 export function quoted(text: string): string {
   return JSON.stringify(text.length > 200 ? `${text.slice(0, 200)}…` : text);
 }

@@ -33,7 +33,7 @@ export class StoredArray {
     this.#stored = stored;
   }
 
-  /** The bytes as they are stored (types of less than 8 bits packed): verified, and a view where they are in memory. */
+  /** The stored bytes (types of less than 8 bits packed): verified, and a view where they are in memory. */
   bytes(): Promise<Uint8Array> {
     return this.#stored.bytes();
   }

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
+import { format } from "node:util";
 import { DTYPES, floatOfCode, open, QfbError, toFloat32, unpack } from "qfb-reader";
 import { BLOCKS, golden, GOLDEN, PACKAGE } from "./files.js";
 import { verdict } from "./touch.js";
@@ -138,7 +139,7 @@ test("the example of the README prints what it says", async () => {
   const lines: string[] = [];
   const body = code!.replace(/^import .*\n/gm, "").replaceAll('"model.qfb"', JSON.stringify(GOLDEN.href));
   const run = new Function("open", "console", `return (async () => {${body}})();`) as (...given: unknown[]) => Promise<void>;
-  await run(open, { log: (...items: unknown[]) => lines.push(items.map(String).join(" ")) });
+  await run(open, { log: (...items: unknown[]) => lines.push(format(...items)) });
   assert.equal(`${lines.join("\n")}\n`, output);
   const other = body.replace("conv._packed_params", "of another file");
   const again = new Function("open", "console", `return (async () => {${other}})();`) as typeof run;

@@ -52,7 +52,7 @@ def test_the_header_says_where_it_is_from_and_what_was_proven(digits: Model, tmp
     header = (tmp_path / "net" / "net.h").read_text(encoding="ascii")
     assert f"written by qfmt {qfmt.__version__}" in header
     assert digits.content_id().hex() in header and digits.source["sha256"] in header
-    said = re.search(r"compared with ([a-z_, ]+): equal on all ([\d,]+) sums in reach", header)
+    said = re.search(r"compared with ([a-z_, ]+): equal on all ([\d,]+) reachable sums", header)
     assert said is not None and "float_bias" in said[1].split(", ")
     assert int(said[2].replace(",", "")) > 100_000_000
     assert "where real is x of the source" in header and "round(fma(real, 1 / NET_INPUT_0_SCALE, NET" in header
@@ -74,7 +74,7 @@ def test_a_header_says_what_was_not_compared(digits: Model, tmp_path: Path) -> N
     write_c(digits.replace(graph=replace(digits.graph, nodes=nodes)), tmp_path / "net")
     text = " ".join((tmp_path / "net" / "net.h").read_text(encoding="ascii").split())
     assert re.search(
-        r"compared with float_bias: differs on \d+ of [\d,]+ sums in reach, by 2 at most; 2 of 7 requantizations",
+        r"compared with float_bias: differs on \d+ of [\d,]+ reachable sums, by 2 at most; 2 of 7 requantizations",
         text,
     )
 
@@ -114,7 +114,7 @@ def test_the_makefile_builds_it(digits: Model, tmp_path: Path) -> None:
 
 def test_main_takes_exactly_its_input(digits: Model, tmp_path: Path) -> None:
     main = program(digits, tmp_path / "net")
-    for raw, said in ((bytes(63), "too short: it takes 64 bytes"), (bytes(65), "too long: it takes 64 bytes")):
+    for raw, said in ((bytes(63), "too short: it must have 64 bytes"), (bytes(65), "too long: it must have 64 bytes")):
         done = subprocess.run([main], input=raw, capture_output=True)
         assert done.returncode == 2 and said in done.stderr.decode() and not done.stdout
     for arguments, said in ((["a", "b"], "usage: main [FILE]"), ([tmp_path / "nothing"], "nothing cannot be read")):

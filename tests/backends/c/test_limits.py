@@ -286,7 +286,7 @@ def repeated(count: int) -> Model:
 
 def test_constants_that_are_computed_are_charged_before() -> None:
     assert fixed(repeated(1000), {}).value("many").array is not None
-    with pytest.raises(BudgetError, match=r"writing C of a network of \d+ bytes would take more than"):
+    with pytest.raises(BudgetError, match=r"writing C for a network of \d+ bytes would take more than"):
         fixed(repeated(1 << 25), {})
 
 

@@ -165,12 +165,12 @@ def test_a_folder_of_other_files_is_left_alone(digits: Model, tmp_path: Path) ->
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(DestinationError, match="holds other files"):
+    with pytest.raises(DestinationError, match="contains other files"):
         write_c(digits, folder)
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
     write_c(digits, tmp_path / "net")
     (tmp_path / "net" / "notes.txt").write_text("mine")
-    with pytest.raises(DestinationError, match="holds other files"):
+    with pytest.raises(DestinationError, match="contains other files"):
         write_c(digits, tmp_path / "net")
     assert (tmp_path / "net" / "notes.txt").read_text() == "mine"
 
@@ -294,7 +294,7 @@ def test_sums_that_may_leave_int32_are_refused(tmp_path: Path) -> None:
     w = Tensor.constant("w", np.full((1, 3), 32767, np.int16), Quantization((1.0,), (0,), -32768, 32767))
     node = Node("qfmt.Linear", ("x", "w"), ("y",), rule="exact")
     model = Model(Graph(("x",), ("y",), (node,), {"x": x, "w": w, "y": Tensor("y", "int32", (1, 1))}))
-    with pytest.raises(InexpressibleNodesError, match="its sums may exceed int32"):
+    with pytest.raises(InexpressibleNodesError, match="computes sums that may exceed int32"):
         write_c(model, tmp_path / "net")
 
 

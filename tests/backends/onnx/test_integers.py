@@ -81,6 +81,19 @@ def test_softmax_of_the_usual_grid(dtype: str) -> None:
     assert not tally.faults
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize(("rule", "whole"), [("integer_bias", 166), ("integer_bias_reciprocal", 165)])
+def test_a_bias_is_rounded_as_the_rule_rounds_it(form: str, rule: str, whole: int) -> None:
+    """0.08713575 / (0.081 · 0.0065) is close to 165.5, and not equal to the product with the reciprocal."""
+    x = Tensor("x", "uint8", ("N", 2), quantization=Quantization.per_tensor(float(f32(0.081)), 0, "uint8"))
+    grid = Quantization.per_tensor(float(f32(0.0065)), 0, "int8")
+    w, b = Tensor.constant("w", np.ones((1, 2), np.int8), grid), Tensor.constant("b", np.array([0.08713575], f32))
+    y = Tensor("y", "uint8", ("N", 1), quantization=Quantization.per_tensor(0.01, 0, "uint8"))
+    proto = witness.one("qfmt.Linear", [x, w, b], y, rule).to_onnx(form=form)
+    (bias,) = (each for each in proto.graph.initializer if each.name == "b_quantized")
+    assert onnx.numpy_helper.to_array(bias).tolist() == [whole]
+
+
 @pytest.mark.parametrize("low", [-128, -3, 20])
 def test_narrow_ranges_are_clips_of_integers(low: int) -> None:
     rng = np.random.default_rng(1)

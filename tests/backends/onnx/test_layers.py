@@ -1,4 +1,4 @@
-"""ONNX out: layers with quantized weights whose input is quantized while the network runs, or looked up."""
+"""ONNX out: layers with quantized weights whose input is quantized at run time, or looked up."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_names_are_those_of_the_model() -> None:
 
 
 def test_sizes_that_are_not_known_are_computed() -> None:
-    """The bins of an adaptive pool follow from the size of the image when the network runs."""
+    """The bins of an adaptive pool follow from the size of the image at run time."""
     model = qfmt.convert(DIGITS, engine="onnx")
     x = np.load(HELD_BACK)["x"]
     proto = model.to_onnx()
@@ -220,7 +220,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
 
 def command(*arguments: object, forbid: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """`qfmt` in a process of its own, in which some packages cannot be imported."""
+    """`qfmt` in a separate process, in which some packages cannot be imported."""
     code = f"import sys; sys.modules.update(dict.fromkeys({forbid!r})); from qfmt.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
 

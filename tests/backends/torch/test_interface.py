@@ -97,10 +97,10 @@ def test_bad_inputs_are_named(engine: str) -> None:
     module, (image, vector) = model_of("two_inputs").to_torch(engine), inputs_of("two_inputs")
     for arguments, message in (
         ((image,), "input vector: is missing"),
-        ((image[0], vector), "input image: takes 4 dimensions, not 3"),
-        ((image, vector.long()), "input vector: takes torch.float32, not torch.int64"),
+        ((image[0], vector), "input image: expects 4 dimensions, not 3"),
+        ((image, vector.long()), "input vector: expects torch.float32, not torch.int64"),
         ((image[:, :2], vector), "input image: dimension 1 is 2, must be 3"),
-        ((image.numpy(), vector), "input image: takes a torch.Tensor, not ndarray"),
+        ((image.numpy(), vector), "input image: expects a torch.Tensor, not ndarray"),
     ):
         with pytest.raises(RunError, match=message):
             module(*arguments)

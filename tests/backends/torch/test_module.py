@@ -11,9 +11,12 @@ import pytest
 import torch
 
 import qfmt
+from qfmt.backends.torch.engines import NATIVE_ENGINES
+from qfmt.engines import RUNTIMES, TORCH_ENGINES
 from qfmt.errors import RunError
 from qfmt.model import Graph, Model, Node, Quantization, Tensor
 from qfmt.ops import OPERATORS
+from qfmt.passes.hazards import KERNELS
 from support.paths import SUITE
 
 ENGINES = ("reference", "native", "onednn", "qdq")
@@ -26,6 +29,11 @@ def own_kernels():
     yield
     assert torch.backends.quantized.engine == "fbgemm"
     torch.backends.quantized.engine = before
+
+
+def test_lists_of_kernels_name_the_engines_that_there_are() -> None:
+    assert sorted(NATIVE_ENGINES) == sorted(TORCH_ENGINES)
+    assert KERNELS.keys() < {*TORCH_ENGINES, *RUNTIMES}
 
 
 def named(*names: str) -> Model:
@@ -271,10 +279,10 @@ def test_quantized_tensors_of_another_grid_are_refused(engine: str) -> None:
     make = torch._make_per_tensor_quantized_tensor
     assert torch.equal(module(make(integers, 0.5, 3)), module(integers))
     for scale, zero_point in ((0.25, 3), (0.5, 4)):
-        with pytest.raises(RunError, match=r"input x: takes integers of scale 0\.5 and zero point 3"):
+        with pytest.raises(RunError, match=r"input x: expects integers with scale 0\.5 and zero point 3"):
             module(make(integers, scale, zero_point))
     model, x = convolution()
-    with pytest.raises(RunError, match="input x: takes real numbers, not a quantized tensor; dequantize it"):
+    with pytest.raises(RunError, match="input x: expects floats, not a quantized tensor; dequantize it"):
         model.to_torch(engine)(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))
 
 

@@ -11,7 +11,8 @@ import torch
 import qfmt
 from networks import onnx_runtime as networks
 from qfmt.compare.classes import Counts
-from qfmt.compare.running import SideBySide
+from qfmt.compare.judges import by_file
+from qfmt.compare.side_by_side import SideBySide
 from qfmt.frontends.witness import computed
 from qfmt.model import Model
 from support.counts import tell
@@ -32,7 +33,7 @@ def test_qdq_needs_no_help(name: str, form: str, tmp_path: Path) -> None:
     model = with_all_outputs(qfmt.convert(networks.static(name, form, tmp_path)))
     module = model.to_torch("qdq")
     assert not module.report()
-    beside = SideBySide(model, "pt2e")  # whose operators the engine qdq uses
+    beside = SideBySide(model, by_file(model, "pt2e"))  # whose operators the engine qdq uses
     for seed in range(3):
         inputs = networks.inputs(networks.network(name), seed)
         values = zip(model.graph.outputs, module(*map(torch.from_numpy, inputs.values())), strict=True)

@@ -103,7 +103,7 @@ def test_functions_that_networks_have_are_inlined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("made", "words"), [
     (functions(65, 1), "more than 64 levels deep"),
     ([*functions(2, 1)[:1], helper.make_function("d", "F1", ["a"], ["o"], [node("F0", ["a"], ["o"], domain="d")],
-      [helper.make_opsetid("d", 1)])], "in a circle"),
+      [helper.make_opsetid("d", 1)])], "recursively"),
 ])  # fmt: skip
 def test_functions_that_have_no_end(made: list[onnx.FunctionProto], words: str) -> None:
     with pytest.raises(SourceError, match=words):

@@ -53,6 +53,22 @@ def test_a_convolution_between_dq_and_q_is_one_on_integers(relu: bool, bias: str
     assert weight.axis == 0
 
 
+def test_groups_of_a_transposed_convolution_share_the_scales_of_their_channels(tmp_path: Path) -> None:
+    rng, scales = np.random.default_rng(4), np.array([0.01, 0.02], f32)
+    constants = {
+        **grids(x=(0.05, np.uint8(117)), w=(scales, np.zeros(2, np.int8)), y=(0.2, np.uint8(40))),
+        **grids(b=(np.tile(f32(0.05) * scales, 2), np.zeros(4, np.int32))),
+        "w": rng.integers(-127, 128, (6, 2, 3, 3)).astype(np.int8),
+        "b": rng.integers(-500, 500, 4).astype(np.int32),
+    }
+    nodes = [
+        q("x", "x", "xq"), dq("xq", "x", "xd"), dq("w", "w", "wd", axis=1), dq("b", "b", "bd", axis=0),
+        node("ConvTranspose", ["xd", "wd", "bd"], ["c"], group=2), q("c", "y", "yq"), dq("yq", "y", "y"),
+    ]  # fmt: skip
+    model = compare(proto(nodes, {"x": (FLOAT, [1, 6, 5, 5])}, ["y"], constants), tmp_path, steps=1, share=0.98)
+    assert operators(model)["ConvTranspose@integer_bias"] == 1
+
+
 @pytest.mark.parametrize("opset", [10, 11, 13, 17, 19, 21, 23, 25])
 def test_opsets(opset: int, tmp_path: Path) -> None:
     """Before 13 there is no axis: scales of the tensor only."""

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qfmt
 from networks.onnx_models import node, proto
-from qfmt.frontends import RUNTIMES
+from qfmt.engines import RUNTIMES
 from qfmt.frontends.onnx import external
 from qfmt.frontends.onnx.external import open_proto, take_large
 from qfmt.frontends.onnx.runtime import Engine

@@ -118,7 +118,7 @@ def test_each_tensor_is_an_input(case: str, tmp_path: Path) -> None:
 def test_a_module_called_as_the_source_says_what_to_pass() -> None:
     network, inputs = language_model()
     module = qfmt.convert(network, example_inputs=inputs).to_torch(engine="reference")
-    with pytest.raises(RunError, match=r"input hidden\.0: takes a torch\.Tensor, not tuple; pass its tensors one by"):
+    with pytest.raises(RunError, match=r"input hidden\.0: expects a torch\.Tensor, not tuple; pass its tensors one by"):
         module(*inputs)
 
 
@@ -139,7 +139,7 @@ class OfDict(nn.Module):
 
 def test_a_dict_without_example_is_refused(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(OfDict()), tmp_path / "m.pt")
-    with pytest.raises(SourceError, match=r"takes batch: Dict\[str, Tensor\]; only tensors, and tuples"):
+    with pytest.raises(SourceError, match=r"has the argument batch: Dict\[str, Tensor\]; only tensors, and tuples"):
         qfmt.convert(tmp_path / "m.pt")
 
 

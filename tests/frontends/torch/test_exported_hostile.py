@@ -183,7 +183,7 @@ def test_a_program_with_a_state_is_refused(form: str) -> None:
     with quiet():
         program = torch.export.export(Counter().eval(), (X,))
         program = program if form == "training" else program.run_decompositions()
-    with pytest.raises(SourceError, match="count: the program changes it at run time"):
+    with pytest.raises(SourceError, match="count: the program modifies it at run time"):
         qfmt.convert(program)
 
 

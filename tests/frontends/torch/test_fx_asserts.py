@@ -67,5 +67,5 @@ def test_the_graph_stays(network: tuple[Any, Path], shapes: dict[str, Any]) -> N
     [((2, 3, 9, 8), "height is not 8"), ((2, 3, 8, 7), "width is odd"), ((2, 3, 8, 10), "another size is needed")],
 )
 def test_a_shape_that_the_network_refuses(network: tuple[Any, Path], shape: tuple[int, ...], why: str) -> None:
-    with pytest.raises(SourceError, match=f"the network refuses its input: the {why}|{why}"):
+    with pytest.raises(SourceError, match=f"the network rejects its input: the {why}|{why}"):
         qfmt.convert(network[1], input_shapes={"x": shape})

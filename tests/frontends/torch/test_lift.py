@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qfmt.engines import ENGINES
 from qfmt.errors import SourceError, UnsupportedOperatorsError
-from qfmt.frontends import ENGINES
 from qfmt.frontends.options import Options
 from qfmt.frontends.stored import PerTensor, Storage, StoredTensor
 from qfmt.frontends.torch import inputs

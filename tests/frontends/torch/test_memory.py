@@ -220,7 +220,7 @@ def test_a_model_without_observers_is_no_prepared_one() -> None:
         qfmt.convert(network, example_inputs=inputs, prepared=network)
 
 
-# -- what is refused -----------------------------------------------------------------------------------
+# -- unsupported modules -----------------------------------------------------------------------------------
 
 
 def refused(source: Any, **options: Any) -> str:

@@ -45,7 +45,7 @@ class TakesList(Layers):
 
 NETWORKS = {
     "a decision": (Decides, "makes a decision that depends on the data: `if bool"),
-    "a list": (TakesList, r"takes images: List[Tensor]"),
+    "a list": (TakesList, r"has the argument images: List[Tensor]"),
 }
 
 

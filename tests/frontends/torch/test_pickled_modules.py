@@ -212,7 +212,7 @@ def test_functions_of_fx_take_inplace_where_torch_does(call: str, operators: lis
         ("elu(x, 2.0, True, 3)", "elu is called with arguments that are not supported"),
         ("feature_alpha_dropout(x, 0.5, True)", "is in training mode"),
         ("gelu(x, 'tanh')", "gelu is called with arguments that are not supported"),
-        ("gelu(x, approximate = True)", "takes a bool where another type is needed"),
+        ("gelu(x, approximate = True)", "gets a bool where another type is required"),
     ],
 )
 def test_functions_of_fx_with_other_arguments_are_refused_where_they_are(

@@ -310,7 +310,7 @@ def test_other_modules_are_named() -> None:
     net = nn.Sequential(nn.Embedding(8, 16))
     configuration = ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.granularity.PerGroup(8))
     quietly(ao.quantize_, net, configuration, lambda module, _: isinstance(module, nn.Embedding))
-    with pytest.raises(SourceError, match=r"0\.weight: is a tensor of torchao in a Embedding; only linear layers"):
+    with pytest.raises(SourceError, match=r"0\.weight: is a torchao tensor in a Embedding; only linear layers"):
         qfmt.convert(net, example_inputs=(torch.zeros(2, 3, dtype=torch.int64),))
 
 
@@ -545,6 +545,6 @@ def test_inspect_tells_what_layers_do_to_their_inputs() -> None:
     run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.safetensors")])
     assert run.exit_code == 0
     lines = " ".join(run.output.split())
-    assert "inputs quantized while it runs: int8 per tensor, symmetric: dynamic_tensor.weight; int8 per token" in lines
+    assert "inputs quantized at run time: int8 per tensor, symmetric: dynamic_tensor.weight; int8 per token" in lines
     run = CliRunner().invoke(main, ["inspect", str(SAMPLES / "torchao.pt"), "--tensor", "static.input"])
-    assert run.exit_code == 0 and "computed when the network runs; the file has no graph" in run.output
+    assert run.exit_code == 0 and "computed at run time; the file has no graph" in run.output

@@ -232,7 +232,7 @@ def test_the_place_of_the_largest_needs_numbers_that_differ() -> None:
             equal(net.model(y), {x: np.array([[3, 7, 9, 1]], np.uint8)})
         else:
             with (
-                pytest.raises(NoIntegerFormError, match="different integers whose real numbers are equal in float32"),
+                pytest.raises(NoIntegerFormError, match="different integers dequantize to equal float32 values"),
                 np.errstate(over="ignore"),
             ):
                 lower_integer(net.model(y))
@@ -341,7 +341,7 @@ def chain(operators: list[str], start: str) -> Model:
 @pytest.mark.parametrize(
     ("operators", "words"),
     [
-        (["Relu"] * 3000, "computes real numbers with more than 100 operators"),
+        (["Relu"] * 3000, "computes floats with more than 100 operators"),
         (["Softmax", *["Flatten"] * 3000], "from more than one element"),
         (["Softmax", *["Add"] * 60], "from more than one element"),
     ],

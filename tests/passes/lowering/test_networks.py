@@ -341,7 +341,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
     (told,) = [each for each in result.stderr.splitlines() if each.startswith("lower")]
     found = totals(qfmt.load(dest))
     assert f"{found.channels} channels: " in told
-    assert f"equal on all {found.sums:,} sums in reach" in told
+    assert f"equal on all {found.sums:,} reachable sums" in told
     assert "integer-only arithmetic" in result.stderr
     assert compare("digits by the command line", digits, qfmt.load(dest), [{"x": images}]) == 0
     straight = invoke("convert", DIGITS, stored.with_name("b.qfb"), "--integer-only", "--exact", "--input-shape", SIZES)
@@ -369,7 +369,7 @@ def test_convert_integer_only(stored: Path, images: np.ndarray, digits: Model) -
         (["--integer-only", "--input-shape", "y=1,1,8,8"], "there is no input 'y'"),
         (["--integer-only", "--input-shape", "x=1,3,8,8"], "has the size 1, but 3"),
         (["--integer-only", "--input-shape", "x=1,8,8"], "has 4 dimensions, not 3"),
-        (["--input-shape", SIZES], "its engine and inputs are fixed"),
+        (["--input-shape", SIZES], "whose engine and inputs are fixed"),
     ],
 )
 def test_convert_refuses(stored: Path, options: list[str], said: str) -> None:
@@ -403,7 +403,7 @@ def test_convert_refuses_what_is_lowered_already(stored: Path) -> None:
     assert invoke("convert", stored, dest, "--integer-only", "--input-shape", SIZES).exit_code == 0
     result = invoke("convert", dest, stored.with_name("again.qfb"), "--integer-only")
     assert result.exit_code == 2
-    assert "is integer-only already" in result.stderr
+    assert "is already integer-only" in result.stderr
 
 
 @pytest.mark.parametrize("options", [["--exact"], ["--bits", "8"], ["--requantize", "fixed_point_double"],
@@ -447,7 +447,7 @@ def test_inspect_shows_the_integers_of_each_channel(stored: Path, options: list[
     facts, rows = shown.split("\n\n")
     assert data["rule"] in facts
     table = rows.splitlines()
-    heads = table[0].replace("sums in reach", "reach").split()
+    heads = table[0].replace("reachable sums", "reach").split()
     for channel, row in enumerate(table[1:]):
         cells = dict(zip(heads, row.split(), strict=False))
         assert cells["channel"] == str(channel)

@@ -551,7 +551,7 @@ def test_what_no_form_is_known_for_is_named_all_at_once() -> None:
         lower_integer(net.model(y))
     words = str(caught.value)
     assert words.startswith("3 nodes have no integer form: ")
-    for word in ("y0 (Softmax)", "y1 (LayerNormalization)", "y3 (Exp) outputs real numbers"):
+    for word in ("y0 (Softmax)", "y1 (LayerNormalization)", "y3 (Exp) outputs floats"):
         assert word in words
     assert sum(map(len, caught.value.reasons.values())) == 3
 

@@ -1,4 +1,4 @@
-"""A `.pt2` archive: one JSON program, and tensors beside it as raw bytes.
+"""A `.pt2` archive: one JSON program, and tensors as raw bytes in separate entries.
 
 Layout and names: torch/csrc/export/pt2_archive_constants.h; the program: torch/_export/serde/schema.py.
 """
@@ -32,9 +32,9 @@ DTYPES = {
 
 
 class Archive:
-    """The program as JSON has it, its version, and the tensors by their qualified names, read when they are used.
+    """The program as JSON, its version, and the tensors by their qualified names, read on demand.
 
-    Raises SourceError for a damaged archive, or one that is written otherwise than torch.export.save of now does.
+    Raises SourceError for a damaged archive, or one in another form than that of current torch.export.save.
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
@@ -62,7 +62,7 @@ class Archive:
         return found
 
     def shape(self, kind: str, name: str) -> tuple[int, ...] | None:
-        """The shape of a tensor that may never be read; None if the archive does not say."""
+        """The shape of a tensor without reading it; None if the archive does not state it."""
         try:
             return _whole(self._payloads[kind][name]["tensor_meta"]["sizes"])
         except (KeyError, TypeError, SourceError):
@@ -102,7 +102,7 @@ class Archive:
         return tensor
 
     def _pickled(self, entry: str, name: str) -> StoredTensor:
-        """A tensor that torch.save wrote: of a class of its own, or an object that is not a tensor."""
+        """A tensor that torch.save wrote: of a tensor subclass, or an object that is not a tensor."""
         value = read_zip(Zip(self._zip.read(entry), self.budget)).value
         if not isinstance(value, StoredTensor):
             kind = getattr(value, "class_name", type(value).__name__)
@@ -153,7 +153,7 @@ def _version(program: Any) -> str:
 
 
 def _whole(sizes: Any) -> tuple[int, ...]:
-    """Sizes that are numbers, of SymInts."""
+    """Sizes from SymInts, all of which must be numbers."""
     try:
         numbers = tuple(size["as_int"] for size in sizes)
     except (KeyError, TypeError):

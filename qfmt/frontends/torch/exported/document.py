@@ -1,4 +1,4 @@
-"""An exported program as calls of torch operators on named values: what torch's JSON says, and nothing more.
+"""An exported program as calls of torch operators on named values: exactly the contents of torch's JSON.
 
 The form: torch/_export/serde/schema.py, major version 8.
 """
@@ -19,7 +19,7 @@ from .archive import DTYPES
 
 
 class Ref(NamedTuple):
-    """A value that an earlier call, an input or a stored tensor gave."""
+    """A value of an earlier call, an input or a stored tensor."""
 
     name: str
 
@@ -41,7 +41,7 @@ class TensorType(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """Calls in their order; also the body of an operator of higher order."""
+    """Calls in order; also the body of a higher-order operator."""
 
     inputs: tuple[str, ...]
     outputs: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Graph:
 
 
 class StoredInput(NamedTuple):
-    """An input of the graph that the archive holds: `kind` "weights" or "constants", and its qualified name."""
+    """An input of the graph that the archive contains: `kind` "weights" or "constants", and its qualified name."""
 
     kind: str
     name: str
@@ -58,9 +58,9 @@ class StoredInput(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """`inputs` are those of the user, `stored` those that the archive holds, `fixed` those that have a known value.
+    """`inputs` are those of the user, `stored` those in the archive, `fixed` those with a known value.
 
-    `outputs` are what the user gets, `changed` (kind of thing, its name, the value that it gets) what else happens.
+    `outputs` are those of the user, `changed` (kind, name, new value) the side effects.
     """
 
     graph: Graph
@@ -72,14 +72,14 @@ class Program:
 
 
 def read_program(document: Any) -> Program:
-    """The Program that a JSON document describes. Raises SourceError where it makes no sense."""
+    """The Program that a JSON document describes. Raises SourceError if it is invalid."""
     try:
         return _program(document["graph_module"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, OverflowError) as error:
         what = f"the exported program is invalid ({type(error).__name__}: {str(error)[:100]})"
         raise SourceError(what, hint="the file is damaged") from None
     except RecursionError:
-        raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
+        raise SourceError("it is nested too deeply", hint="the file is malicious or damaged") from None
 
 
 def _program(module: Any) -> Program:
@@ -113,7 +113,7 @@ def _input(kind: str, body: Any, inputs: list[str], stored: dict[str, StoredInpu
     elif kind == "constant_input":
         fixed[str(body["name"])] = _argument(body["value"])
     elif kind != "token":
-        raise SourceError(f"takes an object of the kind {kind}, which is not supported", where=str(body)[:100])
+        raise SourceError(f"has an object of kind {kind} as an input, which is not supported", where=str(body)[:100])
 
 
 def _graph(body: Any) -> Graph:
@@ -138,7 +138,7 @@ def _call(node: Any) -> Call:
 
 
 def _target(text: str) -> str:
-    """ "torch.ops.aten.conv2d.default" → "aten::conv2d". Overloads differ in the types of arguments only."""
+    """ "torch.ops.aten.conv2d.default" → "aten::conv2d". Overloads differ only in the types of arguments."""
     parts = text.split(".")
     if parts[:2] == ["torch", "ops"] and len(parts) in (4, 5):
         return f"{parts[2]}::{parts[3]}"
@@ -157,10 +157,10 @@ def _scope(stack: str) -> str:
 
 
 def _argument(body: Any) -> Any:
-    """A Python value; Refs for what is known by name."""
+    """A Python value, with Refs for named values."""
     kind, value = _variant(body)
     if kind not in _ARGUMENTS:
-        raise SourceError(f"an argument is of the kind {kind}, which is not supported")
+        raise SourceError(f"an argument is of kind {kind}, which is not supported")
     return _ARGUMENTS[kind](value)
 
 
@@ -238,7 +238,7 @@ def _type(meta: Any) -> TensorType:
 
 
 def _dimension(size: Any) -> Dimension:
-    """A number, the name of a size, or None for one that is computed from others."""
+    """A number, the name of a size, or None for a computed size."""
     if "as_int" in size:
         return int(size["as_int"])
     found = _PLAIN_SYMBOL.fullmatch(str(size["as_expr"]["expr_str"]))

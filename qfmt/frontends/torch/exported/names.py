@@ -1,7 +1,7 @@
-"""Names that exporting lost, and parameters that nothing reads any more.
+"""Recover names that exporting lost, and find unused parameters.
 
-Folding replaces the weight `c1.weight` by `_frozen_param0`, and leaves the float one in the archive. Whose weight it
-is, is told by the module that reads it; what it was called, by the float tensor of that module that nothing reads.
+Folding replaces the weight `c1.weight` by `_frozen_param0`, and leaves the float one in the archive. The module that
+reads it determines its owner; the unused float tensor of that module determines its name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PASSED_ON = {
     "aten::permute", "aten::t", "aten::transpose", "aten::view", "aten::reshape", "aten::unsqueeze", "aten::expand",
     "aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::to", "aten::contiguous",
 }  # fmt: skip
-"""Calls that hand a weight on to the module that owns it."""
+"""Calls that pass a weight on to the module that owns it."""
 
 _BIAS_AT = {"aten::linear": 2, "aten::addmm": 0, **{f"aten::conv{rank}d": 2 for rank in (1, 2, 3)}}
 
 
 def live_values(program: Program) -> set[str]:
-    """The names of all values that an output depends on, those of stored tensors among them."""
+    """The names of all values that an output depends on, including stored tensors."""
     makers: dict[str, list[Call]] = defaultdict(list)
     memory = _memory(program)
     for call in program.graph.calls:
@@ -57,7 +57,7 @@ def written(program: Program) -> Iterator[str]:
 
 
 def _memory(program: Program) -> dict[str, set[str]]:
-    """The names of all views of the same memory, by each of them."""
+    """Name of a view → the names of all views of the same memory."""
     memory: dict[str, set[str]] = {}
     for call in program.graph.calls:
         if call.target.removesuffix("_") in VIEWS or is_in_place(call.target):
@@ -80,7 +80,7 @@ class _Use(NamedTuple):
 def recovered(
     program: Program, unread: Iterable[str], shape: Callable[[str], tuple[int, ...] | None]
 ) -> dict[str, str]:
-    """Anonymous tensors by value name → the names that they had. `unread` are the tensors that nothing reads."""
+    """Anonymous tensors by value name → their original names. `unread` are the unused tensors."""
     uses: dict[str, list[_Use]] = defaultdict(list)
     for call in program.graph.calls:
         for position, argument in enumerate(call.args):

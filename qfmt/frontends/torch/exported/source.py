@@ -29,10 +29,10 @@ _CHECKS = {
     "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async", "aten::sym_constrain_range",
     "aten::sym_constrain_range_for_size",
 }  # fmt: skip
-"""Calls that find out at run time whether the program was exported for such inputs."""
+"""Calls that check at run time whether the program was exported for such inputs."""
 
 _INLINED = {"higher_order::wrap_with_set_grad_enabled": 1, "higher_order::wrap_with_autocast": 4}
-"""Operators of higher order that only call their body: the position of the body."""
+"""Higher-order operators that only call their body: the position of the body."""
 
 
 def convert(path: Path, options: Options) -> Model:
@@ -73,17 +73,17 @@ def _is_quantized(call: Call) -> bool:
 
 
 def _refuse_state(program: Program, live: set[str]) -> None:
-    """A program whose outputs depend on something that it changes gives another result the next time."""
+    """SourceError for a program whose outputs depend on state that it changes: its results would change, too."""
     stored = {entry.name: value for value, entry in program.stored.items()}
     in_place = [("in place", program.stored[value].name) for value in written(program)]
     for kind, name in [*((kind, name) for kind, name, _ in program.changed), *in_place]:
         if stored.get(name) in live or kind == "user_input_mutation":
-            what = "the program changes it at run time; a network in a file has no state"
+            what = "the program modifies it at run time; a network in a file has no state"
             raise SourceError(what, where=name, hint="export the model in eval mode, without a cache")
 
 
 class Evaluation:
-    """Hands the calls of a program to a recorder, any number of times."""
+    """Passes the calls of a program to a recorder, any number of times."""
 
     def __init__(self, archive: Archive, program: Program) -> None:
         self.archive, self.program = archive, program
@@ -100,7 +100,7 @@ class Evaluation:
         for name in self.program.inputs:
             if name not in types:
                 hint = "only tensors can be inputs: export the model with this argument fixed"
-                raise SourceError("the program takes a number as an input", where=f"input {name}", hint=hint)
+                raise SourceError("the program has a number as an input", where=f"input {name}", hint=hint)
             shape: Shape = types[name].shape
             specs.append(InputSpec(name, shape, types[name].dtype or "float32"))
         return specs
@@ -130,7 +130,7 @@ class Evaluation:
             _bind(call.outputs, result, values)
 
     def _is_live(self, call: Call) -> bool:
-        """Whether an output depends on what the call computes or, in place, changes."""
+        """Whether an output depends on the results of the call, or on its in-place changes."""
         changed = call.args[:1] if is_in_place(call.target) else ()
         return any(name in self.live for name in (*references(call.outputs), *references(changed)))
 
@@ -153,7 +153,7 @@ class Evaluation:
 
 
 def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
-    """Give the names of a call's outputs their values."""
+    """Assign values to the output names of a call."""
     if isinstance(outputs, Ref):
         values[outputs.name] = result
     elif isinstance(outputs, list | tuple):

@@ -1,4 +1,4 @@
-"""What the functions of torch.nn.functional call, as a trace shows it."""
+"""The calls of the functions of torch.nn.functional, as in a trace."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Call = Callable[..., Any]
 """Records a call: (target, *arguments, **keywords)."""
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""By name, those that are called otherwise than the operator of the same name. The others are taken as operators."""
+"""Functions whose calls differ from the operator of the same name. The others are treated as operators."""
 
 RANKS = {
     1: ("linear", "upsample_linear1d"),
     2: ("bilinear", "upsample_bilinear2d"),
     3: ("trilinear", "upsample_trilinear3d"),
 }
-"""Spatial dimensions → what `interpolate` calls linear, and the operator."""
+"""Spatial dimensions → the name of linear interpolation, and the operator."""
 
 
 def _functions(*texts: str | Mapping[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function (call, *variant, arguments) for what is called so, as `lifts` does for operators."""
+    """Register a function (call, *variant, arguments) for these names, as `lifts` does for operators."""
 
     def register(body: Callable[..., Any]) -> Callable[..., Any]:
         for each in texts:
@@ -168,12 +168,12 @@ def _batch_norm(call: Call, a: Any) -> Any:
 
 @_functions({f"{name}(input, dim=None, _stacklevel=3, dtype=None)": name for name in ("softmax", "log_softmax")})
 def _softmax(call: Call, name: str, a: Any) -> Any:
-    """torch.nn.functional._get_softmax_dim: where no dimension is said, 0 for 0, 1 and 3 dimensions, else 1."""
+    """torch.nn.functional._get_softmax_dim: without a stated dimension, 0 for 0, 1 and 3 dimensions, else 1."""
     dim = int(a.dim) if a.dim is not None else 0 if call("aten::dim", a.input) in (0, 1, 3) else 1
     return call(f"aten::{name}", a.input, dim, a.dtype)
 
 
 def padded(call: Call, input: Any, padding: Any, mode: str) -> Any:
-    """What a convolution with another padding than zeros does first: torch/nn/modules/conv.py."""
+    """The padding of a convolution whose padding is not zeros: torch/nn/modules/conv.py."""
     amounts: Sequence[int] = [amount for size in reversed(many(padding, len(padding))) for amount in (size, size)]
     return call("aten::pad", input, list(amounts), mode, None)

@@ -1,4 +1,4 @@
-"""What PyTorch's own modules compute: the calls that a trace of each shows."""
+"""The calls of PyTorch's own modules, as in a trace of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def caller(recorder: Recorder, place: Place) -> Call:
 
 
 def apply(module: Module, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place) -> Any:
-    """What a module outputs. Raises UnknownModule if that is not known."""
+    """The output of a module. Raises UnknownModule if its computation is not known."""
     module.budget.spend(MODULE)
     if module.kind in CONTAINERS:
         return CONTAINERS[module.kind](module, recorder, args, kwargs, place)
@@ -88,7 +88,7 @@ CONTAINERS: dict[str, Callable[..., Any]] = {"nn.Sequential": _sequential, "stub
 """Those whose forward is known for certain. "fx" is added by `walker.py`."""
 
 INPUT_NAMES = {"stubs.QuantWrapper": "X", "quantized.Quantize": "X", "quantized.Linear": "x"}
-"""What forward calls its argument; elsewhere it is `input`."""
+"""The name of forward's argument, if it is not `input`."""
 
 
 # -- modules without others ----------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _argument(module: Module, word: str) -> Any:
 
 
 def _alike(call: Call, module: Module, x: Any) -> Any:
-    """A scale of the output may be called just `scale`."""
+    """The scale of the output may have the name `scale`."""
     target, names = alike()[module.kind.lower()]
     short = {name: name if name in module.attributes else name.removeprefix("output_") for name in names}
     return call(target, x, **{name: module[own] for name, own in short.items()})
@@ -130,8 +130,8 @@ def _alike(call: Call, module: Module, x: Any) -> Any:
 
 @cache
 def alike() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Modules that are called as the operator that they are, in small letters: "nn.leakyrelu" → aten::leaky_relu, and
-    its parameters after the tensor, which the attributes of the module have the names of."""
+    """Modules with the name of their operator, in lower case: "nn.leakyrelu" → aten::leaky_relu, and the parameters
+    after the tensor, which are attributes of the module with the same names."""
     places = {"aten": "nn", "quantized": "quantized"}
     found = {}
     for target, (spelled, *_) in spellings().items():
@@ -295,8 +295,8 @@ OPERATORS: dict[str, str] = {
         for kind, relu in (("BatchNorm", ""), ("BNReLU", "_relu"))
     },
 }
-"""Modules that are one call: the operator or function, and the attributes that follow the tensor in it ("?": one that
-may be absent; "=": a value)."""
+"""Modules that are one call: the operator or function, and the attributes that follow the tensor in it ("?": may be
+absent; "=": a value)."""
 
 SPECIAL: dict[str, Callable[..., Any]] = {
     "quantized.Quantize": _quantize,
@@ -313,4 +313,4 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     **{f"nn.InstanceNorm{rank}d": _instance_norm for rank in (1, 2, 3)},
     **{f"nn.Conv{rank}d": _float_convolution for rank in (1, 2, 3)},
 }
-"""Modules that are called in a way of their own."""
+"""Modules with special calls."""

@@ -1,4 +1,4 @@
-"""What PyTorch's dynamically quantized recurrent modules call: torch/ao/nn/quantized/dynamic/modules/rnn.py."""
+"""The calls of PyTorch's dynamically quantized recurrent modules: torch/ao/nn/quantized/dynamic/modules/rnn.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The `forward` of a pickled torch.fx GraphModule, which the file holds as Python source: read, never executed.
 
-torch.fx prints one call a line, in the order of the graph; there is no control flow. What the source may say
-is what this walker knows; all else is refused with its line.
+torch.fx prints one call per line, in the order of the graph; there is no control flow. Anything that this walker
+does not know is an error with its line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .indexing import indexed
 from .modules import CONTAINERS, INPUT_NAMES, apply, method
 
 DTYPE_CODES = PLAIN_CODES | QUANTIZED_CODES | {"half": 5, "float": 6, "double": 7, "long": 4, "int": 3}
-"""c10::ScalarType by the names that torch has for it."""
+"""c10::ScalarType by torch's names."""
 
 CONSTANTS = {"math.inf": float("inf"), "math.nan": float("nan"), "inf": float("inf"), "nan": float("nan")}
 
@@ -33,10 +33,10 @@ SIGNS: dict[type[ast.AST], str] = {
     ast.Pow: "pow", ast.MatMult: "matmul", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
     ast.GtE: "ge",
 }  # fmt: skip
-"""Operators by Python's names for them."""
+"""Operators by their Python names."""
 
 LISTS = {"view", "reshape", "permute", "repeat", "expand", "tile"}
-"""Methods that take a list also as so many arguments."""
+"""Methods that accept a list also as separate arguments."""
 
 
 def parameters(module: Module) -> list[str]:
@@ -45,7 +45,7 @@ def parameters(module: Module) -> list[str]:
         return [INPUT_NAMES.get(module.kind, "input")]
     given = _function(module).args
     if given.vararg or given.kwarg or given.kwonlyargs:
-        raise SourceError("takes a variable number of arguments", where=_where(module))
+        raise SourceError("has a variable number of arguments", where=_where(module))
     required = len(given.args) - len(given.defaults)
     return [argument.arg for argument in given.args[1:required]]
 
@@ -91,7 +91,7 @@ def _function(module: Module) -> ast.FunctionDef:
 
 
 def _imports(module: Module) -> dict[str, Any]:
-    """What the imports of the code name."""
+    """The names that the code imports."""
     names: dict[str, Any] = {}
     for node in _parsed(module, "imports").body:
         if isinstance(node, ast.Import):
@@ -105,7 +105,7 @@ def _imports(module: Module) -> dict[str, Any]:
 
 
 class _Forward(NamedTuple):
-    """The code of a module, as `Frame` asks for it."""
+    """The code of a module, in the form that `Frame` needs."""
 
     module: Module
 
@@ -117,7 +117,7 @@ class _Forward(NamedTuple):
         return int(getattr(node, "lineno", 1))
 
     def text(self, node: ast.AST) -> str:
-        """The line that a node stands on, to be shown."""
+        """The line of a node, for messages."""
         line = self.module.code.strip().split("\n")[self.line(node) - 1 : self.line(node)]
         return line[0].strip()[:200] if line else ""
 
@@ -132,7 +132,7 @@ class _Walker:
         self.frame = Frame(_Forward(module), module.path)
         self.names = self.frame.variables = _imports(module)
         self.statement: ast.AST = ast.Pass(lineno=1)
-        """The one that is executed: errors and calls stand at its line."""
+        """The current statement: errors and calls refer to its line."""
 
     def run(self, inputs: Mapping[str, Any]) -> Any:
         function = _function(self.module)
@@ -295,9 +295,9 @@ class _Walker:
         raise not_followed(node, self.frame)
 
     def _assert(self, condition: Any, message: Any) -> None:
-        """What a run would find out is left to it."""
+        """A check that depends on run-time values is skipped."""
         if isinstance(condition, bool | int) and not condition:
-            raise SourceError(f"the network refuses its input: {str(message)[:300]}", where=self._here())
+            raise SourceError(f"the network rejects its input: {str(message)[:300]}", where=self._here())
 
     def _bound(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -327,7 +327,7 @@ class _Walker:
         raise not_followed(node, self.frame)
 
     def _applied(self, name: str, *args: Any) -> Any:
-        """The result of one of Python's operators: where all is known it is computed, else recorded."""
+        """The result of one of Python's operators: computed if all operands are known, else recorded."""
         return self._applied_target(PYTHON[name], tuple(map(_listed, args)))
 
     def _applied_target(self, target: str, args: tuple[Any, ...]) -> Any:
@@ -359,5 +359,5 @@ BUILTINS = ("getattr", "slice", "tuple", "list", "int", "float", "len")
 
 
 def _listed(value: Any) -> Any:
-    """Torch's operators take lists where Python writes tuples."""
+    """Torch's operators expect lists where Python writes tuples."""
     return list(value) if type(value) is tuple else value

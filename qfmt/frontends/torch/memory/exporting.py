@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_exported(source: object) -> bool:
-    """Whether a source is an ExportedProgram, or a module of PT2E's making, of which torch.export makes one."""
+    """Whether a source is an ExportedProgram, or a module made by PT2E, from which torch.export makes one."""
     kinds = {f"{base.__module__}.{base.__name__}" for base in type(source).__mro__}
     if "torch.export.exported_program.ExportedProgram" in kinds:
         return True
@@ -34,7 +34,7 @@ def convert_in_memory(source: Any, options: Options, example_inputs: Any) -> Mod
 
 
 def export_and_convert(module: torch.nn.Module, options: Options, example_inputs: Any) -> Model:
-    """The Model of a module by way of torch.export."""
+    """The Model of a module, through torch.export."""
     return _converted(_exported(module, example_inputs), options)
 
 
@@ -56,7 +56,7 @@ def _is_decomposed(module: Any) -> bool:
 
 
 def _register() -> None:
-    """What gives torch the operators of `quantized_decomposed`; torchao does it, too."""
+    """The import that defines torch's operators `quantized_decomposed`; torchao defines them, too."""
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
 
@@ -66,7 +66,7 @@ def _exported(module: torch.nn.Module, example_inputs: Any) -> Any:
     if example_inputs is None:
         raise SourceError(
             f"a {type(module).__name__} is converted by exporting it, which requires inputs",
-            hint="pass example_inputs=(x,) with tensors that the model takes, or an ExportedProgram",
+            hint="pass example_inputs=(x,) with tensors that the model accepts, or an ExportedProgram",
         )
     by_name = dict(example_inputs) if isinstance(example_inputs, dict) else {}
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else () if by_name else tuple(example_inputs)

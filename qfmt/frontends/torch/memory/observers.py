@@ -1,4 +1,4 @@
-"""What the observers of a prepared module in memory saw."""
+"""The observations of a prepared module in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Observation(NamedTuple):
-    """What an observer saw, and the scales and zero points it gives; see `observations.Observation`."""
+    """The range of an observer, and the scales and zero points it gives; see `observations.Observation`."""
 
     scope: str
     observed: Observed
@@ -37,7 +37,7 @@ def is_observer(module: object) -> bool:
 
 
 def with_module(model: Model, prepared: Any) -> Model:
-    """The model with `observed` wherever the prepared module tells.
+    """The model with `observed` from the prepared module.
 
     Raises SourceError if `prepared` is not a model with observers, or has none that fits.
     """
@@ -50,7 +50,7 @@ def with_module(model: Model, prepared: Any) -> Model:
 
 
 def _of_weight(tensor: Tensor, prepared: torch.nn.Module, seen: Sequence[Observation]) -> Observed | None:
-    """What the weight's observer saw: that of the module, or one that gives the same scales."""
+    """The observation of the weight: that of the module, or one that gives the same scales."""
     owner, _, last = tensor.name.rpartition(".")
     observations = [each for each in seen if not each.scope]
     if last == "weight":
@@ -58,11 +58,11 @@ def _of_weight(tensor: Tensor, prepared: torch.nn.Module, seen: Sequence[Observa
     return next(filter(None, (each.of(tensor) for each in observations)), None)
 
 
-# -- what was seen -------------------------------------------------------------------------------------
+# -- observations -------------------------------------------------------------------------------------
 
 
 def _activations(prepared: torch.nn.Module) -> Iterator[Observation]:
-    """For every observer of the output of a module or a node of an FX graph."""
+    """The observations of outputs of modules or of nodes of an FX graph."""
     graph = getattr(prepared, "graph", None)
     if graph is None:
         for path, module in prepared.named_modules():
@@ -77,8 +77,8 @@ def _activations(prepared: torch.nn.Module) -> Iterator[Observation]:
 
 
 def _weight_observations(prepared: torch.nn.Module, path: str) -> Iterator[Observation]:
-    """What the weight observer of a module saw, made anew from its qconfig as `convert` does; of QAT as it is,
-    and as it is after one more look at the final weight, for eager and FX mode differ in that."""
+    """The observation of a module's weight, from a new observer of its qconfig as in `convert`; for QAT unchanged,
+    and after one more update with the final weight, because eager and FX mode differ in that."""
     import torch
 
     try:
@@ -102,7 +102,7 @@ def _weight_observations(prepared: torch.nn.Module, path: str) -> Iterator[Obser
 
 
 def _observation(scope: str, observer: Any) -> Iterator[Observation]:
-    """What an observer, or the one in a fake quantizer, saw; nothing if it saw nothing, or keeps no range."""
+    """The range of an observer, or of the one in a fake quantizer; none if it saw no data, or keeps no range."""
     inner = getattr(observer, "activation_post_process", observer)
     low, high = getattr(inner, "min_val", None), getattr(inner, "max_val", None)
     if low is None or high is None or low.numel() == 0:
@@ -118,6 +118,6 @@ def _observation(scope: str, observer: Any) -> Iterator[Observation]:
 
 def _parameters(calculate: Callable[[], Any]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # observers complain of ranges that a calibration did not fill
+        warnings.simplefilter("ignore")  # observers warn about ranges without calibration data
         scale, zero_point, *_ = calculate()
     return tuple(scale.reshape(-1).tolist()), tuple(map(int, zero_point.reshape(-1).tolist()))

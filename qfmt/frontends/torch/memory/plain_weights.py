@@ -1,7 +1,7 @@
 """Modules whose weights are tensors of torchao: while one is traced, or exported, such a weight is plain tensors, and
 its layer one call, `qfmt::quantized_linear`.
 
-A trace of the module as it is would hold how torchao computes on this processor, and not what.
+A trace of the unmodified module would contain torchao's implementation for this processor, not the operator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ORIGINALS: dict[int, torch.Tensor] = {}
 
 
 class Opened(NamedTuple):
-    """A weight in parts: the tensors that it holds, and what is told of it."""
+    """A weight in parts: its tensors, and its description."""
 
     original: torch.Tensor
     parts: Mapping[str, torch.Tensor]
@@ -36,10 +36,10 @@ class Opened(NamedTuple):
 
 @contextmanager
 def opened(module: torch.nn.Module) -> Iterator[bool]:
-    """Within this context a module can be traced: it has plain tensors for the weights of torchao. Are there any?
+    """A context in which a module can be traced: weights of torchao are plain tensors. Yields whether any exist.
 
-    Each tensor has the name of the weight and its own: `weight_qdata`, `weight_scale`. Whoever reads the weight
-    itself finds none: better than integers that are taken for numbers.
+    The name of each tensor is that of the weight and its own: `weight_qdata`, `weight_scale`. Reading the weight
+    itself fails, which is better than integers that are used as real numbers.
     """
     weights = dict(_weights(module))
     if not weights:
@@ -66,7 +66,7 @@ def opened(module: torch.nn.Module) -> Iterator[bool]:
 
 
 def _weights(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Opened]]:
-    """The layers with such weights; a weight that several have is one."""
+    """The layers with such weights; a shared weight is one."""
     known: dict[int, Opened] = {}
     for path, owner in module.named_modules():
         for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
@@ -74,7 +74,7 @@ def _weights(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, Opened]
                 continue
             where = f"{path}.{name}" if path else name
             if name != "weight" or not _is_linear(owner):
-                what = f"is a tensor of torchao in a {type(owner).__name__}; only linear layers are supported"
+                what = f"is a torchao tensor in a {type(owner).__name__}; only linear layers are supported"
                 raise SourceError(what, where=where, hint="quantize nn.Linear only")
             if id(tensor) not in known:
                 known[id(tensor)] = _opened(where, tensor, len(known))
@@ -109,7 +109,7 @@ def _forward(layer: Any, told: str, input: torch.Tensor) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """As torchao describes it in safetensors; what it does not know there, by its name."""
+    """torchao's description for safetensors; other classes by name."""
     if isinstance(value, Enum):
         return value.value if isinstance(value, str) else value.name
     if is_dataclass(value) and not isinstance(value, type):
@@ -123,7 +123,7 @@ def _encoded(value: Any) -> Any:
 
 @cache
 def _register() -> Any:
-    """The call, which torch has to know to trace it; the result is that of torchao."""
+    """Define the call, which torch needs for tracing; the result is that of torchao."""
     import torch
 
     library: Any = torch.library.Library("qfmt", "FRAGMENT")  # type: ignore[no-untyped-call]

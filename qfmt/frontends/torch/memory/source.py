@@ -1,6 +1,6 @@
 """A PyTorch module in memory as a Model: traced, saved into memory, and read like any archive.
 
-One path for files and modules: what is recognised in an archive is recognised here, with the same names.
+Files and modules share one path: the same operators are supported, with the same names.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ....budget import Budget
+from ....engines import TORCH_ENGINES
 from ....errors import SourceError, UnsupportedOperatorsError
 from ....model import Model
-from ... import TORCH_ENGINES
 from ...options import Options
 from ...zips import Zip
 from ..saved.file import read_zip
@@ -38,7 +38,7 @@ QUIET = (
     ".*torch.ao.quantization is deprecated.*",
     "TypedStorage is deprecated.*",
 )
-"""What torch says about its own future when a quantized module is traced and saved."""
+"""Deprecation warnings of torch when a quantized module is traced and saved."""
 
 CONVERT = "call torch.ao.quantization.convert(model), or convert_fx(model), and pass what it returns"
 
@@ -79,9 +79,9 @@ def _convert(source: Any, options: Options, example_inputs: Any, prepared: Any) 
 
 
 def _of_either(source: torch.nn.Module, options: Options, example_inputs: Any) -> Model:
-    """By way of TorchScript, which leaves sizes open; by that of torch.export where this does not do.
+    """Use TorchScript, which leaves sizes open; torch.export if TorchScript fails.
 
-    The networks that torchao is for, transformers, are written so that only the second does.
+    Transformers, for which torchao is made, usually need the second.
     """
     try:
         return _of_script(source, options, example_inputs)
@@ -95,7 +95,7 @@ def _of_either(source: torch.nn.Module, options: Options, example_inputs: Any) -
 
 
 def _of_script(source: Any, options: Options, example_inputs: Any) -> Model:
-    """The Model of a module by way of TorchScript."""
+    """The Model of a module, through TorchScript."""
     import torch
 
     traced = not isinstance(source, torch.jit.ScriptModule)
@@ -116,7 +116,7 @@ def _saved(state: dict[Any, Any]) -> bytes:
 
 
 def _converted(script: torch.jit.ScriptModule, options: Options, as_examples: bool) -> Model:
-    """`as_examples`: what is not said of how inputs are quantized, the inputs of the trace tell."""
+    """`as_examples`: quantization of inputs that is not stated is that of the inputs of the trace."""
     import torch
 
     buffer = io.BytesIO()
@@ -133,13 +133,13 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         for text in QUIET:
             warnings.filterwarnings("ignore", text)
-        # scales that PyTorch's own modules keep as tensors; a decision of the user's code is still warned of
+        # for scales that PyTorch's modules keep as tensors; branches of the user's code still cause warnings
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.(?!jit)")
         yield
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """The module within what torch puts around one: torch.compile, data parallelism."""
+    """The module inside torch's wrappers: torch.compile, data parallelism."""
     import torch
 
     while True:
@@ -156,13 +156,13 @@ def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptModule:
-    """The module as TorchScript, as after `.eval()`; its own modes are left as they were."""
+    """The module as TorchScript, as after `.eval()`; its modes are not changed."""
     import torch
 
     if example_inputs is None:
         raise SourceError(
             f"a {type(module).__name__} is converted by tracing it, which requires inputs",
-            hint="pass example_inputs=(x,) with tensors that the model takes",
+            hint="pass example_inputs=(x,) with tensors that the model accepts",
         )
     _refuse_names(module)
     trace: Any = torch.jit.trace
@@ -182,7 +182,7 @@ def _traced(module: torch.nn.Module, example_inputs: Any) -> torch.jit.ScriptMod
 
 
 def _tensors(examples: Any) -> Any:
-    """Examples with tensors for arrays; a list of inputs as a tuple. SourceError if they are of another kind."""
+    """Examples with tensors for arrays; a list of inputs as a tuple. SourceError for other kinds."""
     import numpy as np
     import torch
 
@@ -218,17 +218,17 @@ def _failed(module: torch.nn.Module, call: Callable[[], Any], error: Exception) 
     text = str(error).strip().partition("\n")[0][:300] or type(error).__name__
     refused = re.search(r"Could not run '([^']*)' with arguments from the '(\w+)' backend", str(error))
     if refused and refused[2] == "CPU":
-        hint = "a QuantStub is missing before it, or the model was quantized in part"
-        return SourceError(f"gets a float tensor, and {refused[1]} takes a quantized one", where=where, hint=hint)
+        hint = "a QuantStub is missing before it, or the model is only partly quantized"
+        return SourceError(f"gets a float tensor, but {refused[1]} requires a quantized one", where=where, hint=hint)
     if refused and refused[2] == "QuantizedCPU":
-        hint = "a DeQuantStub is missing before it, or the model was quantized in part"
-        return SourceError(f"gets a quantized tensor, which {refused[1]} does not take", where=where, hint=hint)
+        hint = "a DeQuantStub is missing before it, or the model is only partly quantized"
+        return SourceError(f"gets a quantized tensor, which {refused[1]} does not support", where=where, hint=hint)
     hint = "the model must run on example_inputs: try model(*example_inputs)"
     return SourceError(f"torch could not run the model ({text})", where=where, hint=hint)
 
 
 def _last_entered(module: torch.nn.Module, call: Callable[[], Any]) -> tuple[str, str]:
-    """(path, type) of the module in which running fails; of the whole one if it does not fail again."""
+    """(path, type) of the module in which a run fails; of the root if it does not fail again."""
     import torch
 
     entered: list[torch.nn.Module] = []
@@ -255,11 +255,11 @@ def _last_entered(module: torch.nn.Module, call: Callable[[], Any]) -> tuple[str
     return name, type(last).__name__
 
 
-# -- what is refused -----------------------------------------------------------------------------------
+# -- unsupported modules -----------------------------------------------------------------------------------
 
 
 def _refuse_observers(module: torch.nn.Module) -> None:
-    """A prepared model, or one of which a part was not converted."""
+    """SourceError for a prepared model, or one that is only partly converted."""
     from .observers import is_observer
 
     for path, each in module.named_modules():
@@ -270,7 +270,7 @@ def _refuse_observers(module: torch.nn.Module) -> None:
 
 
 def _refuse_names(module: torch.nn.Module) -> None:
-    """Names of modules that torch writes to an archive in a form that not even torch can read."""
+    """SourceError for names of modules that torch writes to an archive but cannot read."""
     for path, _ in module.named_modules():
         name = path.rpartition(".")[2]
         if not name.isascii():
@@ -279,7 +279,7 @@ def _refuse_names(module: torch.nn.Module) -> None:
 
 
 def _refuse_floats(script: torch.jit.ScriptModule) -> None:
-    """A network without any operator on quantized tensors."""
+    """SourceError for a network without any operator on quantized tensors."""
     graph = getattr(script, "inlined_graph", None)
     if graph is not None and not any("quant" in kind for kind in _kinds(graph)):
         raise SourceError("nothing in the model is quantized", hint=QUANTIZE)
@@ -294,7 +294,7 @@ def _kinds(block: Any) -> Iterator[str]:
 
 
 _PLACE = re.compile(r"(?:module )?(\S*?)(?: ?\(?code/\S*:\d+\)?)?")
-"""A place in an archive that only we have seen: "module fc (code/__torch__/nets.py:12)"."""
+"""A place in an internal archive that the user never sees: "module fc (code/__torch__/nets.py:12)"."""
 
 
 def _in_own_words(error: SourceError, module: torch.nn.Module) -> SourceError:

@@ -1,4 +1,4 @@
-"""What torch's calls mean: each module registers functions with `lifts`."""
+"""Lifts of torch's calls: each module registers functions with `lifts`."""
 
 from . import (  # noqa: F401
     attention,

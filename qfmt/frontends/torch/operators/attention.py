@@ -1,4 +1,4 @@
-"""Torch's attention as the products and the softmax that it is made of."""
+"""Torch's attention as its products and softmax."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .layouts import unsqueeze
     " enable_gqa=False)"
 )
 def attention(lift: Builder, a: Any) -> Any:
-    """softmax(q · kᵀ · scale + mask) · v. A row of which a mask of truth values leaves nothing gives 0."""
+    """softmax(q · kᵀ · scale + mask) · v. The result for a row that a bool mask hides completely is 0."""
     if a.dropout_p:
         return NotImplemented
     q, k, v = (lift.tensor(each) for each in (a.query, a.key, a.value))
@@ -54,7 +54,7 @@ def _for_heads(lift: Builder, x: TensorValue, q: TensorValue) -> TensorValue:
 
 
 def _causal(lift: Builder, q: TensorValue, k: TensorValue) -> TensorValue:
-    """Whether a query, row by row, may look at a key: at none that comes later."""
+    """Whether a query, row by row, may attend to a key: not to later ones."""
     rows, columns = (_positions(lift, x) for x in (q, k))
     mask: TensorValue = lift.emit("GreaterOrEqual", [unsqueeze(lift, rows, 1), unsqueeze(lift, columns, 0)])
     return mask

@@ -1,4 +1,4 @@
-"""Torch's ways to make a tensor of one value, or of numbers in a row."""
+"""Torch's functions that create a tensor of one value, or a range of numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..sizes import Size
 from ..values import DTYPE_CODES, TensorValue
 
 ELEMENTS = 1 << 24
-"""That a tensor of one value may have when the graph is made."""
+"""The most elements of a tensor of one value that becomes a constant."""
 
 
 def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
-    """A tensor of one value; its sizes may be known only when the network runs."""
+    """A tensor of one value; its sizes may be known only at run time."""
     if not isinstance(sizes, list | tuple):
-        raise SourceError("creates a tensor whose sizes are not known here", hint=shapes.hint(lift))
+        raise SourceError("creates a tensor whose sizes are not known", hint=shapes.hint(lift))
     shape = [size if isinstance(size, Size) else arguments.whole(lift, size) for size in sizes]
     known = [size for size in shape if isinstance(size, int)]
     if min(known, default=0) < 0 or prod(max(size, 1) for size in known) > ELEMENTS:
@@ -37,7 +37,7 @@ def filled(lift: Builder, sizes: Any, value: float, dtype: str) -> TensorValue:
 
 
 def is_zero(lift: Builder, value: TensorValue) -> bool:
-    """Whether nothing but zeros can be in a tensor: a constant of zeros, or `torch.zeros` of any size."""
+    """Whether a tensor contains only zeros: a constant of zeros, or `torch.zeros` of any size."""
     key = value.key
     while key in lift.makers and lift.makers[key].operator == "Expand":
         lift.budget.spend()

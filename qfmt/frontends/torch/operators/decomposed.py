@@ -1,4 +1,4 @@
-"""Torch's `quantized_decomposed` operators: integers, and the scales that say what they mean.
+"""Torch's `quantized_decomposed` operators: integers with their scales and zero points.
 
 torch/ao/quantization/fx/_decomposed.py: `q = clamp(rint(x · (1 / s)) + z)`, `real = (f32(q) - z) · s`.
 """
@@ -82,7 +82,7 @@ def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | 
     if q.quantization is None:
         _declare(lift, q, grid)
     elif not q.quantization.same_grid(grid):
-        raise SourceError("reads integers with a different scale or zero point than they were quantized with")
+        raise SourceError("reads integers with a scale or zero point other than those they were quantized with")
     real: TensorValue = lift.emit("DequantizeLinear", [q], dtype="float32", fold=False)
     if out_dtype is None or dtype_of(out_dtype) == "float32":
         return real
@@ -91,7 +91,7 @@ def _dequantize(lift: Builder, value: Any, grid: Quantization, out_dtype: int | 
 
 
 def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
-    """The grid with limits that hold all stored integers: dequantizing does not ask for them."""
+    """The grid with limits that include all stored integers: dequantizing does not check them."""
     limits = DTYPES[value.dtype]
     if (grid.quant_min, grid.quant_max) == (limits.minimum, limits.maximum):
         return grid
@@ -101,7 +101,7 @@ def _covering(value: StoredTensor, grid: Quantization) -> Quantization:
 
 
 def _declare(lift: Builder, q: TensorValue, grid: Quantization) -> None:
-    """An input or a result of integers is what the first that reads it says."""
+    """The first reader of an input or result of integers determines its quantization."""
     tensor = lift.tensors[q.key]
     if not DTYPES[tensor.dtype].is_integer:
         raise SourceError(f"dequantizes {tensor.dtype}, which is not an integer type")

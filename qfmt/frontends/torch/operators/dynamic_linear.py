@@ -1,4 +1,4 @@
-"""Torch's products that quantize their input while the network runs, and those with float16 weights."""
+"""Torch's products that quantize their input at run time, and those with float16 weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .linear import bias_of, conv_of, module_of, weight_of
 
 
 def parameters_of(lift: Builder, packed: Any) -> tuple[TensorValue, TensorValue | None]:
-    """Weight and bias of packed linear parameters; the weight is float16 where PyTorch packs it so."""
+    """Weight and bias of packed linear parameters; the weight is float16 if PyTorch packs it so."""
     return weight_of(lift, packed, narrowed(packed)), bias_of(lift, packed)
 
 
@@ -28,7 +28,7 @@ def narrowed(packed: Any) -> str:
 
 
 def reduces_range(lift: Builder, reduce_range: Any) -> int:
-    """Whether a layer quantizes its input to 7 bits: qnnpack ignores what it is told, ONNX does not know it."""
+    """Whether a layer quantizes its input to 7 bits: qnnpack ignores the option, ONNX does not have it."""
     return arguments.flag(lift, reduce_range) if lift.engine not in ("qnnpack", "onnx") else 0
 
 

@@ -14,12 +14,12 @@ from ..values import TensorValue, Unsupported
 from .linear import module_of, weight_of
 
 MODES = ("sum", "mean", "max")
-"""Torch's codes for what becomes of a bag."""
+"""Torch's codes for the reduction of a bag."""
 
 
 @lifts("aten::embedding(weight, indices, padding_idx:_=-1, scale_grad_by_freq:_=False, sparse:_=False)")
 def embedding(lift: Builder, a: Any) -> Any:
-    """The padding index, like all that follows it, is about gradients."""
+    """The padding index and the arguments after it affect only gradients."""
     return lift.emit("Gather", [a.weight, arguments.indices(lift, a.indices)], {"axis": 0})
 
 
@@ -74,7 +74,7 @@ def quantized_embedding(lift: Builder, weight: Any, indices: Any, pruned_weights
     )
 )
 def quantized_embedding_bag(lift: Builder, a: Any) -> Any:
-    """Whatever the mode, torch sums a quantized table up."""
+    """In every mode, torch sums rows of a quantized table."""
     if arguments.flag(lift, a.pruned_weights) and a.compressed_indices_mapping is not None:
         raise SourceError("looks up rows in a pruned table, which is not supported")
     table, at = _table(lift, a.weight), arguments.indices(lift, a.indices)

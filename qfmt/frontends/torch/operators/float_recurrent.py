@@ -1,4 +1,4 @@
-"""Torch's recurrent layers on real numbers, as ONNX's: the gates stand in another order, the directions apart."""
+"""Torch's float recurrent layers as ONNX's, which have another order of gates, and separate directions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS = "params, has_biases, num_layers, dropout, train, bidirectional, batch
 @lifts(f"aten::lstm(input, hx, {_OPTIONS})")
 def lstm(lift: Builder, a: Any) -> Any:
     if not isinstance(a.hx, list | tuple) or len(a.hx) != 2:
-        return NotImplemented  # of a packed sequence
+        return NotImplemented  # for a packed sequence
     return _layers(lift, "LSTM", a, a.hx)
 
 

@@ -1,4 +1,4 @@
-"""Torch's functions of elements that ONNX has under another name, or has to put together."""
+"""Torch's elementwise functions that ONNX has under another name, or as multiple operators."""
 
 from __future__ import annotations
 

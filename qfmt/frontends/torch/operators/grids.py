@@ -1,4 +1,4 @@
-"""What calls of `quantized_decomposed` say of a grid: element type, limits, scales and zero points."""
+"""The grids of calls of `quantized_decomposed`: element type, limits, scales and zero points."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def _constants(lift: Builder, value: Any) -> list[Any]:
     if isinstance(value, TensorValue) and lift.is_constant(value):
         return list(lift.tensors[value.key].array.reshape(-1).tolist())
     if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only at run time")
+        raise SourceError("has scales that are known only at run time")
     return list(value.array().reshape(-1).tolist())
 
 
 def holding(low: int, high: int) -> str:
-    """The smallest type that holds a range."""
+    """The smallest type that contains a range."""
     kinds = ("int8", "int16", "int32") if low < 0 else ("uint8", "uint16", "uint32")
     return first_holding(kinds, low, high) or kinds[-1]

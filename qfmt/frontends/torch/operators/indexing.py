@@ -1,4 +1,4 @@
-"""Torch's ways to pick elements by tensors of indices, and to move whole slices."""
+"""Torch's functions that select elements by tensors of indices, or move whole slices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .logic import cast
 
 @lifts("aten::index", "aten::_unsafe_index")
 def index(lift: Builder, self: Any, indices: Any) -> Any:
-    """`x[:, a, b]`: tensors of integers for neighbouring dimensions, None for those that stay whole."""
+    """`x[:, a, b]`: tensors of integers for neighbouring dimensions, None for the others."""
     x = lift.tensor(self)
     given = [_integers(lift, each) for each in indices]
     axes = [axis for axis, each in enumerate(given) if each is not None]
@@ -37,7 +37,7 @@ def index(lift: Builder, self: Any, indices: Any) -> Any:
 
 
 def _integers(lift: Builder, value: Any) -> TensorValue | None:
-    """Indices; a mask that is known now becomes the places where it holds."""
+    """Indices; a known mask becomes the positions where it is true."""
     if value is None:
         return None
     x = lift.tensor(value)
@@ -63,7 +63,7 @@ def _stacked(lift: Builder, values: list[TensorValue], rank: int) -> TensorValue
 
 
 def _flattened(lift: Builder, x: TensorValue, axes: list[int], places: list[TensorValue]) -> TensorValue:
-    """The indexed dimensions made one, and one index computed from all."""
+    """The indexed dimensions flattened into one, and one index computed from all."""
     sizes = [arguments.whole(lift, shapes.size(lift, x, axis)) for axis in axes]
     flat = None
     for position, (place, size) in enumerate(zip(places, sizes, strict=True)):
@@ -106,7 +106,7 @@ def _cut(lift: Builder, x: TensorValue, dim: int, start: int, end: int, step: in
 
 @lifts("aten::copy")
 def copy(lift: Builder, self: Any, src: Any, non_blocking: bool = False) -> Any:
-    """What a tensor is once another was written all over it."""
+    """A tensor after another was written over all of it."""
     x = lift.tensor(self)
     return expand(lift, cast(lift, lift.tensor(src), x.dtype), shapes.sizes(lift, x))
 
@@ -179,7 +179,7 @@ def repeat_interleave(lift: Builder, self: Any, repeats: Any, dim: Any = None, *
 
 
 def repeated(lift: Builder, x: TensorValue, axis: int, times: int) -> TensorValue:
-    """Each slice along an axis `times` times, one after the other."""
+    """Each slice along an axis repeated `times` times."""
     sizes = [shapes.size(lift, x, each) for each in range(shapes.rank(lift, x))]
     apart = expand(lift, unsqueeze(lift, x, axis + 1), [*[-1] * (axis + 1), times, *[-1] * (len(sizes) - axis - 1)])
     return shapes.reshape(lift, apart, [*sizes[:axis], arguments.whole(lift, sizes[axis]) * times, *sizes[axis + 1 :]])
@@ -192,7 +192,7 @@ def broadcast_to(lift: Builder, self: Any, size: Any) -> Any:
 
 @lifts("aten::as_strided")
 def as_strided(lift: Builder, self: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """All elements in their order: a reshape. Anything else asks for the layout in memory, which is not kept."""
+    """All elements in their order: a reshape. Anything else depends on the memory layout, which is not kept."""
     x = lift.tensor(self)
     whole = all(isinstance(each, int) for each in (*size, *stride, *(x.shape or (None,))))
     in_order = [prod(size[axis + 1 :]) for axis in range(len(size))] if whole else None

@@ -1,4 +1,4 @@
-"""Torch's ways to reshape, cut and join tensors."""
+"""Torch's functions that reshape, split and join tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..lifts import lifts
 from ..values import TensorValue
 
 END = np.iinfo(np.int64).max
-"""What torch and ONNX alike write for "to the end"."""
+"""The value for "to the end" in both torch and ONNX."""
 
 
 @lifts("aten::reshape", "aten::view", "aten::_unsafe_view")
@@ -159,7 +159,7 @@ def _known_size(lift: Builder, x: TensorValue, dim: int) -> int:
 
 @lifts("aten::cat", "aten::concat")
 def cat(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
-    """On quantized tensors torch gives the result the scale and zero point of the first one."""
+    """For quantized tensors, torch uses the scale and zero point of the first one."""
     values = _some_tensors(lift, tensors)
     if len(values) == 1 and values[0].quantization is None:
         return lift.alias(values[0])
@@ -252,7 +252,7 @@ def pixel_shuffle(lift: Builder, self: Any, upscale_factor: int) -> Any:
 
 @lifts("aten::pixel_unshuffle")
 def pixel_unshuffle(lift: Builder, self: Any, downscale_factor: int) -> Any:
-    """Not ONNX's SpaceToDepth, which orders channels otherwise: reshape, transpose, reshape."""
+    """Not ONNX's SpaceToDepth, which orders channels differently: reshape, transpose, reshape."""
     x = lift.tensor(self)
     shapes.need(lift, x, (None,) * 4)
     n, c, r = shapes.size(lift, x, 0), _known_size(lift, x, 1), downscale_factor

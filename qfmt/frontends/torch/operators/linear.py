@@ -16,7 +16,7 @@ from .runtime_grids import dynamic_linear
 
 
 def many(value: Any, count: int) -> tuple[int, ...]:
-    """Torch takes one number for all dimensions, too."""
+    """Torch also accepts one number for all dimensions."""
     items = tuple(int(item) for item in value) if isinstance(value, list | tuple) else (int(value),)
     return items * count if len(items) == 1 else items
 
@@ -36,7 +36,7 @@ def _attributes(
 
 @lifts(by_rank("quantized::conv{}d", "quantized::conv_transpose{}d"))
 def quantized_conv(lift: Builder, rank: int, qx: Any, packed_weight: Any, *rest: Any) -> Any:
-    """Arguments after the packed parameters: (scale, zero_point), before 1.6 with the geometry in front."""
+    """Arguments after the packed parameters: (scale, zero_point), before 1.6 preceded by the geometry."""
     scale, zero_point = rest[-2:]
     x, _ = arguments.quantized(lift, qx)
     weight, bias, attributes = conv_of(lift, x, packed_weight, rank)
@@ -183,12 +183,12 @@ def weight_of(lift: Builder, packed: Packed, dtype: str = "") -> TensorValue:
 
 
 _OWNER = re.compile(r"(?:_jit_pass_hoist_\w+\.)?(.+?)(?:\._packed_params){1,3}(?:\.\d+|\._packed_weight)?")
-"""`fc._packed_params._packed_params`, or what PyTorch's mobile passes of 2019 made of it:
+"""`fc._packed_params._packed_params`, or its name after PyTorch's mobile passes of 2019:
 `_jit_pass_hoist_conv_packed_params.features.0.0._packed_params.1`."""
 
 
 def module_of(packed: Packed) -> str:
-    """The path of the module that owns packed parameters; "" if the archive does not say."""
+    """The path of the module that owns packed parameters; "" if the archive does not state it."""
     for path in (packed.path, *packed.aliases):
         if owner := _OWNER.fullmatch(path):
             return owner[1]

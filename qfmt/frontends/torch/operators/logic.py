@@ -16,7 +16,7 @@ from ..promotion import operands
 from ..values import DTYPE_CODES, TensorValue
 
 COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
-"""Torch's comparisons; `ne` is turned round."""
+"""Torch's comparisons; `ne` is negated `eq`."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -29,9 +29,9 @@ def cast(lift: Builder, x: TensorValue, dtype: str) -> TensorValue:
 
 
 def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:
-    """A tensor in the element type, c10's code, that a call asks for before it computes.
+    """A tensor in the element type, c10's code, that a call converts it to first.
 
-    `whole` is the type of integers and truth values where it asks for none.
+    `whole` is the type of integers and bools if there is none.
     """
     x = lift.tensor(value)
     if dtype is not None:
@@ -43,7 +43,7 @@ def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> Tensor
 
 
 def truth(lift: Builder, value: Any) -> TensorValue:
-    """A tensor as torch takes it for a condition: what is not 0."""
+    """A tensor as a condition, as in torch: elements that are not 0."""
     x = lift.tensor(value)
     return x if x.dtype == "bool" else negation(lift, lift.emit("Equal", [*operands(lift, x, 0)]))
 

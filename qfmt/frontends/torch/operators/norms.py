@@ -14,14 +14,14 @@ from .creation import filled
 
 
 def _grid(lift: Builder, a: Any, x: TensorValue) -> Quantization | None:
-    """What a quantized normalization puts its result on; None for one of real numbers."""
+    """The grid of the result of a quantized normalization; None for a float one."""
     if not hasattr(a, "output_scale"):
         return None
     return arguments.quantization(lift, a.output_scale, a.output_zero_point, x.dtype)
 
 
 def _weights(lift: Builder, a: Any, shape: tuple[int, ...]) -> list[TensorValue]:
-    """ONNX's normalizations always scale and shift; torch's may do neither."""
+    """ONNX's normalizations always scale and shift; torch's may not."""
     given = ((a.weight, 1), (a.bias, 0))
     return [filled(lift, shape, fill, "float32") if value is None else lift.tensor(value) for value, fill in given]
 
@@ -49,7 +49,7 @@ _RUNNING = "input, weight, bias, running_mean, running_var"
     },
 )
 def batch_norm(lift: Builder, unread: int, a: Any) -> Any:
-    """`unread` results follow the first, which networks do not read."""
+    """`unread` results follow the first; networks do not read them."""
     if getattr(a, "training", False) or a.running_mean is None:
         raise SourceError("normalizes with the statistics of the batch", hint="call model.eval() before saving")
     return _with_unread(_batch_norm(lift, a), unread)
@@ -69,7 +69,7 @@ def _batch_norm(lift: Builder, a: Any) -> Any:
 
 @lifts("aten::_native_batch_norm_legit(input, weight, bias, training, momentum, eps)")
 def batch_norm_of_one(lift: Builder, a: Any) -> Any:
-    """Without running statistics, and of a batch of one: what an instance norm is decomposed into."""
+    """Without running statistics and for a batch of one: the decomposition of an instance norm."""
     x = lift.tensor(a.input)
     if not a.training or shapes.size(lift, x, 0) != 1:
         return NotImplemented

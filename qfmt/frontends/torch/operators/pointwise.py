@@ -48,7 +48,7 @@ def quantized_type(code: Any) -> str:
 
 def _constants(value: Any) -> list[Any]:
     if not isinstance(value, StoredTensor):
-        raise SourceError("takes scales that are known only at run time")
+        raise SourceError("has scales that are known only at run time")
     return list(value.array().reshape(-1).tolist())
 
 
@@ -80,7 +80,7 @@ def unchanged(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     "quantized::dropout(self:input, output_scale, output_zero_point, p=0.5, training:train=False)",
 )
 def dropout(lift: Builder, a: Any) -> Any:
-    """Nothing, of a network in eval mode."""
+    """A no-op in eval mode."""
     if arguments.flag(lift, a.train):
         raise SourceError("is in training mode", hint="call model.eval() before saving")
     return unchanged(lift, a.input)
@@ -176,14 +176,14 @@ def neg(lift: Builder, self: Any) -> Any:
 
 @lifts({"quantized::add_scalar": "add", "quantized::mul_scalar": "mul"})
 def quantized_scalar(lift: Builder, name: str, qa: Any, b: Any) -> Any:
-    """PyTorch leaves the integers and changes scale or zero point; written as what that means."""
+    """PyTorch keeps the integers and changes scale or zero point; this is written as the equivalent operator."""
     x, quantization = arguments.quantized(lift, qa)
     return (_times if name == "mul" else _plus)(lift, x, quantization, float(arguments.number(lift, b)))
 
 
 @lifts({"quantized::add": "add", "quantized::mul": "mul"})
 def quantized_binary(lift: Builder, name: str, qa: Any, qb: Any, scale: Any = None, zero_point: Any = None) -> Any:
-    """Without a scale one operand is a number; with one, the operator's spelling says all."""
+    """Without a scale, one operand is a number; with one, the operator's spelling applies."""
     if scale is not None:
         return NotImplemented
     tensor, number = (qb, qa) if isinstance(qa, int | float) else (qa, qb)
@@ -245,7 +245,7 @@ def clamp_max(lift: Builder, self: Any, max: Any) -> Any:
 
 
 FIXED_OUTPUT = {"Sigmoid": (1 / 256, 0, -128), "Tanh": (2 / 256, 128, 0), "HardSigmoid": (1 / 256, 0, -128)}
-"""Scale and zero point (for uint8, for int8) that torch gives these outputs whatever the input had."""
+"""Scale and zero point (for uint8, for int8) that torch gives these outputs, independent of the input."""
 
 
 @lifts({"aten::sigmoid": "Sigmoid", "aten::tanh": "Tanh", "aten::hardsigmoid": "HardSigmoid"})
@@ -294,6 +294,6 @@ def _slope(lift: Builder, x: TensorValue, weight: Any) -> TensorValue:
     }
 )  # fmt: skip
 def softmax(lift: Builder, operator: str, self: Any, dim: int, dtype: Any = None) -> Any:
-    """`_softmax` has a truth value in the place of the type: whether to widen float16 first."""
+    """`_softmax` has a bool instead of the type: whether to widen float16 first."""
     x = in_type(lift, self, (6 if dtype else None) if isinstance(dtype, bool) else dtype)
     return lift.emit(operator, [x], {"axis": dim}, quantization=arguments.grid(x))

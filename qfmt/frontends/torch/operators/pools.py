@@ -20,7 +20,7 @@ def _batched(lift: Builder, x: Any, rank: int) -> TensorValue:
     value = lift.tensor(x)
     shapes.need(lift, value, (None,) * (rank + 2))
     if value.shape is not None and len(value.shape) != rank + 2:
-        raise SourceError(f"takes {rank + 2} dimensions here, but its input has {len(value.shape)}")
+        raise SourceError(f"expects {rank + 2} dimensions, but its input has {len(value.shape)}")
     return value
 
 
@@ -46,7 +46,7 @@ def max_pool(lift: Builder, rank: int, a: Any) -> Any:
 
 @lifts(by_rank(f"aten::max_pool{{}}d_with_indices(self, {_MAX})"))
 def max_pool_with_indices(lift: Builder, rank: int, a: Any) -> Any:
-    """Networks that only pool drop the indices; one that reads them is refused where it does."""
+    """Networks that only pool drop the indices; reading them is an error."""
     return max_pool(lift, rank, a), Unsupported()
 
 
@@ -118,7 +118,7 @@ def upsample_nearest(lift: Builder, rank: int, input: Any, output_size: Any, *sc
 
 @lifts(by_rank("aten::_upsample_nearest_exact{}d"))
 def upsample_nearest_exact(lift: Builder, rank: int, input: Any, output_size: Any, *scales: Any) -> Any:
-    """PyTorch takes floor(i / scale), nearest-exact floor((i + 0.5) / scale): half_pixel's -0.5, rounded up."""
+    """PyTorch uses floor(i / scale), nearest-exact floor((i + 0.5) / scale): half_pixel's -0.5, rounded up."""
     return _nearest(lift, rank, input, output_size, scales, "half_pixel", "round_prefer_ceil")
 
 

@@ -1,4 +1,4 @@
-"""Questions that code asks about a tensor. The lifter knows rank, dtype and quantization; sizes often."""
+"""Queries of code about a tensor. The lifter knows rank, dtype and quantization, and often sizes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def is_contiguous(lift: Builder, self: Any, *args: Any, **kwargs: Any) -> bool:
     ),
 )  # fmt: skip
 def number(lift: Builder, whole: bool, self: Any, **kwargs: Any) -> Any:
-    """A size stays what it is; a constant tensor gives its number; anything else depends on the data."""
+    """A size is unchanged; a constant tensor becomes its number; anything else depends on the data."""
     if isinstance(self, Size):
         return self
     if isinstance(self, TensorValue) and not lift.is_constant(self):
@@ -117,7 +117,7 @@ def compare(lift: Builder, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_open(values: Sequence[Any]) -> bool:
-    """Whether a value, or an element of a list among them, is known only when the network runs."""
+    """Whether a value, or an element of a list, is known only at run time."""
     return any(
         _is_open(value) if isinstance(value, list | tuple) else isinstance(value, Size | Unknown) for value in values
     )

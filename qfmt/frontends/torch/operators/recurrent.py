@@ -1,4 +1,4 @@
-"""Torch's quantized recurrent layers and cells: a layer and a direction is one node."""
+"""Torch's quantized recurrent layers and cells: each direction of a layer is one node."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .layouts import permute, select, stack
 
 _LAYER = re.compile(r"(?:(.+)\.)?_all_weight_values\.\d+\.param")
 _CELL = re.compile(r"(?:(.+)\.)?_packed_weight_ih")
-"""Where a module of PyTorch's keeps the parameters of a layer, and of a cell."""
+"""The attributes of PyTorch's modules with the parameters of a layer, and of a cell."""
 
 
 class Parameters(NamedTuple):
-    """Of one layer in one direction, or of a cell. The biases are those that stand in the packed parameters."""
+    """The parameters of one layer in one direction, or of a cell. Biases are those in the packed parameters."""
 
     w_ih: TensorValue
     w_hh: TensorValue
@@ -58,7 +58,7 @@ def quantized_gru(lift: Builder, a: Any) -> Any:
 
 
 def _layers(lift: Builder, operator: str, a: Any, initial: Sequence[Any]) -> list[TensorValue]:
-    """[output, last states…], as torch gives them."""
+    """[output, last states…], as in torch."""
     layers, directions = arguments.whole(lift, a.num_layers), 1 + arguments.flag(lift, a.bidirectional)
     if arguments.flag(lift, a.train) and arguments.number(lift, a.dropout) and layers > 1:
         raise SourceError("drops random values: the network was saved in training mode", hint="call .eval() first")
@@ -107,7 +107,7 @@ def _inputs(params: Any) -> int | None:
 
 
 def _cell(lift: Builder, params: Any, suffix: str) -> Parameters:
-    """The parameters of one layer in one direction, as PyTorch calls them: `weight_ih_l0`, `bias_hh_l1_reverse`."""
+    """The parameters of one layer in one direction, with PyTorch's names: `weight_ih_l0`, `bias_hh_l1_reverse`."""
     if not isinstance(params, PackedState):
         raise SourceError("is called with cell parameters from before PyTorch 1.6, which later versions cannot read")
     owner = _LAYER.fullmatch(params.path)
@@ -138,7 +138,7 @@ def _parameters(lift: Builder, module: str, suffix: str, w_ih: Any, w_hh: Any, r
 
 
 def _linear(lift: Builder, packed: Any, module: str, end: str) -> tuple[TensorValue, TensorValue | None]:
-    """Weight and bias, by the names that PyTorch gives them in a module that is not quantized."""
+    """Weight and bias, by their names in PyTorch's float module."""
     dtype = narrowed(packed)
     aliases = [packed.path, *packed.aliases]
     weight = lift.stored(packed.weight, f"{module}.weight_{end}".lstrip("."), aliases, dtype)
@@ -150,7 +150,7 @@ def _linear(lift: Builder, packed: Any, module: str, end: str) -> tuple[TensorVa
 
 
 def _step(lift: Builder, operator: str, input: Any, states: Sequence[Any], w_ih: Any, w_hh: Any, **more: Any) -> Any:
-    """Torch quantizes the inputs of cells to 7 bits, and does not use the biases that stand beside the packed ones."""
+    """Torch quantizes the inputs of cells to 7 bits, and does not use the biases next to the packed ones."""
     owner = _CELL.fullmatch(w_ih.path) if isinstance(w_ih, Packed) else None
     module = owner[1] or "" if owner else lift.place.scope
     lift.within(module)

@@ -1,7 +1,7 @@
 """Scales that the network computes: PT2E's dynamic quantization, per tensor and per token.
 
 torch/ao/quantization/fx/_decomposed.py and utils.py, `determine_qparams`. The calls become operators on real numbers;
-those of a linear layer all together become `qfmt.DynamicLinear`.
+those of a whole linear layer become `qfmt.DynamicLinear`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .grids import dtype_of, limits_of
 
 
 class Grid(Value):
-    """The grid of a tensor of real numbers that its own range gives, while the network runs."""
+    """The run-time grid of a float tensor, from its range."""
 
     __slots__ = ("eps", "high", "low", "source")
 
@@ -51,7 +51,7 @@ def choose_qparams(
 
 
 def on_the_spot(lift: Builder, x: TensorValue, scale: Any, zero_point: Any, limits: tuple[int, int]) -> TensorValue:
-    """clamp(rint(x · (1 / s)) + z) with computed s and z, as float32 numbers that are whole."""
+    """clamp(rint(x · (1 / s)) + z) with computed s and z, as integral float32 numbers."""
     rounded = lift.emit("Round", [lift.emit("Mul", [x, lift.emit("Reciprocal", [scale])])])
     low, high = (lift.tensor(float(limit)) for limit in limits)
     q: TensorValue = lift.emit("Clip", [lift.emit("Add", [rounded, zero_point]), low, high])
@@ -74,7 +74,7 @@ def _handle(lift: Builder, key: str) -> TensorValue:
 
 
 def dynamic_linear(lift: Builder, value: Any, weight: Any, bias: Any) -> Any:
-    """A linear layer whose input was quantized on the spot, and its weight before; NotImplemented for any other."""
+    """A linear layer whose input is quantized at run time, and its weight before; NotImplemented for any other."""
     x, w = lift.tensor(value), lift.makers.get(lift.tensor(weight).key)
     made = lift.makers.get(x.key)
     shape = None
@@ -124,7 +124,7 @@ def choose_qparams_per_token(lift: Builder, input: Any, dtype: int) -> Any:
 def quantize_per_token(
     lift: Builder, input: Any, scales: Any, zero_points: Any, quant_min: Any, quant_max: Any, dtype: int
 ) -> Any:
-    """clamp(rint(x · (1 / s) + z)) in float64; whole numbers in place of integers."""
+    """clamp(rint(x · (1 / s) + z)) in float64; integral floats instead of integers."""
     x = lift.emit("Cast", [input], {"to": "float64"})
     scaled = lift.emit("Mul", [x, lift.emit("Reciprocal", [scales])])
     rounded = lift.emit("Round", [lift.emit("Add", [scaled, zero_points])])

@@ -1,4 +1,4 @@
-"""Linear layers with a weight of torchao: `qfmt::quantized_linear`, which stands in traces of modules in memory."""
+"""Linear layers with a weight of torchao: `qfmt::quantized_linear`, which occurs in traces of modules in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..values import TensorValue
 from .decomposed import RECIPROCAL
 
 FLOAT32_TINY = float(np.finfo(np.float32).tiny)
-"""The least scale of torchao's asymmetric grids where nothing else is said."""
+"""The default least scale of torchao's asymmetric grids."""
 
 
 PARTS = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale")
@@ -56,11 +56,11 @@ def quantized_linear(lift: Builder, a: Any) -> Any:
 
 
 def _on_grid(lift: Builder, x: TensorValue, activation: Activation, least_scale: float) -> TensorValue:
-    """x on the int8 grid that the range of each row, or of all of it, gives, as real numbers.
+    """x on the int8 grid of the range of each row, or of the whole tensor, as floats.
 
     `_choose_qparams_affine` and `_quantize_affine_no_dtype_cast` of torchao 0.18: s = max(range / 255, least scale),
-    z = clamp(-128 - rint(low / s)), q = clamp(rint(x · (1 / s)) + z). What int8 layers then add up as integers, and
-    round once, are real numbers here.
+    z = clamp(-128 - rint(low / s)), q = clamp(rint(x · (1 / s)) + z). Sums that int8 layers
+    compute with integers, and round once, are floats here.
     """
     low, high = activation.limits
     axes = [lift.constant(np.array([-1], np.int64))] if activation.per == "token" else []

@@ -1,9 +1,9 @@
-"""Fake quantizers in the state_dict of a network in quantization-aware training, joined with what they quantize.
+"""Fake quantizers in the state_dict of a network in quantization-aware training, joined with the quantized tensors.
 
 `conv.weight` becomes the integers that the network computes with in training: `clamp(rint(w / scale) + zero_point)`
-with the reciprocal of the scale, as `torch.fake_quantize_per_channel_affine` has it. What `conv` outputs becomes a
+with the reciprocal of the scale, as in `torch.fake_quantize_per_channel_affine`. The output of `conv` becomes a
 tensor `conv` without data on the grid of `conv.activation_post_process`. A weight that is scaled by a batch norm before
-it is quantized stays as it is, and so do the numbers of its fake quantizer.
+it is quantized is unchanged, and so are the numbers of its fake quantizer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tensors = Mapping[str, StoredTensor]
 
 
 class _State:
-    """The tensors of a state_dict, of which small ones are read as numbers, at the cost of a budget."""
+    """The tensors of a state_dict; small ones are read as numbers, charged to a budget."""
 
     def __init__(self, tensors: Tensors, budget: Budget) -> None:
         self.tensors = tensors
@@ -43,7 +43,7 @@ class _State:
         self._budget = budget
 
     def numbers(self, name: str, *dtypes: str) -> np.ndarray | None:
-        """A tensor of this name and one of these types as one row; None if there is none, or nothing is in it."""
+        """A tensor of this name and one of these types as one row; None if there is none, or it is empty."""
         tensor = self.tensors.get(name)
         if tensor is None or tensor.dtype not in dtypes or len(tensor.shape) > 1 or prod(tensor.shape) == 0:
             return None
@@ -52,7 +52,7 @@ class _State:
 
 
 def joined(entries: Sequence[Entry], budget: Budget) -> list[Entry]:
-    """The entries, of which those of fake quantizers have gone into the tensors that they quantize."""
+    """The entries, with those of fake quantizers merged into the tensors that they quantize."""
     state = _State({each.name: each.value for each in entries if isinstance(each.value, StoredTensor)}, budget)
     quantizers = [name.removesuffix(".scale") for name in state.tensors if name.endswith(".scale")]
     made = {tensor.name: tensor for quantizer in quantizers if (tensor := _quantized(quantizer, state)) is not None}
@@ -67,7 +67,7 @@ def joined(entries: Sequence[Entry], budget: Budget) -> list[Entry]:
 
 
 def _quantized(quantizer: str, state: _State) -> Tensor | None:
-    """What one fake quantizer quantizes; None if it is none, is switched off, or was never calibrated."""
+    """The tensors of one fake quantizer; None if it is not one, is switched off, or was never calibrated."""
     module, _, last = quantizer.rpartition(".")
     enabled = state.numbers(f"{quantizer}.fake_quant_enabled", "int64", "uint8")
     scale = state.numbers(f"{quantizer}.scale", "float32")
@@ -88,7 +88,7 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
         return Tensor(name, "int8", weight.shape, Integers(weight, grid), grid, (quantizer,))
     if not last.startswith(OUTPUT) or scale.size > 1:
         return None
-    dtype = "int8" if zero_point.min() < 0 else "uint8"  # not said; as of converted modules
+    dtype = "int8" if zero_point.min() < 0 else "uint8"  # not stated; as for converted modules
     grid = _grid(scale, zero_point, dtype, None, quantizer, state)
     name = module if last == OUTPUT and module and module not in state.tensors else quantizer
     return None if grid is None else Tensor(name, dtype, None, None, grid, (quantizer,))
@@ -97,7 +97,7 @@ def _quantized(quantizer: str, state: _State) -> Tensor | None:
 def _grid(
     scale: np.ndarray, zero_point: np.ndarray, dtype: str, axis: int | None, quantizer: str, state: _State
 ) -> Quantization | None:
-    """The quantization, with what the observer in the quantizer saw; None if the type has no such zero points."""
+    """The quantization, with the range of the observer in the quantizer; None if the type has no such zero points."""
     limits = DTYPES[dtype]
     if not ((limits.minimum <= zero_point) & (zero_point <= limits.maximum)).all():
         return None
@@ -113,7 +113,7 @@ def _grid(
 
 
 class Integers(Data):
-    """What a fake quantizer makes of a float weight, computed when it is asked for."""
+    """A float weight quantized by a fake quantizer, computed on demand."""
 
     __slots__ = ("_grid", "_weight")
 

@@ -1,5 +1,5 @@
-"""A file that torch.save wrote: what it holds, as data. Two forms: a zip archive (since PyTorch 1.6), and pickles
-one after the other with the storages behind them.
+"""A file that torch.save wrote: its contents, as data. Two forms: a zip archive (since PyTorch 1.6), and consecutive
+pickles with the storages after them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ...stored import ELEMENT_BITS, Storage
 from ...zips import Zip
 
 _PROTOCOL = 1001
-"""The only version of the form without zip, says torch/serialization.py."""
+"""The only version of the form without zip, according to torch/serialization.py."""
 
 
 class Saved:
-    """`value` is what was saved: dicts, lists, StoredTensors, and Inert objects of classes that stay names.
+    """`value` is the saved object: dicts, lists, StoredTensors, and Inert objects of classes that stay names.
 
-    `version` is the version of the file's form, as it says itself; `budget` is what its conversion may cost. Nothing
-    of the file is executed. Raises SourceError for a damaged file, UnsafePickleError for one that names what no model
+    `version` is the version of the file's form, as stated there; `budget` is that of its conversion. Nothing
+    of the file is executed. Raises SourceError for a damaged file, UnsafePickleError for one with names that no model
     needs.
     """
 
@@ -36,12 +36,12 @@ class Saved:
 
 
 def read(path: str | PathLike[str]) -> Saved:
-    """What is in a file that torch.save wrote, in either form."""
+    """The contents of a file that torch.save wrote, in either form."""
     return read_legacy(path) if sniff(path).key == "torch_legacy" else read_zip(Zip(path))
 
 
 def read_zip(archive: Zip) -> Saved:
-    """What is in an archive that torch.save wrote."""
+    """The contents of an archive that torch.save wrote."""
     root = root_of(archive)
     storages: dict[tuple[str, str], Storage] = {}
 
@@ -61,8 +61,8 @@ def _text(archive: Zip, name: str, default: str = "") -> str:
 
 
 def read_legacy(path: str | PathLike[str]) -> Saved:
-    """What is in a file of before PyTorch 1.6: magic number, protocol, facts about the machine, the object, the list
-    of its storages, and each storage: a 64-bit count of elements and the elements.
+    """The contents of a file from before PyTorch 1.6: magic number, protocol, facts about the machine, the object, the
+    list of its storages, and each storage: a 64-bit count of elements and the elements.
     """
     with Path(path).open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -84,12 +84,12 @@ def read_legacy(path: str | PathLike[str]) -> Saved:
         raise _big_endian()
     places.update(_storages(data, pickles.position, keys, dtypes))
     if lost := dtypes.keys() - places.keys():
-        raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is cut off")
+        raise SourceError(f"lacks the storage {min(lost)[:100]}", hint="the file is truncated")
     return Saved(value, str(protocol), budget)
 
 
 def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str]) -> dict[str, memoryview]:
-    """Where each storage lies: behind the pickles, in the order of `keys`."""
+    """The position of each storage: after the pickles, in the order of `keys`."""
     view, places = memoryview(data), {}
     if not isinstance(keys, list):
         raise SourceError("does not list its storages", hint="the file is damaged")
@@ -100,14 +100,14 @@ def _storages(data: mmap.mmap, position: int, keys: Any, dtypes: dict[str, str])
         size = count * _element_bytes(dtypes[key])
         position += 8
         if position + size > len(view):
-            raise SourceError(f"ends within the storage {key[:100]}", hint="the file is cut off")
+            raise SourceError(f"ends within the storage {key[:100]}", hint="the file is truncated")
         places[key] = view[position : position + size]
         position += size
     return places
 
 
 def _element_bytes(dtype: str) -> int:
-    """Bytes of what PyTorch counts as an element: of packed types and untyped storages a byte."""
+    """Bytes of one element as PyTorch counts them: one for packed types and untyped storages."""
     return max(ELEMENT_BITS.get(dtype, 8) // 8, 1)
 
 

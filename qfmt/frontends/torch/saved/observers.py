@@ -1,7 +1,7 @@
-"""What the observers of a prepared model saw, from its state_dict, in a file or in memory.
+"""The observations of a prepared model, from its state_dict, in a file or in memory.
 
 A state_dict has the minimum and maximum of each observer, but neither its class nor the integers it calibrated for.
-Those are found from the scale and zero point of the tensor; a state_dict does not name what an observer of FX watched.
+Those are found from the scale and zero point of the tensor; a state_dict does not name the tensor of an FX observer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OBSERVER = "activation_post_process"
 WATCHED = f".{OBSERVER}"
 
 BINS = 1 << 14
-"""Of a histogram; PyTorch's have 2048."""
+"""The most bins of a histogram; PyTorch's have 2048."""
 
 PAIRS = 1 << 20
-"""An observer and a tensor that are compared; a network of 500 of each has a quarter of them."""
+"""The most comparisons of an observer with a tensor; a network of 500 of each needs a quarter of them."""
 
 HINT = "pass the model as it was after calibration, or its state_dict: `torch.save(prepared.state_dict(), FILE)`"
 
@@ -51,9 +51,9 @@ class Observation(NamedTuple):
 
 
 def with_file(model: Model, path: str | PathLike[str]) -> Model:
-    """The model with `observed` wherever what torch.save wrote of the prepared model tells.
+    """The model with `observed` from a torch.save file of the prepared model.
 
-    Raises SourceError if the file holds no observers, or none that fits.
+    Raises SourceError if the file contains no observers, or none that fits.
     """
     try:
         if (kind := sniff(path)).source is not SAVED:
@@ -64,7 +64,7 @@ def with_file(model: Model, path: str | PathLike[str]) -> Model:
 
 
 def with_saved(model: Model, saved: Saved) -> Model:
-    """The same of what is in such a file."""
+    """The same for the contents of such a file."""
     root = module_of(saved)
     value = saved.value if root is None else state(root)
     stored = stored_tensors(value, saved.budget) if isinstance(value, Mapping) else {}
@@ -77,7 +77,7 @@ def with_saved(model: Model, saved: Saved) -> Model:
 
 
 def _activations(stored: Tensors, budget: Budget) -> Iterator[Observation]:
-    """Of every observer, alone or in a fake quantizer, that watches what a module or a node of an FX graph outputs."""
+    """The observations of outputs of modules and FX nodes, by observers alone or in fake quantizers."""
     for name in stored:
         if not name.endswith(".min_val") or ".weight_fake_quant." in name:
             continue
@@ -95,10 +95,10 @@ def _activations(stored: Tensors, budget: Budget) -> Iterator[Observation]:
 
 
 def _of_weight(tensor: Tensor, stored: Tensors) -> Observed | None:
-    """What the observer of a weight sees, which `convert` makes for it: the float weight."""
+    """The observation of a weight by the observer that `convert` makes: the float weight."""
     grid = tensor.quantization
     owner, _, last = tensor.name.rpartition(".")
-    weight = stored.get(tensor.name) or stored.get(f"{owner}.0.weight")  # of a layer that is fused with what follows
+    weight = stored.get(tensor.name) or stored.get(f"{owner}.0.weight")  # of a layer that is fused with the next
     if grid is None or last != "weight" or weight is None or weight.dtype != "float32" or weight.shape != tensor.shape:
         return None
     values = weight.array()

@@ -1,4 +1,4 @@
-"""A file of torch.save as a Model: with a graph where the file tells one, else its tensors."""
+"""A file of torch.save as a Model: with a graph if the file has one, else its tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def convert(path: Path, options: Options) -> Model:
 
 
 def convert_saved(saved: Saved, options: Options, source: Mapping[str, str]) -> Model:
-    """The Model of what torch.save saved; `source` are its source keys but those that are known here."""
+    """The Model of a saved object; `source` are its source keys except those that are known here."""
     with _nesting():
         return _converted(saved, options, _keys(saved, source))
 
@@ -53,7 +53,7 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
                 if isinstance(error, BudgetError):
                     raise
                 reason = error
-    saved = read(path)  # anew: each conversion has its own budget
+    saved = read(path)  # each conversion has its own budget
     model = convert_saved(saved, Options(file.engine), source)
     if reason is not None and not model.no_graph:
         raise reason
@@ -69,12 +69,12 @@ def _nesting() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise SourceError("it is nested too deeply", hint="the file is hostile or damaged") from None
+        raise SourceError("it is nested too deeply", hint="the file is malicious or damaged") from None
 
 
 @contextmanager
 def _attributes() -> Iterator[None]:
-    """Attributes of pickled modules are of any type; those of PyTorch's own modules are right if it wrote them."""
+    """Attributes of pickled modules may have any type; those of PyTorch's own modules are valid if it wrote them."""
     try:
         yield
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
@@ -83,7 +83,7 @@ def _attributes() -> Iterator[None]:
 
 
 def module_of(saved: Saved) -> Module | None:
-    """The module that was saved: by itself, or in a dict without tensors beside it. None if there is none."""
+    """The module that was saved: alone, or in a dict without tensors. None if there is none."""
     value, budget = saved.value, saved.budget
     if saved_as(value) == "torch_module":
         return tree(value, budget)
@@ -96,7 +96,7 @@ def module_of(saved: Saved) -> Module | None:
 
 
 def _parted(checkpoint: Mapping[Any, Any]) -> tuple[dict[Any, Inert], dict[Any, Any]]:
-    """What of a dict are modules, and the rest."""
+    """The modules of a dict, and the rest."""
     modules = {key: item for key, item in checkpoint.items() if saved_as(item) == "torch_module"}
     return modules, {key: item for key, item in checkpoint.items() if key not in modules}
 
@@ -123,13 +123,13 @@ def _checkpoint(value: Mapping[Any, Any], source: Mapping[str, str], budget: Bud
 
 
 def _has_subclass(value: Mapping[str, Any]) -> bool:
-    """Whether there are tensors of torchao in it, of which TorchScript knows nothing."""
+    """Whether it contains tensors of torchao, which TorchScript does not support."""
     several = list(value.values())
     return any(isinstance(item, Subclass) or (isinstance(item, dict) and _has_subclass(item)) for item in several)
 
 
 def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:
-    """A pickled module: its graph, if its code is in the file or known; else its tensors, and why not."""
+    """A pickled module: its graph, if its code is in the file or known; else its tensors, and the reason."""
     try:
         with _attributes():
             return network(root, source).model(options)
@@ -142,7 +142,7 @@ def _module(root: Module, options: Options, source: Mapping[str, str]) -> Model:
 
 
 def network(root: Module, source: Mapping[str, str]) -> Network:
-    """What a module computes whose code is in the file, or known; its `run` raises SourceError, with the reason, for
-    others."""
+    """The network of a module whose code is in the file, or known; for others, its `run` raises SourceError with the
+    reason."""
     specs = [InputSpec(name) for name in walker.parameters(root)]
     return Network(specs, partial(walker.run, root), root.budget, {**source, "format": "pickled_module"})

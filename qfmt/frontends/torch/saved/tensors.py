@@ -1,9 +1,9 @@
 """Tensors without a graph as a Model: every one under its own name, with its quantization.
 
-A state_dict says of a module `fc1` its weight, and by `fc1.scale` and `fc1.zero_point` how its output is
-quantized. The second becomes a tensor `fc1` without shape and data. Packed parameters become the weight and
-bias that they were packed from, and keep their name as an alias. What the layer of a weight of torchao does to its
-input becomes a tensor `fc1.input` of the same kind where it is known before the network runs, else a source key.
+For a module `fc1`, a state_dict has its weight, and `fc1.scale` and `fc1.zero_point`, the quantization of its
+output. The latter becomes a tensor `fc1` without shape and data. Packed parameters become the weight and
+bias that they were packed from, and keep their name as an alias. The quantization of the input of a layer with a
+torchao weight becomes a tensor `fc1.input` of the same kind if it is static, else a source key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IN_MEMORY = "convert the module in memory: qfmt.convert(model, example_inputs=(x
 DEPTH_LIMIT = 64
 
 VISIT, ENTRY_BYTES = 5, 500
-"""Operations of a look at a thing by its name, and bytes of what a tensor becomes."""
+"""Operations of a lookup by name, and bytes of memory for a tensor."""
 
 PACKED_CLASSES = ("torch.ScriptObject", "torch._C.ScriptObject")
 
@@ -42,7 +42,7 @@ _INNER = re.compile(r"(?:^|\.)_packed_params(?:\._packed_weight|\.weight|\.bias|
 
 
 class Entry(NamedTuple):
-    """A tensor, a number that PyTorch keeps as one, or how a tensor is quantized; its names: the first is its own."""
+    """A tensor, a number that PyTorch keeps as one, or a quantization; and its names, of which the first is its own."""
 
     name: str
     value: StoredTensor | Weight | Quantization | Tensor | float | int
@@ -50,16 +50,16 @@ class Entry(NamedTuple):
 
 
 def tensors_only(state: Mapping[Any, Any], source: Mapping[str, str], budget: Budget) -> Model:
-    """A Model without nodes of what `state` holds: tensors, packed parameters, dicts and lists of them.
+    """A Model without nodes of the contents of `state`: tensors, packed parameters, dicts and lists of them.
 
-    A single dict of tensors among other things (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
-    names are aliases. What is neither tensor nor packed parameters is left out.
+    A single dict of tensors among other objects (`{"state_dict": …, "epoch": 3}`) counts as the whole; the longer
+    names are aliases. Objects other than tensors and packed parameters are omitted.
     """
     return of_entries(joined(_unnested(state, budget), budget), budget, source)
 
 
 def of_entries(several: Sequence[Entry], budget: Budget, source: Mapping[str, str]) -> Model:
-    """The same of tensors, each with its names; SourceError if two have the same."""
+    """The same for tensors, each with its names; SourceError if two have the same name."""
     budget.tensor(len(several))
     entries = {entry.name: entry for entry in several}
     if len(entries) != len(several) or "" in entries:
@@ -82,7 +82,7 @@ def stored_tensors(state: Mapping[Any, Any], budget: Budget) -> dict[str, Stored
 
 
 def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
-    """Whether there is anything in it that `tensors_only` keeps."""
+    """Whether it contains anything that `tensors_only` keeps."""
     walk = _Walk(budget)
     for key, value in state.items():
         walk.visit(str(key), value, 0)
@@ -90,7 +90,7 @@ def holds_tensors(state: Mapping[Any, Any], budget: Budget) -> bool:
 
 
 def _unnested(state: Mapping[Any, Any], budget: Budget) -> list[Entry]:
-    """The entries of a state, of which an outer dict that only wraps them is taken off."""
+    """The entries of a state, without an outer dict that only wraps them."""
     prefix = ""
     while True:
         walk, filled = _Walk(budget), []
@@ -117,11 +117,11 @@ def _also_below(prefix: str, entry: Entry) -> Entry:
     return entry._replace(aliases=(*entry.aliases, *(prefix + name for name in names)))
 
 
-# -- what there is ---------------------------------------------------------------------------------------
+# -- entries of a state ---------------------------------------------------------------------------------------
 
 
 class _Walk:
-    """Collects every tensor below a name, and counts: a pickle may refer to one thing again and again."""
+    """Collects every tensor below a name, and counts: a pickle may refer to one object many times."""
 
     def __init__(self, budget: Budget) -> None:
         self.entries: list[Entry] = []
@@ -131,7 +131,7 @@ class _Walk:
         self._budget.spend(VISIT)
         self._budget.allocate(len(name))
         if depth > DEPTH_LIMIT:
-            raise SourceError("it is nested without end", hint="the file is hostile or damaged")
+            raise SourceError("its nesting is infinite", hint="the file is malicious or damaged")
         packed = _packed(name, value)
         if packed is not None:
             self.entries += _parts(name, packed)
@@ -183,7 +183,7 @@ def _own_name(name: str) -> str:
 
 
 def _packed(name: str, value: Any) -> Packed | PackedState | None:
-    """Packed parameters: an object of one of PyTorch's classes, or what `Linear` makes of it in a state_dict."""
+    """Packed parameters: an object of one of PyTorch's classes, or `Linear`'s form in a state_dict."""
     if isinstance(value, Packed | PackedState):
         return value
     if isinstance(value, Inert) and value.class_name in PACKED_CLASSES:
@@ -194,7 +194,7 @@ def _packed(name: str, value: Any) -> Packed | PackedState | None:
 
 
 def unpacked(value: Inert) -> Packed | PackedState:
-    """The packed parameters that a `torch.ScriptObject` is."""
+    """The packed parameters of a `torch.ScriptObject`."""
     match value.state:
         case (state, str(qualified)) if qualified.startswith(packing.CLASSES):
             return packing.from_state(qualified.removeprefix(packing.CLASSES), _live(state))
@@ -202,7 +202,7 @@ def unpacked(value: Inert) -> Packed | PackedState:
 
 
 def _live(state: Any) -> Any:
-    """A state whose packed objects are such."""
+    """A state with its packed objects restored."""
     if isinstance(state, Inert) and state.class_name in PACKED_CLASSES:
         return unpacked(state)
     if isinstance(state, list | tuple):
@@ -211,7 +211,7 @@ def _live(state: Any) -> Any:
 
 
 def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
-    """Weight and bias of packed parameters, all parts of others."""
+    """Weight and bias of packed parameters; all parts of other classes."""
     if isinstance(packed, PackedState):
         yield from _cell(name, packed)
         return
@@ -224,7 +224,7 @@ def _parts(name: str, packed: Packed | PackedState) -> Iterator[Entry]:
 
 
 def _cell(name: str, packed: PackedState) -> Iterator[Entry]:
-    """The parameters of a recurrent cell, by the names that PyTorch's float cell has; others by their number."""
+    """The parameters of a recurrent cell, by the names of PyTorch's float cell; others by number."""
     match packed.state:
         case (str(), [StoredTensor() as b_ih, StoredTensor() as b_hh], [], _, [Packed() as w_ih, Packed() as w_hh]):
             parts: Sequence[tuple[str, Any]] = (
@@ -245,7 +245,7 @@ def _cell(name: str, packed: PackedState) -> Iterator[Entry]:
 
 
 def _quantized(weight: Any, scale: float, zero_point: int) -> Any:
-    """The weight of a cell of PyTorch 1.3 to 1.5, whose scale stood beside it."""
+    """The weight of a cell of PyTorch 1.3 to 1.5, whose scale is stored separately."""
     return replace(weight, quantizer=PerTensor(scale, zero_point)) if isinstance(weight, StoredTensor) else None
 
 
@@ -259,12 +259,12 @@ def _flat(state: Any) -> Iterator[Any]:
         yield state
 
 
-# -- what becomes of it ----------------------------------------------------------------------------------
+# -- quantization of outputs and inputs ----------------------------------------------------------------------
 
 
 def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
-    """How modules quantize their outputs, where a scale and a zero point are there, and are not PyTorch's
-    defaults 1.0 and 0: those are of modules that were never calibrated, or that quantize dynamically."""
+    """How modules quantize their outputs, if there is a scale and a zero point other than PyTorch's
+    defaults 1.0 and 0, which belong to modules that were never calibrated, or that quantize dynamically."""
     for name, entry in entries.items():
         module, _, last = name.rpartition(".")
         other = entries.get(f"{module}.zero_point")
@@ -273,14 +273,14 @@ def _outputs(entries: Mapping[str, Entry]) -> Iterator[Tensor]:
         scale, zero_point = _number(entry.value, "f"), _number(other.value, "i")
         if scale is None or zero_point is None or not (isfinite(scale) and scale > 0) or (scale, zero_point) == (1, 0):
             continue
-        dtype = "int8" if zero_point < 0 else "uint8"  # not said; PyTorch's kernels take quint8, and qint8 rarely
+        dtype = "int8" if zero_point < 0 else "uint8"  # not stated; PyTorch's kernels use quint8, and rarely qint8
         if DTYPES[dtype].minimum <= zero_point <= DTYPES[dtype].maximum:
             grid = Quantization.per_tensor(scale, int(zero_point), dtype, scale_dtype=narrowest(scale))
             yield Tensor(module, dtype, None, None, grid)
 
 
 def _dynamic(entries: Sequence[Entry]) -> dict[str, str]:
-    """Which weights belong to layers that quantize their input while the network runs, and how: a source key."""
+    """A source key: which weights belong to layers that quantize their input at run time, and how."""
     kinds: dict[str, list[str]] = {}
     for entry in entries:
         activation = entry.value.activation if isinstance(entry.value, Weight) else None
@@ -291,7 +291,7 @@ def _dynamic(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def _number(value: StoredTensor | Weight | Quantization | Tensor | float | int, kind: str) -> float | int | None:
-    """The number that a scale or zero point of one element is; None for any other tensor."""
+    """A scale or zero point of one element as a number; None for any other tensor."""
     if isinstance(value, int | float):
         return value if kind == "f" or isinstance(value, int) else None
     if not isinstance(value, StoredTensor):
@@ -315,5 +315,5 @@ def _constant(entry: Entry) -> Tensor:
         return replace(Tensor.constant(entry.name, array), aliases=aliases)
     value = entry.value
     if value.dtype not in DTYPES:
-        raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="take it out")
+        raise SourceError(f"a tensor of {value.dtype} cannot be stored", where=entry.name, hint="remove it")
     return Tensor(entry.name, value.dtype, value.shape, StoredData(value), stored_quantization(value), aliases)

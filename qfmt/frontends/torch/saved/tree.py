@@ -1,4 +1,4 @@
-"""A pickled module as a tree of modules: what each is, what it holds, and where it stands."""
+"""A pickled module as a tree of modules: the kind, attributes and path of each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .tensors import PACKED_CLASSES, unpacked
 DEPTH_LIMIT = 64
 
 MODULE, MODULE_BYTES = 20, 1000
-"""Operations and bytes that a module takes, beside its attributes."""
+"""Operations and bytes of memory for a module, besides its attributes."""
 
 CONV_STATE = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "transposed", "output_padding",
     "groups", "padding_mode", "weight", "bias", "scale", "zero_point", "training",
 )  # fmt: skip
-"""What the tuple that a quantized convolution is pickled as holds: torch/ao/nn/quantized/modules/conv.py."""
+"""The fields of the tuple in the pickle of a quantized convolution: torch/ao/nn/quantized/modules/conv.py."""
 
 GRAPH_MODULES = ("torch.fx.graph_module.reduce_graph_module", "torch.fx.graph_module.deserialize_graphmodule")
 
@@ -41,7 +41,7 @@ _KINDS = (
     ("torch.quantization.stubs.", "stubs"),
     ("torch.nn.modules.", "nn"),
 )
-"""Where PyTorch's modules live, in every version, and what we call the place."""
+"""The packages of PyTorch's modules, in every version, and our names for them."""
 
 
 class Module:
@@ -49,8 +49,8 @@ class Module:
     in the file, and "" for a class that is not PyTorch's. `path` is its place in the tree, "" for the root.
 
     `attributes` are parameters, buffers, packed parameters and everything else by name; `code` is that of a
-    module of kind "fx", with the imports that its names come from; `syntax` is what either was parsed to. `budget` is
-    what the conversion may cost.
+    module of kind "fx", with the imports that its names come from; `syntax` are their syntax trees. `budget` is
+    that of the conversion.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class Module:
         return result
 
     def _padding(self, rank: int) -> Any:
-        """Any other padding than by zeros is done before the convolution."""
+        """Padding other than by zeros is applied before the convolution."""
         return self["padding"] if self["padding_mode"] == "zeros" else (0,) * rank
 
 
 def tree(pickled: Inert, budget: Budget) -> Module:
-    """The tree of a pickled module; its tensors are told their names."""
+    """The tree of a pickled module; its tensors get their names."""
     return _Builder(budget).module(pickled, "", 0)
 
 
 def state(root: Module) -> dict[str, Any]:
-    """What `state_dict()` of a module has, by the same names, and tensors that are plain attributes."""
+    """The `state_dict()` of a module, with the same names, and tensors that are plain attributes."""
     entries: dict[str, Any] = {}
     for module in root.below():
         quantized = module.kind.startswith(("quantized.", "dynamic."))
@@ -139,14 +139,14 @@ def _kind(class_name: str) -> str:
 
 
 class _Builder:
-    """Makes Modules of Inert objects; counts them, for a pickle may refer to one again and again."""
+    """Makes Modules from Inert objects; counts them, because a pickle may refer to one many times."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
     def module(self, pickled: Inert, path: str, depth: int) -> Module:
         if depth > DEPTH_LIMIT:
-            raise SourceError("its modules are nested without end", hint="the file is hostile or damaged")
+            raise SourceError("the nesting of its modules is infinite", hint="the file is malicious or damaged")
         self._budget.spend(MODULE)
         self._budget.allocate(MODULE_BYTES + len(path))
         made = Module(pickled.class_name, path, *self._parts(self._body(pickled, path), path, depth), self._budget)

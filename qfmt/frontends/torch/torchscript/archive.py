@@ -1,4 +1,4 @@
-"""A TorchScript archive: its pickles, its tensors, its code, each read when it is asked for."""
+"""A TorchScript archive: its pickles, its tensors, its code, each read on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .code import Class, Function, Library
 
 
 class Argument(NamedTuple):
-    """An argument of `forward`: its TorchScript type, and whether a caller may leave it out."""
+    """An argument of `forward`: its TorchScript type, and whether a caller may omit it."""
 
     name: str
     annotation: str
@@ -28,8 +28,8 @@ class Argument(NamedTuple):
 class Archive:
     """A TorchScript archive, on disk or as bytes, of PyTorch 1.3 to today: traced, scripted or frozen.
 
-    Nothing of it is executed by opening it. Raises SourceError if the file is of another kind (and says
-    of which), or damaged.
+    Opening it executes nothing. Raises SourceError if the file is damaged, or of another kind, which
+    the error names.
     """
 
     def __init__(self, source: str | PathLike[str] | bytes, budget: Budget | None = None) -> None:
@@ -39,7 +39,7 @@ class Archive:
         self.root = root_of(self.zip)
         self.budget = self.zip.budget
         self.live: Any = None
-        """The module tree brought to life, kept by the evaluator."""
+        """The restored module tree, kept by the evaluator."""
         self._storages: dict[tuple[str, str], Storage] = {}
         if self._text("byteorder", "little") != "little":
             raise SourceError(
@@ -54,7 +54,7 @@ class Archive:
 
     @cached_property
     def version(self) -> str:
-        """The version of the archive's format, "" if it does not say."""
+        """The version of the archive's format, "" if it is not stated."""
         return self._text("version") or self._text(".data/version")
 
     @cached_property
@@ -64,7 +64,7 @@ class Archive:
 
     @cached_property
     def constants(self) -> tuple[Any, ...]:
-        """What the code calls CONSTANTS.c0, CONSTANTS.c1, …, as stored."""
+        """The stored constants CONSTANTS.c0, CONSTANTS.c1, … of the code."""
         if f"{self.root}constants.pkl" not in self.zip.entries:
             return ()
         constants = self._unpickle("constants")
@@ -81,7 +81,7 @@ class Archive:
 
     @cached_property
     def forward(self) -> Function:
-        """The code that the network is."""
+        """The code of the network."""
         function = self.root_class.method("forward")
         if function is None:
             others = ", ".join(sorted(self.root_class.methods)) or "none"
@@ -90,13 +90,13 @@ class Archive:
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """What `forward` takes, without `self`."""
+        """The arguments of `forward`, without `self`."""
         return tuple(Argument(*argument) for argument in self.forward.signature()[1:])
 
     def example_inputs(self) -> Sequence[Any]:
-        """What a traced module was traced with (PyTorch 2.x keeps it); tensors have a shape but no data.
+        """The example inputs of a traced module (PyTorch 2.x keeps them); tensors have a shape but no data.
 
-        Empty where the archive does not say.
+        Empty if the archive does not have them.
         """
         if f"{self.root}traced_inputs.pkl" not in self.zip.entries:
             return ()

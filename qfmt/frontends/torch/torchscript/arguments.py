@@ -1,7 +1,7 @@
-"""What `forward` takes. Tensors become inputs of the graph, and so does each tensor of a tuple, list or dict.
+"""The arguments of `forward`. Tensors become inputs of the graph, and so does each tensor of a tuple, list or dict.
 
-The type tells how many a tuple has (`hidden: Tuple[Tensor, Tensor]` becomes `hidden.0` and `hidden.1`); of lists and
-dicts only an example does, which a trace keeps.
+The type determines the tensors of a tuple (`hidden: Tuple[Tensor, Tensor]` becomes `hidden.0` and `hidden.1`); for
+lists and dicts, only an example does, which a trace keeps.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ..values import RANK_NAMES, InputSpec
 from .archive import Archive, Argument
 
 DEPTH_LIMIT = 8
-"""Tuples within tuples."""
+"""The deepest nesting of tuples."""
 
 
 class Leaf(NamedTuple):
-    """One tensor of an argument: its name in the graph, and the one that the network was traced with, if any."""
+    """One tensor of an argument: its name in the graph, and the example of the trace, if any."""
 
     name: str
     example: StoredTensor | None
 
 
 Form = Leaf | Sequence["Form"] | Mapping[str, "Form"]
-"""An argument with a leaf in the place of each tensor."""
+"""An argument with a leaf for each tensor."""
 
 
 class Arguments:
     """The arguments of an archive's `forward` that become inputs; those with a default keep it.
 
-    Raises ControlFlowError for arguments that hold something else.
+    Raises ControlFlowError for arguments of other types.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -58,7 +58,7 @@ class Arguments:
         return InputSpec(leaf.name, shape, dtype, example=example)
 
     def example_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes that the network was traced with, by input; nothing of a scripted one."""
+        """The shapes that the network was traced with, by input; empty for a scripted one."""
         return {leaf.name: tuple(leaf.example.shape) for leaf in self.leaves if leaf.example is not None}
 
     def example_quantization(self) -> dict[str, tuple[float, int, str]]:
@@ -70,7 +70,7 @@ class Arguments:
         }
 
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name, with the value of each input in its place."""
+        """The arguments by name, with the values of the inputs."""
         return {name: _filled(form, values) for name, form in self.forms.items()}
 
 
@@ -79,14 +79,14 @@ def _form(argument: Argument, example: Any) -> Form:
         written = ast.parse(argument.annotation, mode="eval").body
         return _of_type(argument.name, written, example, 0)
     except (LookupError, SyntaxError, RecursionError):
-        what = f"`forward` takes {argument.name}: {argument.annotation}"
-        only = "only tensors, and tuples of them, can be inputs; lists and dicts where a trace has an example"
-        hint = "wrap the model in a module that takes tensors, and save that"
+        what = f"`forward` has the argument {argument.name}: {argument.annotation}"
+        only = "only tensors, and tuples of them, can be inputs; lists and dicts only in a trace, which has an example"
+        hint = "wrap the model in a module whose inputs are tensors, and save that"
         raise ControlFlowError(f"{what}; {only}", hint=hint) from None
 
 
 def _of_type(name: str, written: ast.expr, example: Any, depth: int) -> Form:
-    """LookupError if it is not a type of tensors alone."""
+    """LookupError if it is not a type of only tensors."""
     if isinstance(written, ast.Name) and written.id == "Tensor":
         return Leaf(name, example if isinstance(example, StoredTensor) else None)
     if not isinstance(written, ast.Subscript) or not isinstance(written.value, ast.Name) or depth == DEPTH_LIMIT:

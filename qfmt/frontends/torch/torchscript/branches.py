@@ -1,4 +1,4 @@
-"""What can be said of an `if` whose condition only a run could tell."""
+"""Evaluate an `if` whose condition is known only at run time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LOGIC = frozenset(
     f"aten::{name}"
     for name in ("eq", "ne", "lt", "le", "gt", "ge", "__and__", "__or__", "__not__", "__is__", "__isnot__")
 )
-"""Operators that only help to decide."""
+"""Operators that are used only in conditions."""
 
 _ASKING = LOGIC | {"aten::len", "aten::dim", "aten::size", "aten::__contains__", "prim::is_cuda", "prim::is_quantized"}
 
 
 class Undecided(Value):
-    """What two branches leave in a variable where they differ. Fine in a condition for raising; if anything
-    else needs it, `error` says which decision it hangs on."""
+    """A variable that differs after two branches. It may be used in a condition for raising; for any other use,
+    `error` names the decision that it depends on."""
 
     __slots__ = ("error",)
 
@@ -39,9 +39,9 @@ def raises(statements: Sequence[ast.stmt]) -> bool:
 
 
 def outcome(node: ast.If) -> Mapping[str, ast.expr | None] | None:
-    """What an `if` does if neither side does more than assert or decide: the variables it assigns.
+    """The variables that an `if` assigns, if both sides only assert or decide.
 
-    Each maps to the expression that both sides agree on, or to None where they differ. None altogether if
+    Each maps to the expression that both sides agree on, or to None if they differ. The result is None if
     the `if` has an effect: a call of a method or an operator that computes.
     """
     taken, other = _assignments(node.body), _assignments(node.orelse)
@@ -76,7 +76,7 @@ def _assignments(statements: Sequence[ast.stmt]) -> dict[str, ast.expr | None] |
 
 
 def _names(value: ast.expr) -> set[str]:
-    """The variables of an expression: those that its own branch assigns mean something else outside of it."""
+    """The variables of an expression: those that its own branch assigns have another meaning outside."""
     return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
 
 
@@ -93,7 +93,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _deciding(value: ast.expr) -> bool:
-    """Whether an expression only names, asks and compares."""
+    """Whether an expression only reads names, queries and compares."""
     match value:
         case ast.Constant() | ast.Name():
             return True

@@ -1,7 +1,7 @@
 """The code of an archive, found by qualified name and parsed a function at a time.
 
-PyTorch prints one statement a line, two blanks an indent, and escapes line ends in strings: so functions
-can be cut out by their lines, and only those that are called are parsed. Classes that differ in their
+PyTorch prints one statement per line, indents by two spaces, and escapes line ends in strings: so functions
+can be extracted by their lines, and only those that are called are parsed. Classes that differ in their
 mangled name only (one per convolution) share one parse.
 """
 
@@ -18,20 +18,20 @@ from ....budget import Budget
 from ....errors import SourceError
 
 TREE = 128
-"""Bytes of an abstract syntax tree for each byte of code, about."""
+"""Approximate bytes of a syntax tree for each byte of code."""
 
 PARSING = 4
-"""Operations that it takes to parse one."""
+"""Operations to parse one byte of code."""
 
 CHAIN_LIMIT = 2000
-"""Operators in one statement. Python 3.10 crashes on some ten thousand; newer ones refuse them by themselves."""
+"""Operators in one statement. Python 3.10 crashes on about ten thousand; newer versions raise an error."""
 
 _TOO_DEEP = "the code is nested too deeply, or not text"
 
 _ATOMS = re.compile(r'(?s)"(?:[^"\\]|\\.?)*(?:"|$)|\d+(?:\.\d*)?(?:e[-+]?\d+)?')
 _LINKS = re.compile(r"[.(\[{+\-*/%@&|^<>~:]|\b(?:if|and|or|not|lambda|in|is)\b")
 _KEYWORD_READ = re.compile(rf"(?m)^( *\w+ = )(\w+)\.({'|'.join(kwlist)})$")
-"""An attribute whose name is a keyword of Python's: PyTorch writes `from0 = self.from` for a module "from"."""
+"""An attribute whose name is a Python keyword: PyTorch writes `from0 = self.from` for a module "from"."""
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 
@@ -78,11 +78,11 @@ class Function:
         return self._node
 
     def line(self, node: ast.AST) -> int:
-        """The line of the file that a node of this function stands on."""
+        """The line of the file with a node of this function."""
         return self._lines.start + int(getattr(node, "lineno", 2)) - 1
 
     def text(self, node: ast.AST) -> str:
-        """That line itself, to be shown."""
+        """The text of that line, for messages."""
         line = self.line(node) - 1
         return self._lines.text[line].strip()[:200] if line < len(self._lines.text) else ""
 
@@ -123,7 +123,7 @@ class Class:
         return fields
 
     def expression(self, field: str) -> ast.expr:
-        """The value of a field as a syntax tree, parsed once; SourceError if it is none."""
+        """The value of a field as a syntax tree, parsed once; SourceError if it is not valid."""
         if field not in self._expressions:
             self._expressions[field] = _expression(self.fields[field], self.library.budget)
         return self._expressions[field]
@@ -144,7 +144,7 @@ class Library:
         self.budget = budget
 
     def find(self, qualified: str) -> Class | Function | None:
-        """What `__torch__.a.b.Name` is; None if the archive has no such thing."""
+        """The class or function `__torch__.a.b.Name`; None if the archive has none."""
         if qualified not in self._found:
             self._found[qualified] = self._search(qualified)
         return self._found[qualified]
@@ -186,7 +186,7 @@ class Library:
 
 
 def charge_parsing(budget: Budget, text: str) -> None:
-    """Count what a syntax tree of some code takes."""
+    """Count the cost of a syntax tree of some code."""
     budget.spend(PARSING * len(text))
     budget.allocate(TREE * len(text))
 
@@ -221,9 +221,9 @@ def _parse(text: str, lines: _Lines) -> ast.FunctionDef:
 
 
 def check_chains(statements: list[str], where: str) -> None:
-    """Refuse statements that would become a syntax tree too deep for Python's own recursion."""
+    """Reject statements whose syntax tree would be too deep for Python's own recursion."""
     if any(_open_brackets(line) and _open_brackets(_ATOMS.sub("", line)) for line in statements):
-        statements = ["".join(statements)]  # a statement over several lines, which PyTorch does not print
+        statements = ["".join(statements)]  # a statement over multiple lines, which PyTorch does not print
     long = [_ATOMS.sub("", line) for line in statements if len(line) > CHAIN_LIMIT]
     if any(len(_LINKS.findall(line)) > CHAIN_LIMIT for line in long):
         raise SourceError(_TOO_DEEP, where=where)
@@ -234,7 +234,7 @@ def _open_brackets(line: str) -> int:
 
 
 def _indented(text: str) -> str:
-    """A function from the top level of its file, one level in, so that it can stand below `if 1:`."""
+    """A function from the top level of its file, indented by one level, so that it can follow `if 1:`."""
     first, *rest = text.split("\n")
     return "\n".join((first, *(f"  {line}" for line in rest)))
 

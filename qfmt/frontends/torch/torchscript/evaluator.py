@@ -1,8 +1,8 @@
 """Partial evaluation of an archive's code: known values are computed, the rest is recorded as calls.
 
 Methods are inlined, loops over known bounds unrolled, branches on known values taken. A branch on
-something that only a run could tell is a ControlFlowError, unless one side can only raise: then the other
-side is what a model that works takes.
+a value known only at run time is a ControlFlowError, unless one side can only raise: then a valid run takes
+the other side.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .frames import Frame, not_followed
 from .objects import Restorer, ScriptObject
 
 DEPTH_LIMIT = 60
-"""Calls within calls."""
+"""The deepest nesting of calls."""
 
 CONTINUE = object()
-"""What a statement gives that does not return."""
+"""The result of a statement that does not return."""
 
 
 def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mapping[str, Any]) -> Any:
-    """Run `forward` of an archive on symbolic inputs, and give what it returns.
+    """Run `forward` of an archive on symbolic inputs, and return its result.
 
     `inputs` are `Value`s (or known values, or None) in the order of `archive.inputs`, or by name; those
-    with a default may be left out. Every operator that cannot be finished on known values goes to the
-    recorder. Evaluating again starts from the archive as stored. Raises ControlFlowError where the code
-    decides on data, SourceError for code that is not what PyTorch writes; both say file and line.
+    with a default may be omitted. Every operator that cannot be finished on known values goes to the
+    recorder. Evaluating again starts from the archive as stored. Raises ControlFlowError if the code
+    branches on data, SourceError for code that PyTorch does not write; both name file and line.
     """
     root, constants, own = restored(archive)
     evaluator = Evaluator(archive, recorder, constants, own)
@@ -47,12 +47,12 @@ def evaluate(archive: Archive, recorder: Recorder, inputs: Sequence[Any] | Mappi
 
 
 def restored(archive: Archive) -> tuple[ScriptObject, tuple[Any, ...], frozenset[int]]:
-    """The live module tree and constants of an archive, with all names given; made once."""
+    """The restored module tree and constants of an archive, with all names; made once."""
     if archive.live is None:
         restoring = Evaluator(archive, _NoCalls(), (), frozenset())
         restorer = Restorer(archive.library, restoring.set_state)
         try:
-            restoring.constants = constants = restorer.restore(archive.constants)
+            restoring.expressions.constants = constants = restorer.restore(archive.constants)
             for index, constant in enumerate(constants):
                 restorer.name(constant, f"CONSTANTS.c{index}")
             root = restorer.restore(archive.data)
@@ -73,13 +73,18 @@ class _NoCalls:
         raise SourceError(f"`__setstate__` calls {target}", hint="qfmt restores modules without computing on tensors")
 
 
-class Evaluator(Expressions):
+class Evaluator:
     """Runs functions of an archive; one instance is one run."""
 
-    _depth = 0
+    def __init__(
+        self, archive: Archive, recorder: Recorder, constants: tuple[Any, ...], own_containers: frozenset[int]
+    ) -> None:
+        self.expressions = Expressions(archive, recorder, constants, own_containers, self.run)
+        self.operators, self.value = self.expressions.operators, self.expressions.value
+        self._depth = 0
 
     def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
-        """What a function of the archive returns; `scope` is the module path of the caller."""
+        """The result of a function of the archive; `scope` is the module path of the caller."""
         this = args[0] if args else None
         if isinstance(this, ScriptObject) and this.path is not None:
             scope = this.path
@@ -142,7 +147,7 @@ class Evaluator(Expressions):
             for each, element in zip(target.elts, value, strict=True):
                 self._assign(each, element, frame)
         elif isinstance(target, ast.Attribute):
-            self._set_attribute(self.value(target.value, frame), target.attr, value, target, frame)
+            self.expressions.set_attribute(self.value(target.value, frame), target.attr, value, target, frame)
         else:
             raise not_followed(target, frame)
 
@@ -194,12 +199,12 @@ class Evaluator(Expressions):
     def _with(self, node: ast.With, frame: Frame) -> Any:
         managers = [self.value(item.context_expr, frame) for item in node.items]
         for item, manager in zip(node.items, managers, strict=True):
-            entered = self._method(manager, "__enter__", [], {}, node, frame)
+            entered = self.expressions.method(manager, "__enter__", [], {}, node, frame)
             if item.optional_vars is not None:
                 self._assign(item.optional_vars, entered, frame)
         result = self.block(node.body, frame)
         for manager in reversed(managers):
-            self._method(manager, "__exit__", [None, None, None], {}, node, frame)
+            self.expressions.method(manager, "__exit__", [None, None, None], {}, node, frame)
         return result
 
     def _return(self, node: ast.Return, frame: Frame) -> Any:
@@ -226,7 +231,7 @@ class Evaluator(Expressions):
 
     def _undecided(self, test: ast.expr, frame: Frame) -> branches.Undecided:
         what = f"the code makes a decision that depends on the data: `{frame.shown(test)}`"
-        hint = "trace the network with an example, or state the shape of the input, so that there is only one path"
+        hint = "trace the network with an example, or state the shape of the input, so that only one branch remains"
         return branches.Undecided(ControlFlowError(what, where=frame.where(test), hint=hint))
 
 

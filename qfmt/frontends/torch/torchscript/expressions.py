@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import ControlFlowError, SourceError
@@ -26,26 +26,28 @@ TYPE_FIRST = ("annotate", "unchecked_cast", "uninitialized")
 
 
 class Expressions:
-    """The values of expressions; `Evaluator` adds statements and functions.
+    """The values of expressions. `run` gives what a function of the archive returns: (function, args, kwargs, scope).
 
-    Attributes that the code sets on modules are kept apart, so that an archive can be evaluated again.
+    Attributes that the code sets on modules are stored separately, so that an archive can be evaluated again.
     """
 
     def __init__(
-        self, archive: Archive, recorder: Recorder, constants: tuple[Any, ...], own_containers: frozenset[int]
+        self,
+        archive: Archive,
+        recorder: Recorder,
+        constants: tuple[Any, ...],
+        own_containers: frozenset[int],
+        run: Callable[[Function, Sequence[Any], Mapping[str, Any], str], Any],
     ) -> None:
+        self.run = run
         self.library = archive.library
         self.constants = constants
         self.operators = Operators(recorder, own_containers, archive.budget)
         self._written: dict[tuple[int, str], Any] = {}
         self._read: set[tuple[int, str]] = set()
 
-    def run(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], scope: str) -> Any:
-        """What a function of the archive returns."""
-        raise NotImplementedError
-
     def value(self, node: ast.expr, frame: Frame, variable: str = "") -> Any:
-        """The value of an expression; `variable` is what the statement assigns it to."""
+        """The value of an expression; `variable` is the target of its assignment."""
         match node:
             case ast.Constant():
                 return node.value
@@ -106,7 +108,7 @@ class Expressions:
         raise SourceError(f"a {type(owner).__name__} has no attribute `{name[:100]}`", where=frame.where(node))
 
     def _symbol(self, name: str) -> Any:
-        """A class or function where the archive has one of that name; else a longer name."""
+        """A class or function if the archive has one of that name; else a longer name."""
         return (self.library.find(name) if name.startswith("__torch__.") else None) or Symbol(name)
 
     def _object_attribute(self, owner: ScriptObject, name: str, node: ast.expr, frame: Frame) -> Any:
@@ -115,7 +117,7 @@ class Expressions:
             return self._written[key]
         self._read.add(key)
         if name == "training":
-            return False  # what a conversion is for: the archive as after .eval()
+            return False  # a conversion needs the archive after .eval()
         if name in owner.attributes:
             return owner.attributes[name]
         if owner.cls.fields.get(name):
@@ -127,10 +129,10 @@ class Expressions:
         expression = placed(lambda: cls.expression(name), node, frame)
         return self.value(expression, Frame(frame.function, frame.scope))
 
-    def _set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:
+    def set_attribute(self, owner: Any, name: str, value: Any, node: ast.expr, frame: Frame) -> None:
         if not isinstance(owner, ScriptObject):
             raise not_followed(node, frame)
-        if owner.path is None:  # not of the module tree: being restored, or made by this run
+        if owner.path is None:  # not in the module tree: being restored, or created by this run
             owner.attributes[name] = value
             return
         if (id(owner), name) in self._read and (id(owner), name) not in self._written:
@@ -157,7 +159,7 @@ class Expressions:
             if isinstance(owner, Class) and function.attr == "__new__":
                 return ScriptObject(owner)
             if not isinstance(owner, Symbol):
-                return self._method(owner, function.attr, *self._arguments(node, frame), node, frame)
+                return self.method(owner, function.attr, *self._arguments(node, frame), node, frame)
         called = self.value(function, frame)
         args, kwargs = self._arguments(node, frame)
         match called:
@@ -194,7 +196,7 @@ class Expressions:
             raise runs_in_parallel(node, frame)
         raise SourceError(f"`{name[:100]}` cannot be called in TorchScript", where=frame.where(node))
 
-    def _method(
+    def method(
         self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame
     ) -> Any:
         if isinstance(owner, Packed | PackedState):
@@ -215,7 +217,7 @@ def _target(symbol: str) -> str:
 
 
 def runs_in_parallel(node: ast.AST, frame: Frame) -> ControlFlowError:
-    """For torch.jit.fork."""
+    """The error for torch.jit.fork."""
     hint = "save the network without fork: qfmt writes one sequence of operators"
     return ControlFlowError(
         "runs parts of the network in parallel (torch.jit.fork)", where=frame.where(node), hint=hint

@@ -1,6 +1,6 @@
-"""TorchScript's operators on what is known now: numbers, strings, lists, dicts. No tensor is touched.
+"""TorchScript's operators on known values: numbers, strings, lists, dicts. No tensors are read.
 
-`on_values` holds those that need plain values throughout; `on_containers` those that only move the
+`on_values` has those that need only plain values; `on_containers` those that only move the
 elements of lists and dicts, which may be symbolic.
 """
 
@@ -15,15 +15,15 @@ from ....errors import SourceError
 from ..calls import Value
 
 SIZE_LIMIT = 1 << 20
-"""Elements of a list or string that one operator may make of few arguments: they are counted when they are there."""
+"""The most elements of a list or string that one operator creates; they are counted afterwards."""
 
 INT_RANGE = range(-(1 << 63), 1 << 63)
 
 
 def fold(table: Mapping[str, Callable[..., Any]], target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of an operator by one of the tables; NotImplemented if it is not there or cannot be applied.
+    """The result of an operator by one of the tables; NotImplemented if it is not in a table or cannot be applied.
 
-    Raises SourceError if the code fails as it would in PyTorch, or would build something out of all measure.
+    Raises SourceError if the code fails as it would in PyTorch, or would create an excessively large value.
     """
     function = table.get(target)
     if function is None:
@@ -44,7 +44,7 @@ def _shown(args: Sequence[Any]) -> str:
 
 
 def cost(target: str, args: Sequence[Any]) -> int:
-    """About how many elements an operator on lists or dicts looks at."""
+    """About how many elements an operator on lists or dicts reads."""
     looked_at = args[1:] if target in mutations else () if target in _QUICK else args
     return sum(len(arg) for arg in looked_at if isinstance(arg, list | tuple | dict | str))
 
@@ -89,7 +89,7 @@ def _join(joint: str, parts: Sequence[str]) -> str:
 
 
 def _format(template: str, *values: Any) -> str:
-    """TorchScript's format knows `{}` only; what is not known yet is shown as `?`."""
+    """TorchScript's format knows `{}` only; unknown values are shown as `?`."""
     pieces = template.split("{}")
     shown = [str(value) if is_plain(value) else "?" for value in values[: len(pieces) - 1]]
     shown += [""] * (len(pieces) - len(shown))
@@ -245,7 +245,7 @@ def _contains(container: Any, value: Any) -> bool:
 
 
 def _different(a: Any, b: Any) -> bool:
-    """True for lists that differ in their length, or in elements that are known; TypeError if more must be known."""
+    """True for lists that differ in their length, or in elements that are known; TypeError if that is not known."""
     pairs = zip(_known_list(a), _known_list(b), strict=False)
     if len(a) != len(b) or any(is_plain(x) and is_plain(y) and x != y for x, y in pairs):
         return True
@@ -288,7 +288,7 @@ on_containers: dict[str, Callable[..., Any]] = {
     "aten::percentFormat": lambda template, *_values: template,
     "prim::rangelist": lambda count: list(range(count)) if count <= SIZE_LIMIT else NotImplemented,
 }
-"""Read a list or dict, whatever its elements are."""
+"""Read a list or dict with any elements."""
 
 mutations: dict[str, Callable[..., Any]] = {
     "aten::append": _append,

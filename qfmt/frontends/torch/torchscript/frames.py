@@ -1,4 +1,4 @@
-"""One call of a function of the archive, and how the places in it are told."""
+"""One call of a function of the archive, and the places in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..calls import Place
 
 
 class Code(Protocol):
-    """What is called: a `code.Function`, or the `forward` of torch.fx."""
+    """The called function: a `code.Function`, or the `forward` of torch.fx."""
 
     @property
     def file(self) -> str: ...
@@ -38,19 +38,19 @@ class Frame:
         return Place(self.scope, self.function.file, self.function.line(node), variable)
 
     def shown(self, test: ast.expr) -> str:
-        """The line of a condition, with that of the variable it names."""
+        """The line of a condition, and that of the variable it names."""
         line = self.function.text(test)
         source = self.assigned.get(test.id) if isinstance(test, ast.Name) else None
         return f"{line} with {self.function.text(source)}" if source is not None else line
 
 
 class Symbol(str):
-    """A dotted name of PyTorch's: "torch.relu", "ops.quantized.conv2d", "__torch__.a.B"."""
+    """A dotted name of PyTorch: "torch.relu", "ops.quantized.conv2d", "__torch__.a.B"."""
 
     __slots__ = ()
 
 
 def not_followed(node: ast.AST, frame: Frame) -> SourceError:
-    """For code that Python knows and TorchScript, or this evaluator, does not."""
-    what = f"the code has a {type(node).__name__} here that is not supported: `{frame.function.text(node)}`"
+    """The error for Python code that TorchScript, or this evaluator, does not support."""
+    what = f"the code has a {type(node).__name__} here, which is not supported: `{frame.function.text(node)}`"
     return SourceError(what, where=frame.where(node))

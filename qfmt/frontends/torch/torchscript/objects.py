@@ -1,6 +1,6 @@
-"""The objects of an archive, brought to life as far as that needs no code: modules, tuples, enumerations.
+"""Restore the objects of an archive, as far as that needs no code: modules, tuples, enumerations.
 
-`restore` turns the pickled tree into them, and tells every tensor and packed object its names.
+`restore` turns the pickled tree into them, and gives every tensor and packed object its names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOISTED = re.compile(r"^_jit_pass_hoist_conv_packed_params\.(.*)\.\d+$")
 """`optimize_for_mobile` moves packed parameters to the root module and keeps their path in the name."""
 
 NAME_LIMIT = 64
-"""Names that one tensor may have."""
+"""The most names of one tensor."""
 
 
 class ScriptObject:
@@ -61,7 +61,7 @@ class EnumMember:
 
 
 class Restorer:
-    """Turns pickled Inert objects into live ones, each once.
+    """Turns pickled Inert objects into restored ones, each once.
 
     `set_state(object, state)` runs the class's `__setstate__`.
     """
@@ -75,7 +75,7 @@ class Restorer:
         self.containers: set[int] = set()
 
     def restore(self, value: Any) -> Any:
-        """The live form of a pickled value. Lists and dicts stay themselves, with live elements."""
+        """The restored form of a pickled value. Lists and dicts are modified in place, with restored elements."""
         if not isinstance(value, Inert | list | dict | tuple):
             return value
         if id(value) not in self._restored:
@@ -113,7 +113,7 @@ class Restorer:
                 raise SourceError(f"{cls.name} has a state, but no `__setstate__`", hint="the file is damaged")
 
     def name(self, value: Any, path: str) -> None:
-        """Tell all that is reachable from a live value its place in the module tree."""
+        """Give everything reachable from a restored value its path in the module tree."""
         self._library.budget.spend()
         self._library.budget.allocate(len(path))
         if isinstance(value, StoredTensor):
@@ -173,7 +173,7 @@ def _name_packed(packed: Packed | PackedState, path: str) -> None:
 
 
 def _name_parts(parts: Any, path: str) -> None:
-    """What a packed object is made of: it has no names of its own in the module tree."""
+    """The parts of a packed object, which have no separate names in the module tree."""
     for index, part in enumerate(parts):
         if isinstance(part, Packed):
             _name_packed(part, f"{path}.{index}")

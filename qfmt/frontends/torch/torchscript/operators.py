@@ -1,4 +1,4 @@
-"""One call of one of PyTorch's operators: computed where all is known, else handed to the recorder."""
+"""One call of one of PyTorch's operators: computed if all is known, else passed to the recorder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Operators:
     def apply(
         self, target: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame, variable: str = ""
     ) -> Any:
-        """The result of `target` ("aten::relu"); `variable` is what it is assigned to."""
+        """The result of `target` ("aten::relu"); `variable` is the target of its assignment."""
         special = _SPECIAL.get(target)
         result = special(self, args, node, frame) if special else NotImplemented
         if result is NotImplemented:
@@ -46,22 +46,22 @@ class Operators:
         frame: Frame,
         variable: str = "",
     ) -> Any:
-        """Hand a call to the recorder."""
+        """Pass a call to the recorder."""
         undecided, _ = self._look_through((*args, *kwargs.values()), node, frame)
         if undecided is not None:
             raise undecided.error
         return self._recorder.call(target, args, kwargs, frame.place(node, variable))
 
     def spend(self, steps: int, node: ast.AST, frame: Frame) -> None:
-        """Count steps; the error of too many stands at `node`."""
+        """Count steps; the error for too many refers to `node`."""
         placed(lambda: self._budget.spend(steps), node, frame)
 
     def hold(self, elements: int, node: ast.AST, frame: Frame) -> None:
-        """Count a list, tuple, dict or string of so many elements."""
+        """Count a list, tuple, dict or string of that many elements."""
         placed(lambda: self._budget.hold(elements), node, frame)
 
     def _known(self, target: str, args: list[Any], kwargs: dict[str, Any], node: ast.AST, frame: Frame) -> Any:
-        """What needs no recorder: packing, lists and dicts whatever they hold, and plain values."""
+        """Operators that need no recorder: packing, any lists and dicts, and plain values."""
         if args and (result := packing.apply(target, args)) is not NotImplemented:
             return result
         if target in folding.mutations and args and isinstance(args[0], list | dict):
@@ -112,7 +112,7 @@ class Operators:
 
     def _raise(self, args: list[Any], node: ast.AST, frame: Frame) -> Any:
         message = args[0] if args and isinstance(args[0], str) else "an exception"
-        raise SourceError(f"the network refuses its input: {message[:300]}", where=frame.where(node))
+        raise SourceError(f"the network rejects its input: {message[:300]}", where=frame.where(node))
 
     def _warn(self, args: list[Any], node: ast.AST, frame: Frame) -> Any:
         return None
@@ -132,14 +132,14 @@ _SPECIAL: Mapping[str, Callable[[Operators, list[Any], ast.AST, Frame], Any]] = 
 
 
 def _as_number(value: Any) -> Any:
-    """A stored integer of no dimensions counts as a number: traced code computes sizes with them."""
+    """A stored integer without dimensions counts as a number: traced code computes sizes with them."""
     if isinstance(value, StoredTensor) and value.shape == () and value.dtype in ("int64", "int32", "bool"):
         return value.item()
     return value
 
 
 def placed(action: Callable[[], Any], node: ast.AST, frame: Frame) -> Any:
-    """Do something; a SourceError that does not say where gets the place of `node`, and so does what Python raises."""
+    """Run a function; a SourceError without a place gets that of `node`, and so do Python's exceptions."""
     try:
         return action()
     except MEANINGLESS as error:
@@ -149,6 +149,6 @@ def placed(action: Callable[[], Any], node: ast.AST, frame: Frame) -> Any:
 
 
 def keeps_state(what: str, node: ast.AST, frame: Frame) -> SourceError:
-    """For code that remembers something from one run to the next."""
+    """The error for code that keeps state between runs."""
     hint = "a .qfb holds a stateless network"
     return SourceError(f"the network changes {what} from one run to the next", where=frame.where(node), hint=hint)

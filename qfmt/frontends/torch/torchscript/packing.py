@@ -14,13 +14,13 @@ from ...stored import StoredTensor
 from ..calls import Packed, PackedState
 
 CLASSES = "__torch__.torch.classes."
-"""What the names of PyTorch's own classes begin with."""
+"""The prefixes of the names of PyTorch's own classes."""
 
 
 def from_state(class_name: str, state: Any) -> Packed | PackedState:
     """A packed object from its stored state; `class_name` is "quantized.Conv2dPackedParamsBase" or the like.
 
-    Classes without a record of their own become a PackedState. Raises SourceError for a state that does
+    Classes without a specific record become a PackedState. Raises SourceError for a state that does
     not have the form of its class.
     """
     match class_name, state:
@@ -49,7 +49,7 @@ def _conv_state(state: tuple[Any, ...]) -> Packed:
 
 
 def _configured(config: Sequence[Any], weight: StoredTensor, bias: StoredTensor | None, version: int) -> Packed:
-    """`config`: rank; so many of stride, padding, dilation and output padding; groups; flags (1: transposed)."""
+    """`config`: rank; that many each of stride, padding, dilation and output padding; groups; flags (1: transposed)."""
     rank = config[0] if config and isinstance(config[0], int) else 0
     if not 1 <= rank <= 3 or len(config) != 4 * rank + 3:
         raise SourceError("packed convolution parameters have an invalid geometry")
@@ -97,7 +97,7 @@ def _linear(weight: StoredTensor, bias: StoredTensor | None, version: int = 0) -
 
 def _check(weight: Any, bias: Any) -> None:
     if not isinstance(weight, StoredTensor) or not isinstance(bias, StoredTensor | None):
-        raise SourceError("packs something that is not a weight and a bias of the file")
+        raise SourceError("packs something other than a weight and a bias of the file")
 
 
 def _number(value: Any) -> Any:
@@ -177,7 +177,7 @@ _METHODS: Mapping[str, Callable[[Packed], Any]] = {
 
 
 def apply(target: str, arguments: Sequence[Any]) -> Any:
-    """The result of an operator that packs, unpacks or asks packed parameters; NotImplemented for others.
+    """The result of an operator that packs, unpacks or queries packed parameters; NotImplemented for others.
 
     Packing something that is not stored in the archive (a computed weight) is NotImplemented, too.
     """
@@ -198,4 +198,4 @@ def method(packed: Packed | PackedState, name: str) -> Any:
     if isinstance(packed, Packed) and name in _METHODS:
         return _METHODS[name](packed)
     kind = packed.kind if isinstance(packed, Packed) else packed.class_name
-    raise SourceError(f"the code asks packed {kind} parameters for `{name}`, which is not supported")
+    raise SourceError(f"the code reads from packed {kind} parameters `{name}`, which is not supported")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def convert(path: Path, options: Options) -> Model:
-    """The Model of an archive. Only its tensors, if its code has no single graph."""
+    """The Model of an archive; only its tensors, if its code has no single graph."""
     archive, source = Archive(path), {"sha256": sha256_of(path)}
     try:
         return network(archive, source).model(options)
@@ -45,9 +45,9 @@ def witness(path: Path, file: Model, engine: str | None = None) -> TorchWitness:
 
 
 def network(archive: Archive, source: Mapping[str, str]) -> Network:
-    """What an archive computes; `source` are source keys that only the caller knows.
+    """The network of an archive; `source` are source keys that only the caller knows.
 
-    Raises ControlFlowError for arguments that cannot be inputs; so does its `run`, where the code decides on data.
+    Raises ControlFlowError for arguments that cannot be inputs; so does its `run`, if the code branches on data.
     """
     arguments = Arguments(archive)
     examples = arguments.example_shapes()
@@ -65,7 +65,7 @@ def _described(archive: Archive) -> dict[str, str]:
 
 
 def _without_graph(archive: Archive, source: Mapping[str, str], error: ControlFlowError) -> Model:
-    """The tensors of an archive; `no_graph` says why there is nothing else. Raises `error` if there are none."""
+    """The tensors of an archive; `no_graph` says why there is no graph. Raises `error` if there are none."""
     found = state(archive)
     if not holds_tensors(found, archive.budget):
         raise error

@@ -1,4 +1,4 @@
-"""What a TorchScript archive holds beside its code: the tensors and packed parameters of its modules, by name."""
+"""The contents of a TorchScript archive besides its code: the tensors and packed parameters of its modules, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .objects import ScriptObject
 def state(archive: Archive) -> dict[str, Any]:
     """Tensors and packed parameters by their place in the module tree, each once; and the constants of the code.
 
-    Of quantized modules their scale and zero point, too, as in a state_dict.
+    For quantized modules also their scale and zero point, as in a state_dict.
     """
     root, constants, _ = restored(archive)
     found: dict[str, Any] = {}

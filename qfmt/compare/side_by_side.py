@@ -1,8 +1,8 @@
-"""The nodes of a file run beside those of its source: each on what the source's node got, and all on their own."""
+"""Run the nodes of a file: each on the inputs of the source's node, and all as a whole network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,26 +13,27 @@ from ..errors import QfmtError
 from ..interpreter import execute
 from ..model import Model, Node, Quantization
 from ..ops import OPERATORS, Operand
-from .classes import Counts, classify, distance, same_numbers
-from .difference import node_name
+from .classes import Counts, distance, same_numbers
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
 
+    Judge = Callable[[Node, str, Array, Array, Sequence[Operand | None]], Counts]
+
 
 @dataclass
 class NodeFindings:
-    """Of one node, over all samples."""
+    """Counts of one node, over all samples."""
 
     counts: Counts = field(default_factory=Counts)
     fault: str = ""
     unknown: bool = False
-    """Whether qfmt lacks a reference for its operator, which was kept as it was in the source."""
+    """Whether qfmt has no reference for its operator, which was kept unchanged from the source."""
 
 
 @dataclass
 class OutputFindings:
-    """Of one output of the whole network, over all samples; see `report.OutputComparison`."""
+    """Counts of one output of the whole network, over all samples; see `report.OutputComparison`."""
 
     outputs: int = 0
     equal: int = 0
@@ -42,11 +43,14 @@ class OutputFindings:
 
 
 class SideBySide:
-    """Runs a file on samples of which the source's values are known, and collects what differs."""
+    """Runs a file on samples of which the source's values are known, and collects what differs.
 
-    def __init__(self, model: Model, engine: str) -> None:
-        self.model, self.engine = model, engine
-        self.nodes = {node_name(node): NodeFindings() for node in model.nodes}
+    `judge` tells what an output of a node counts as: (node, name of the output, ours, theirs, what the node got).
+    """
+
+    def __init__(self, model: Model, judge: Judge) -> None:
+        self.model, self.judge = model, judge
+        self.nodes = {node.label: NodeFindings() for node in model.nodes}
         self.outputs = {name: OutputFindings() for name in model.graph.outputs}
         self._copies = {
             node.outputs[0]: node.inputs[0]
@@ -59,17 +63,17 @@ class SideBySide:
         self._constants: dict[str, Array] = {}
 
     def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
-        """One run. `theirs` is what the source computed, by the names of the file, as far as it has it.
+        """One run. `theirs` are the values of the source, by the names of the file, as far as it has them.
 
-        Where it has nothing, because one call of the source became several nodes, ours is passed on.
+        Where it has none, because one call of the source became multiple nodes, our value is used.
         """
         theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
         agreed = set(inputs)
-        """Tensors that are the same in both runs, so that what follows need not be computed twice."""
+        """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in self.model.nodes:
-            found = self.nodes[node_name(node)]
+            found = self.nodes[node.label]
             mine = self._run(node, given, found)
             same = all(name in agreed or self._is_constant(name) for name in node.inputs)
             alone = mine if same else self._run(node, own, NodeFindings())
@@ -89,8 +93,12 @@ class SideBySide:
                 self.compared.add(name)
                 _count_output(output, own.get(name), theirs[name].array)
 
+    def not_compared(self) -> Iterator[str]:
+        """Outputs of a file whose nodes differ from those of the source: only what was computed can be compared."""
+        return (f"the output {name} was not compared" for name in self.outputs if name not in self.compared)
+
     def _run(self, node: Node, values: Mapping[str, Array], found: NodeFindings) -> Sequence[Array] | None:
-        """What a node computes from these values; None, and the reason in `found`, if it cannot."""
+        """The outputs of a node for these values; None, and the reason in `found`, if it cannot be run."""
         operands = self._operands(node, values)
         found.unknown = node.operator not in OPERATORS
         if operands is None or found.unknown:
@@ -123,10 +131,7 @@ class SideBySide:
         if not _same_grid(tensor.quantization, theirs):
             found.fault = f"the source has {name} with {_grid(theirs)}"
         operands = self._operands(node, given) or []
-        found.counts = found.counts.plus(self._judged(node, name, mine, theirs.array, operands))
-
-    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
-        return classify(node, operands, self.model.tensors[name], mine, theirs, self.engine)
+        found.counts = found.counts.plus(self.judge(node, name, mine, theirs.array, operands))
 
 
 def _same(a: Array, b: Array) -> bool:
@@ -134,7 +139,7 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _same_grid(stated: Quantization | None, theirs: Computed) -> bool:
-    """Torch computes with float32 scales, whatever it was told."""
+    """Torch computes with float32 scales, whatever type it was given."""
     if stated is None or not theirs.is_quantized:
         return stated is None and not theirs.is_quantized
     scales = np.array_equal(np.array(stated.scale, np.float32), np.array(theirs.scale, np.float32))

@@ -1,9 +1,9 @@
-"""Outputs judged by the node of the source that gives them: there a tie can be proven, and what a file computes
-differently because it says so is distinguished from what is wrong."""
+"""Judge outputs by the node of the source that computes them: there a tie can be proven, and a difference that the
+file states can be told from an error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,37 +15,54 @@ from ..interpreter import execute
 from ..model import DTYPES, Model, Node, Tensor
 from ..ops import Operand
 from .classes import Counts, classify, distance, same_numbers
-from .running import SideBySide
 
 if TYPE_CHECKING:
     from ..frontends.witness import Computed
+    from .side_by_side import Judge
+
+    States = Callable[[Node, str, Array, Array, Mapping[str, Array]], Array]
 
 
-class BesideRule(SideBySide):
-    """Runs a file beside a source, by whose rules `engine` computes. `names`: tensor of the file → of the source.
+def by_file(file: Model, engine: str) -> Judge:
+    """The judge by the nodes of the file itself."""
+    return lambda node, name, mine, theirs, operands: classify(node, operands, file.tensors[name], mine, theirs, engine)
+
+
+class BySource:
+    """The judge by the nodes of a source, by whose rules `engine` computes.
 
     An output that follows the source's rule is judged by it. Another one is `stated` if that is what the file states,
-    and if the rule itself gives what the engine computes; else it is wrong.
+    and if the rule itself gives what the engine computes; else it is wrong. `states` tells where a file says
+    so that has the nodes in another form: (node, name in the source, ours, what the rule gives, the source's values).
+    Other files say it by the rules of their nodes, and outputs of other operators than the source's are judged by the
+    file. `names`: tensor of the file → tensor of the source.
     """
 
-    def __init__(self, file: Model, source: Model, engine: str, names: Mapping[str, str]) -> None:
-        super().__init__(file, engine)
-        self.source, self.names = source, names
-        self.producers = producers(source)
+    def __init__(
+        self, file: Model, source: Model, engine: str, names: Mapping[str, str], states: States | None = None
+    ) -> None:
+        self.by_file = by_file(file, engine)
+        self.source, self.engine, self.names, self.states = source, engine, names, states
+        self.producers = source.graph.producers()
         self.values: Mapping[str, Array] = {}
-        """All tensors of the source, of the sample at hand."""
+        """All tensors of the source for the current sample."""
 
-    def _judged(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
+    def __call__(self, node: Node, name: str, mine: Array, theirs: Array, operands: Sequence[Operand | None]) -> Counts:
         own = self.names.get(name, "")
-        origin = self._origin(node, own)
-        if origin is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
-            return super()._judged(node, name, mine, theirs, operands)
+        origin = self.producers.get(own)
+        if origin is None or (self.states is None and origin.operator != node.operator):
+            return self.by_file(node, name, mine, theirs, operands)
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype) or (mine == theirs).all():
+            return self.by_file(node, name, mine, theirs, operands)
         output, read = self.source.tensors[own], self._read(origin)
         rule = None if read is None else self._by(origin, own, read)
         if rule is None or read is None or (rule.shape, rule.dtype) != (mine.shape, mine.dtype):
-            return super()._judged(node, name, mine, theirs, operands)
+            return self.by_file(node, name, mine, theirs, operands)
         other = ~_same(mine, rule) & ~_same(mine, theirs)
-        stated = other & self._states(node, origin, own, mine, rule)
+        if self.states is not None:
+            stated = other & self.states(node, own, mine, rule, self.values)
+        else:
+            stated = other & self._by_rule(node, origin, own, mine, read)
         counts = classify(origin, read, output, np.where(other, theirs, mine), theirs, self.engine)
         beyond = classify(origin, read, output, np.where(stated, rule, theirs), theirs, self.engine).wrong
         wrong, told = int((other & ~stated).sum()) + beyond, int(stated.sum()) - beyond
@@ -54,33 +71,24 @@ class BesideRule(SideBySide):
             equal=counts.equal - int(other.sum()), stated=told, wrong=counts.wrong + wrong, largest=largest
         )
 
-    def _origin(self, node: Node, own: str) -> Node | None:
-        """The source's node to judge by: one that computes the same."""
-        origin = self.producers.get(own)
-        return origin if origin is not None and origin.operator == node.operator else None
-
     def _read(self, origin: Node) -> list[Operand | None] | None:
-        """What a node of the source got; None where that is not known."""
+        """The inputs of a node of the source; None if they are not known."""
         tensors = self.source.tensors
         if not all(not name or name in self.values or tensors[name].is_constant for name in origin.inputs):
             return None
         return [operand(tensors[name], self.values) if name else None for name in origin.inputs]
 
     def _by(self, origin: Node, own: str, read: Sequence[Operand | None]) -> Array | None:
-        """A tensor as a node of the source computes it; None where qfmt has no reference for that."""
+        """A tensor as a node of the source computes it; None if qfmt has no reference for it."""
         try:
             made = execute(origin, read, [self.source.tensors[each] for each in origin.outputs])
         except QfmtError:
             return None
         return made[origin.outputs.index(own)]
 
-    def _states(self, node: Node, origin: Node, own: str, mine: Array, rule: Array) -> Array:
-        """Where the file says itself that its output is not that of the source's rule: here, where the source's node
-        gives the same by the rule that the file's node states."""
-        read = self._read(origin)
-        if node.rule == origin.rule or read is None:
-            return np.zeros(mine.shape, bool)
-        alike = self._by(replace(origin, rule=node.rule), own, read)
+    def _by_rule(self, node: Node, origin: Node, own: str, mine: Array, read: Sequence[Operand | None]) -> Array:
+        """Where the source's node gives the same as the file's by the rule that this one states, which is another."""
+        alike = None if node.rule == origin.rule else self._by(replace(origin, rule=node.rule), own, read)
         return np.zeros(mine.shape, bool) if alike is None or alike.shape != mine.shape else _same(mine, alike)
 
 
@@ -95,7 +103,7 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
             operands = [operand(tensors[name], values) if name else None for name in node.inputs]
             try:
                 made = execute(node, operands, [tensors[name] for name in node.outputs])
-            except QfmtError:  # what has no reference may stand behind the end of the file
+            except QfmtError:  # a node without a reference may come after the end of the file
                 continue
             for name, array in zip(node.outputs, made, strict=True):
                 values.setdefault(name, array)
@@ -110,8 +118,3 @@ def _same(a: Array, b: Array) -> Array:
 def operand(tensor: Tensor, values: Mapping[str, Array]) -> Operand:
     computed = values.get(tensor.name)
     return Operand(tensor.array if computed is None else computed, tensor.quantization)
-
-
-def producers(model: Model) -> dict[str, Node]:
-    """Tensor → the node that gives it."""
-    return {name: node for node in model.nodes for name in node.outputs}

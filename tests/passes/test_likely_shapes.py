@@ -51,6 +51,8 @@ def network(inputs: tuple[str, ...], node: Node, *tensors: Tensor) -> Model:
         ("ConvTranspose", (6, 2, 3, 3), None, {"group": 2}, (1, 6, 64, 64)),
         ("qfmt.Linear", (5, 24), ("N", 6, None), {}, (1, 6, 24)),
         ("qfmt.Linear", (5, 24), None, {}, (1, 24)),
+        ("Gemm", (5, 24), None, {"transB": 1}, (1, 24)),
+        ("Gemm", (24, 5), None, {}, (1, 24)),
         ("Relu", (5, 24), ("N",), {}, (64,)),
         ("Relu", (5, 24), (), {}, ()),
     ],

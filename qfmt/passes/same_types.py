@@ -1,10 +1,10 @@
 """Products of integers of one type: uint8 by uint8, int8 by int8.
 
-ONNX Runtime multiplies uint8 by int8 with instructions that saturate where an x86 processor has no VNNI; products of
+ONNX Runtime multiplies uint8 by int8 with instructions that saturate if an x86 processor has no VNNI; products of
 one type are exact everywhere (docs/spec/conversions.md, "Kernels that saturate"). Its optimizations turn int8
 activations between Q and DQ into uint8, and leave the weights: so activations inside the network become uint8 here,
 then weights get the type of their input. To change the type, 128 is added to the integers and to their zero point, or
-taken off: the real numbers stay the same, and so does what the network computes.
+subtracted: the real numbers stay the same, and so do the results of the network.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...arithmetic import DYNAMIC
-from ...arrays import Data
-from ...model import Model, Node, Quantization, Tensor
-from ...ops import OPERATORS
-from ...passes.constants import unused
-from ...passes.hazards import WEIGHTS
-from ...rules.nodes import known
+from ..arithmetic import DYNAMIC
+from ..arrays import Data
+from ..model import Model, Node, Quantization, Tensor
+from ..ops import OPERATORS
+from ..rules.nodes import known
+from .constants import unused
 
 OFFSETS = {"int8": -128, "uint8": 128}
-"""Element type → what is added to integers of the other one."""
+"""Element type → the number added to integers of the other type."""
 
 WITH_ZERO_POINTS = ("ConvInteger", "MatMulInteger")
 """Operators whose inputs 1 and 3 are a weight and its zero point."""
@@ -43,7 +42,7 @@ class Shifted(Data):
 def with_same_types(model: Model) -> Model:
     """The model with uint8 activations for int8 ones, and its constant weights of 8 bits in the types of their inputs.
 
-    Nodes that give sums of integers keep theirs: parts.py multiplies bytes of one type.
+    Nodes that output sums of integers keep their types: parts.py multiplies bytes of one type.
     """
     types = _SameTypes(model)
     for name in _movable(model):
@@ -55,7 +54,7 @@ def with_same_types(model: Model) -> Model:
 
 
 def _movable(model: Model) -> set[str]:
-    """The int8 activations inside the network that may as well be uint8: no node reads or gives them as stored."""
+    """The int8 activations inside the network that can be uint8: no node reads or outputs their stored integers."""
     found = {tensor.name for tensor in model.tensors.values() if tensor.dtype == "int8" and _has_grid(tensor)}
     found -= {*model.graph.inputs, *model.graph.outputs, *(tensor.name for tensor in model.graph.constants())}
     together = []
@@ -66,7 +65,7 @@ def _movable(model: Model) -> set[str]:
         elif entry.moves:
             together.append({name for name in ends if model.tensors[name].quantization is not None})
     size = -1
-    while size != len(found):  # what a node moves has the type of what it is moved from
+    while size != len(found):  # a moved tensor has the type of its source
         size = len(found)
         for ends in together:
             found -= ends if ends - found else set()
@@ -84,7 +83,7 @@ class _SameTypes:
         self._made: dict[tuple[str, str], str] = {}
 
     def rewired(self, node: Node) -> Node:
-        """The node with other weights, if it has to."""
+        """The node with other weights, if necessary."""
         operator = OPERATORS.get(node.operator)
         if operator is None or node.rule in operator.sum_rules:
             return node
@@ -92,14 +91,14 @@ class _SameTypes:
         if node.operator in WITH_ZERO_POINTS:
             self._change_stated(inputs)
             return replace(node, inputs=tuple(inputs))
-        for index in WEIGHTS.get(node.operator, ()):
+        for index in operator.weights:
             dtype, weight = self._type_of_input(node), self.tensors[inputs[index]]
             if self._may_change(inputs[index], dtype) and _has_grid(weight):
                 inputs[index] = self._changed(inputs[index], dtype)
         return replace(node, inputs=tuple(inputs))
 
     def _change_stated(self, inputs: list[str]) -> None:
-        """A weight of which the zero point is an input."""
+        """A weight whose zero point is an input."""
         dtype, weight = self.tensors[inputs[0]].dtype, inputs[1]
         inputs += [""] * (4 - len(inputs))
         if not inputs[3] and self._may_change(weight, dtype):

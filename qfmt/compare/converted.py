@@ -1,0 +1,157 @@
+"""A file with the nodes of its source; spelled otherwise if one of the two is ONNX and the other is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..arithmetic import dequantize
+from ..arrays import Array
+from ..frontends.witness import Computed, integers_of
+from ..interpreter import checked_inputs
+from ..model import Model
+from .difference import Pairing
+from .judges import BySource, by_file, completed
+from .report import NodeComparison, WeightComparison
+from .side_by_side import SideBySide
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..frontends.witness import Witness
+
+LISTED = 3
+"""The most kinds of differences that a note lists."""
+
+
+class Converted:
+    """How a file relates to the source that it was converted from. `Lowered` answers the same questions.
+
+    `foreign`: one of the two is ONNX, and the other is not, nor was it made of it. Nodes are spelled otherwise there,
+    and constants, so only what is computed counts. `rules`: the source with the rules of the engine, where the file
+    states those of another.
+    """
+
+    integer_only = False
+
+    def __init__(self, file: Model, witness: Witness, *, foreign: bool = False, rules: Model | None = None) -> None:
+        self.file, self.witness, self.foreign = file, witness, foreign
+        self.pairing = Pairing(witness.model.graph, file.graph, ("source", "file"))
+        self.tensors = self._paired()
+        """Tensor of the source → tensor of the file."""
+        self.takes = file
+        """The network whose inputs are given or drawn."""
+        self.by_source: BySource | None = None
+        if rules is not None:
+            names = {theirs: mine for mine, theirs in self.tensors.items()}
+            self.by_source = BySource(file, rules, witness.engine, names)
+        self.side_by_side = SideBySide(file, self.by_source or by_file(file, witness.engine))
+        self.notes: list[str] = []
+
+    def _paired(self) -> dict[str, str]:
+        if not self.foreign:
+            return self.pairing.tensors
+        paired = dict(self.pairing.tensors)
+        for mine, theirs in zip(self.witness.model.graph.outputs, self.file.graph.outputs, strict=False):
+            if mine not in paired and theirs not in paired.values():
+                paired[mine] = theirs
+        return paired
+
+    def constants(self) -> Iterator[WeightComparison]:
+        """Constants, and inputs that are declared otherwise, against the fresh conversion."""
+        readers = self.file.graph.readers()
+        for found in self.pairing.tensor_differences(provenance=False):
+            name = found.other or found.name
+            if found.is_equal and name in self.file.graph.inputs:
+                continue
+            if self.foreign and not self._is_comparable(found.name, found.other):
+                continue
+            counts = (found.elements, found.different, found.largest)
+            read = tuple(node.label for node in readers.get(name, ()))
+            yield WeightComparison(name, read, *counts, found.words, ("conversion",))
+
+    def _is_comparable(self, mine: str, theirs: str) -> bool:
+        """Whether a tensor of the source and one of a foreign file are constants of one type, with the same meaning."""
+        if not theirs or mine not in self.witness.model.tensors:
+            return False
+        a, b = self.witness.model.tensors[mine], self.file.tensors[theirs]
+        return (
+            a.is_constant and b.is_constant and (a.dtype, a.quantization is None) == (b.dtype, b.quantization is None)
+        )
+
+    def has_same_inputs(self, weights: Mapping[str, WeightComparison]) -> bool:
+        """Whether file and source can be run on the same arrays."""
+        mine, theirs = self.witness.model.graph.inputs, self.file.graph.inputs
+        return len(mine) == len(theirs) and all(weights[name].ok for name in theirs if name in weights)
+
+    def given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Arrays from the caller, checked."""
+        return checked_inputs(self.takes, inputs)
+
+    def sample(self, inputs: Mapping[str, Array], theirs: Mapping[str, Computed]) -> None:
+        """Run the file on one sample, of which the source's values are known."""
+        self.side_by_side.sample(inputs, theirs)
+
+    def theirs(self, inputs: Mapping[str, Array]) -> dict[str, Computed]:
+        """What the source computes, by the names of the file."""
+        names = zip(self.witness.model.graph.inputs, self.file.graph.inputs, strict=True)
+        given = {mine: inputs[theirs] for mine, theirs in names}
+        seen = self.witness.run(given)
+        if self.by_source is not None:
+            self.by_source.values = completed(self.by_source.source, given, seen)
+        found = {self.tensors[name]: (name, value) for name, value in seen.items() if name in self.tensors}
+        return {name: value for name, (mine, each) in found.items() if (value := self._in_terms(name, mine, each))}
+
+    def _in_terms(self, name: str, mine: str, value: Computed) -> Computed | None:
+        """What the source computes, as the file has it: a foreign one may move integers where the source moves the real
+        numbers that they represent, or the reverse. None if it has something else."""
+        grid, own = self.file.tensors[name].quantization, self.witness.model.tensors[mine].quantization
+        if not self.foreign or (grid is None) == (own is None):
+            return value
+        if grid is None:
+            return None if own is None or own.is_blocked else Computed(dequantize(value.array, own))
+        return integers_of(value.array, self.file.tensors[name])
+
+    def nodes(self) -> Iterator[NodeComparison]:
+        missing = {mine.label for mine, theirs in self.pairing.nodes if mine is not None and theirs is None}
+        spelled = Counter[str]()
+        for found in self.pairing.node_differences(provenance=False):
+            if found.name in missing:
+                continue
+            ran = self.side_by_side.nodes[found.name]
+            if ran.unknown:
+                self.notes.append(f"{found.name} was not run: qfmt has no reference for {found.operator}")
+            stated = () if self.foreign else found.words
+            if self.foreign:
+                spelled.update(found.words)
+            words = (*stated, ran.fault) if ran.fault and not stated else stated
+            yield NodeComparison(found.name, found.operator, ran.counts.total, *ran.counts, words)
+        if spelled:
+            self.notes.append(f"source and file state these differently, which is allowed: {_most(spelled)}")
+
+    def missing(self) -> Iterator[str]:
+        """Nodes that only the source has."""
+        for mine, theirs in self.pairing.nodes:
+            if mine is not None and theirs is None and not self.foreign:
+                yield mine.title
+
+    def interface(self, skipped: bool) -> Iterator[str]:
+        """Outputs that are others, in another order, or not compared. A foreign file may have other inputs, too."""
+        source, file = self.witness.model.graph, self.file.graph
+        if self.foreign and len(source.inputs) != len(file.inputs):
+            yield f"the network's inputs {', '.join(source.inputs)} → {', '.join(file.inputs)}"
+        wanted = [self.tensors.get(name, name) for name in source.outputs]
+        if wanted != list(file.outputs):
+            yield f"the network's outputs {', '.join(wanted)} → {', '.join(file.outputs)}"
+        if self.foreign and not skipped:
+            yield from self.side_by_side.not_compared()
+
+    def beyond(self) -> Iterator[str]:
+        """Outputs of the source that the file ends before."""
+        return iter(())
+
+
+def _most(words: Counter[str]) -> str:
+    listed = [f"{word} ({count}×)" for word, count in words.most_common(LISTED)]
+    return "; ".join([*listed, *(["…"] if len(words) > LISTED else [])])

@@ -1,0 +1,73 @@
+"""Nodes over constants, computed while an ONNX graph is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from ...budget import AT_ONCE, Budget
+from ...errors import QfmtError
+from ...interpreter import execute
+from ...model import DTYPES, Node, Tensor, static_shape
+from ...ops import OPERATORS, Operand, Trait, has
+from ...ops.quantization import is_static
+from ...passes.sizes import inferred
+
+_NOT_COMPUTED = ("ai.onnx.DequantizeLinear", "ai.onnx.QuantizeLinear")
+"""Of constants: the passes make quantized constants of them."""
+
+
+def folded(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> list[Tensor]:
+    """The outputs of a node as constants, if all its inputs are constants, and the budget pays for it; else none."""
+    given = [tensors[name] if name else None for name in node.inputs]
+    if node.operator in _NOT_COMPUTED or not given or any(each is not None and each.data is None for each in given):
+        return []
+    first = given[0]
+    if node.operator == "Clip" and first is not None and DTYPES[first.dtype].is_quantizable:
+        return []  # the range of a weight: `passes.grids` makes quant_min and quant_max of it
+    if not _is_affordable(node, tensors, budget):
+        return []
+    operands = [None if tensor is None else Operand(tensor.array, None) for tensor in given]
+    outputs = [tensors[name] for name in node.outputs]
+    moved = {*first.aliases, first.name} if has(node, Trait.ANY_MOVE) and first is not None else ()
+    aliases = tuple(sorted(moved))
+    arrays = execute(node, operands, outputs)
+    budget.spend(len(aliases))
+    pairs = zip(outputs, arrays, strict=True)
+    return [Tensor.constant(each.name, array, dtype=each.dtype, aliases=aliases) for each, array in pairs]
+
+
+def _is_affordable(node: Node, tensors: Mapping[str, Tensor], budget: Budget) -> bool:
+    """Whether the budget pays for computing a node over constants. What is not computed stays a node.
+
+    Half of what is left may go into one node, so that those behind it can still be read.
+    """
+    sizes = _sizes(node, tensors)
+    if sizes is None:
+        return False
+    operator, outputs = OPERATORS[node.operator], [tensors[name] for name in node.outputs]
+    nbytes = sum(-(-size * DTYPES[each.dtype].bits // 8) for size, each in zip(sizes, outputs, strict=True))
+    read = [prod(static_shape(tensors[name])) for name in node.inputs if name]
+    work = operator.work(read, sizes)
+    if 2 * nbytes > budget.bytes - budget.spent_bytes:
+        return False
+    if 2 * (work // AT_ONCE) > budget.operations - budget.spent_operations:
+        return False
+    budget.compute(work, nbytes)
+    return True
+
+
+def _sizes(node: Node, tensors: Mapping[str, Tensor]) -> list[int] | None:
+    """How many elements each output of a node over constants has, at most; None if that is not known."""
+    first = static_shape(tensors[node.inputs[0]]) if node.inputs[0] else ()
+    if node.operator in ("NonZero", "Compress"):  # not known before, but not more than all of the input
+        return [prod(first) * (len(first) if node.operator == "NonZero" else 1)]
+    shapes = [tensors[name].shape for name in node.outputs]
+    if any(shape is None or None in shape for shape in shapes):
+        try:
+            known = inferred(node, tensors)
+        except QfmtError:
+            return None
+        shapes = [known[min(index, len(known) - 1)] if known else None for index in range(len(shapes))]
+    counts = [prod(shape) for shape in shapes if is_static(shape)]
+    return counts if len(counts) == len(shapes) else None

@@ -1,0 +1,46 @@
+/* How the programs tell what went wrong. */
+#ifndef QFB_FAILURE_H
+#define QFB_FAILURE_H
+
+#include "qfb.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+/* An untrusted name: control characters, which could drive a terminal or begin a line, are written out. */
+static void print_name(FILE *to, qfb_string name)
+{
+    uint32_t i;
+    for (i = 0; i < name.size; i++) {
+        unsigned char c = (unsigned char)name.text[i], next = i + 1 < name.size ? (unsigned char)name.text[i + 1] : 0;
+        if (c == 0xc2 && next < 0xa0) /* U+0080 to U+009F, in UTF-8 */
+            fprintf(to, "\\x%02x", (unsigned char)name.text[++i]);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(to, "\\x%02x", c);
+        else
+            fputc(c, to);
+    }
+}
+
+/* What went wrong, where, what was not known, and which rule is broken; a node is told by what it computes as well. */
+static void print_failure(const char *path, qfb_file *file)
+{
+    qfb_error e = file->error;
+    qfb_string unknown;
+    qfb_tensor tensor;
+    qfb_node node;
+    unknown.text = e.name, unknown.size = (uint32_t)strlen(e.name);
+    fprintf(stderr, "%s: %s %" PRIu64, path, e.place, e.index);
+    if (!strcmp(e.place, "node") && !qfb_get_node(file, (uint32_t)e.index, &node)) {
+        fputs(" (", stderr), print_name(stderr, node.operator_name), fprintf(stderr, " %" PRIu32, node.version);
+        fputs(node.name.size ? " " : "", stderr), print_name(stderr, node.name);
+        fputs(node.rule.size ? ", rule " : "", stderr), print_name(stderr, node.rule), fputc(')', stderr);
+    }
+    if (e.code > QFB_INVALID && !strcmp(e.place, "tensor") && !qfb_get_tensor(file, (uint32_t)e.index, &tensor))
+        fputs(" (", stderr), print_name(stderr, tensor.name), fputc(')', stderr);
+    fprintf(stderr, ": %s%s", e.what, unknown.size || e.number ? ": " : ""), print_name(stderr, unknown);
+    if (e.number)
+        fprintf(stderr, "%" PRIu64, e.number);
+    fprintf(stderr, "%s%s%s\n", *e.rule ? " (rule " : "", e.rule, *e.rule ? ")" : "");
+}
+
+#endif

@@ -1,0 +1,13 @@
+"""What the tests of readers share."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.js_reader import Reader
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """The reader in JavaScript."""
+    return Reader(tmp_path_factory.mktemp("js"))
