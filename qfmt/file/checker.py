@@ -23,7 +23,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "The header has a size of at least 128 bytes, a multiple of 8, and ends inside the metadata, which is "
         "shorter than 2^31 bytes. The data begins at the next multiple of 4096, and the file ends where the data ends.",
     ),
-    ("F4", "Bytes 64 to 95 are the sha256 of the metadata, from byte 0 on, with these 32 bytes taken as zeros."),
+    ("F4", "The 32 bytes at byte 64 are the sha256 of the metadata, with these 32 bytes taken as zeros."),
     ("F5", "The bytes between metadata and data are zero."),
     (
         "F6",
@@ -31,7 +31,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
         "and is aligned; required fields are present; strings are UTF-8 and end with a zero byte. Strings and nested "
         "tables may be shared; a reader may refuse a file that refers to anything else too often.",
     ),
-    ("F7", "Every index refers to an element that exists."),
+    ("F7", "Every index refers to an element that exists; the index -1 of a tensor stands for none."),
     (
         "F8",
         "Buffers begin at multiples of 64, in the order of their offsets, and do not overlap. Fewer than 64 bytes are "
@@ -42,7 +42,7 @@ CONTAINER_RULES: tuple[tuple[str, str], ...] = (
     ("F11", "Tensors and attributes are sorted by name, the pairs of maps by key; none appears twice."),
     (
         "F12",
-        "If sizes have names, there is one, possibly empty, for each size, and a size with a name is -1. Every "
+        "If there are names of sizes, there is one, possibly empty, for each size, and a size with a name is -1. Every "
         "quantization has a quant_min and a quant_max, and its zero_point is empty if zero_point_float is present. "
         "Blocks have a scale, and a zero_point_dtype if and only if they have a zero_point. An attribute has a known "
         "type and a value of that type. The values of test vectors have a buffer.",

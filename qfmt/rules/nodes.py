@@ -24,7 +24,9 @@ def known(node: Node) -> Operator | None:
     return operator if operator is not None and node.version == operator.version else None
 
 
-@SIGNATURE.rule(40, "The name of an operator is not empty. The version of a known operator is not below its first.")
+@SIGNATURE.rule(
+    40, "The name of an operator is not empty. Its version is at least 1, and that of a known one not below its first."
+)
 def _operator(node: Node, operator: Operator | None) -> str:
     if not node.operator:
         return "the operator has no name"

@@ -934,7 +934,8 @@ struct Attribute FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     if (_name < name()->c_str()) return 1;
     return 0;
   }
-  /// Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
+  /// Says which one of the following fields counts. A writer leaves the others out, and writes an empty list as Ints; a
+  /// reader ignores the others, and reads an empty list of any type alike. Rules F12, V42.
   qfb::AttributeType type() const {
     return static_cast<qfb::AttributeType>(GetField<uint8_t>(VT_TYPE, 0));
   }

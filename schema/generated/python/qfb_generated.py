@@ -834,7 +834,8 @@ class Attribute(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-    # Says which one of the following fields counts; the others are absent. An empty list is Ints. Rules F12, V42.
+    # Says which one of the following fields counts. A writer leaves the others out, and writes an empty list as Ints; a
+    # reader ignores the others, and reads an empty list of any type alike. Rules F12, V42.
     # Attribute
     def Type(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
