@@ -117,19 +117,20 @@ def requantize(x: Array, *parameters: Array | None, axis: int, **stated: Any) ->
 
     x is int32 (or narrower), of any rank. A rule has these inputs, and no others:
 
-    | rule | inputs |
-    | --- | --- |
-    | `multiply_shift` | multiplier, shift, add; thresholds and row, or neither |
-    | `fixed_point_single`, `fixed_point_double` | multiplier, shift; thresholds and row, or neither |
-    | `power_of_two` | shift; thresholds and row, or neither |
-    | `thresholds` | thresholds; row may be absent |
+    - `multiply_shift`: multiplier, shift and add;
+    - `fixed_point_single`, `fixed_point_double`: multiplier and shift;
+    - `power_of_two`: shift;
+    - each of these may have both thresholds and row;
+    - `thresholds`: thresholds, with or without row.
+
+    Their types and values:
 
     - multiplier is int32, 1 … 2³¹ - 1; shift is uint8, 0 … 62; add is int64, |add| < 2⁶².
     - thresholds are int32 [R, K], K = quant_max - quant_min of y. Each row ascends; equal neighbours are allowed. A
       threshold that no reachable x attains is 2³¹ - 1.
-    - row is int32. It selects a row of thresholds for a channel, 0 … R - 1. A channel of row -1 uses the stated rule; by
-      the rule `thresholds` there is no row -1. If row is absent, R is 1, and the row serves all channels, or R is the
-      number of channels, and row c belongs to channel c.
+    - row is int32. It selects a row of thresholds for a channel, 0 … R - 1. A channel of row -1 uses the stated rule;
+      by the rule `thresholds` there is no row -1. If row is absent, R is 1, and this row serves all channels, or R is
+      the number of channels, and row c belongs to channel c.
 
     All but thresholds are vectors, of one element for all channels or of one for each. The attributes from reach_low on
     describe the node; they do not affect the result.

@@ -258,8 +258,8 @@ def _outside(geometry: list[Axis], mode: str) -> Array:
 def _resize_integer(
     x: Operand, roi: Operand | None, scales: Operand | None, sizes: Operand | None, *, result: Result, **a: Any
 ) -> Array:
-    """by `interpolate`, nearest moves integers, and linear is clamp(rint(f32(f32(R(f32(q)) - z) + z))), R the formula of
-    linear; X and Y have the same grid. `interpolate_fma` is the same, but the last two steps of p in half_pixel and
+    """by `interpolate`, nearest moves integers, and linear is clamp(rint(f32(f32(R(f32(q)) - z) + z))), R the formula
+    of linear; X and Y have the same grid. `interpolate_fma` is the same, but the last two steps of p in half_pixel and
     pytorch_half_pixel are fma(i + ½, r, -½), and those of the value are fma(X[h], t, f32(X[l] · (1 - t))). Other modes,
     tf_crop_and_resize and antialias need a quantize rule.
     """
@@ -311,8 +311,8 @@ def _resize_integer(
 def resize(x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, **a: Any) -> Array:
     """Y = X, resized along the axes. An axis whose size stays the same is left as it is.
 
-    Sizes. Either scales or sizes is given, for all axes. in and out are the sizes of an axis of X and of Y, and r is the
-    step in X for a step of 1 in Y, a float32:
+    Sizes. Either scales or sizes is given, for all axes. in and out are the sizes of an axis of X and of Y, and r is
+    the step in X for a step of 1 in Y, a float32:
 
     - by scales, out = floor(in · scale) and r = f32(1 / scale). Scales are float32, or float64 if the source held
       doubles;
